@@ -1,0 +1,82 @@
+"""Guidance for flow-matching models: the posterior-mean cap and its rivals behind one protocol.
+
+A model yields a `Prediction`; a rule turns the gap m_c - m_u into a displacement g; the solver moves x
+towards m_c + g.
+"""
+
+from .diagnostics import Certificate, Measure, Record, measure
+from .prediction import Prediction
+from .rules import (
+    CFG,
+    Cap,
+    CapDisplacement,
+    Clip,
+    Interval,
+    Momentum,
+    Project,
+    Rescale,
+    Rule,
+    apg,
+    cap_fraction,
+    guide,
+    guided_velocity,
+    parse,
+    pmc,
+)
+from .sampling import (
+    euler,
+    field,
+    from_sigmas,
+    graded,
+    heun,
+    midpoint,
+    noise,
+    rk4,
+    sample,
+    shifted,
+    trajectory,
+    uniform,
+)
+from .schedules import Constant, Cosine, Exponential, Linear, Piecewise
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CFG",
+    "Cap",
+    "CapDisplacement",
+    "Certificate",
+    "Clip",
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "Interval",
+    "Linear",
+    "Measure",
+    "Momentum",
+    "Piecewise",
+    "Prediction",
+    "Project",
+    "Record",
+    "Rescale",
+    "Rule",
+    "apg",
+    "cap_fraction",
+    "euler",
+    "field",
+    "from_sigmas",
+    "graded",
+    "guide",
+    "guided_velocity",
+    "heun",
+    "measure",
+    "midpoint",
+    "noise",
+    "parse",
+    "pmc",
+    "rk4",
+    "sample",
+    "shifted",
+    "trajectory",
+    "uniform",
+]

@@ -1,0 +1,222 @@
+"""What guidance did, per sample: the guidance meter, and the bound that a whole run can certify.
+
+gap      |m_c - m_u|
+scale    effective scale: the lambda for which plain CFG would move m_c as far along the gap
+ratio    chi = |m| / |m_c|, what the ball cap bounds by gamma
+cosine   between m_c and the gap
+active   whether a cap shortened the displacement
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .prediction import Prediction, need_same_shapes
+from .rules.base import Ray
+from .tensors import Lengths, Number, lengths, per_sample, vector
+
+_FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """The guidance meter at one evaluation; every field has one entry per sample."""
+
+    t: Tensor
+    gap: Tensor
+    scale: Tensor
+    asked: Tensor  # the scale before any cap; nan where the displacement is no multiple of the gap
+    ratio: Tensor
+    cosine: Tensor
+    active: Tensor
+    length: Tensor  # |m|
+
+
+def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
+    """Reads the meter off a guided mean; `nominal`, the mean before the cap, tells whether the cap acted."""
+    need_same_shapes(m_c=p.m_c, m=m)
+    delta = p.delta
+    seen = lengths(p.m_c, delta).vectors(m)
+    gap = seen[1]
+    _, _, moved = lengths(m - p.m_c, delta).vectors(m)
+    # With no gap there is no direction to measure a scale along: nothing was added, and 1 says so.
+    scale = torch.where(gap == 0, 1.0, 1 + moved / gap)
+    if nominal is None:
+        active = torch.zeros_like(scale, dtype=torch.bool)
+        asked = scale
+    else:
+        need_same_shapes(m_c=p.m_c, nominal=nominal)
+        wanted, _, wanted_along = lengths(nominal - p.m_c, delta).vectors(m)
+        short, _, _ = lengths(nominal - m, delta).vectors(m)
+        active = short > 1e-6 * wanted
+        asked = torch.where(gap == 0, 1.0, 1 + wanted_along / gap)
+    length, _, _ = lengths(m, delta).vectors(m)
+    return _measure(p.t, seen, scale, asked, active, length)
+
+
+def _measure(
+    t: Number,
+    seen: tuple[Tensor, Tensor, Tensor],
+    scale: Tensor,
+    asked: Tensor,
+    active: Tensor,
+    length: Tensor,
+) -> Measure:
+    conditional, gap, along = seen
+    times = t.to(scale) if isinstance(t, Tensor) else torch.full_like(scale, t)
+    ratio = torch.where(conditional == 0, torch.where(length == 0, 1.0, torch.inf), length / conditional)
+    cosine = torch.where(conditional * gap == 0, 0.0, along / conditional)
+    return Measure(times, gap, scale, asked, ratio, cosine, active, length)
+
+
+class Record:
+    """The meter over a whole run: pass it as `record=` to `sample`, `guide` or `guided_velocity`."""
+
+    def __init__(self) -> None:
+        self._seen: list[Measure | _Scaled] = []
+        self._start: Tensor | None = None
+        self._weights: tuple[tuple[float, ...], ...] = ()
+
+    def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]]) -> None:
+        """Told by the solver where it starts and how each of its steps blends x and the means."""
+        self._seen.clear()
+        self._start, self._weights = lengths(x, x).vectors(x)[0], tuple(weights)
+
+    def add(self, ray: Ray) -> None:
+        """Takes one displacement; for a multiple of the gap it keeps numbers that the rule already has."""
+        if ray.turned is None:
+            like = ray.p.x.new_empty(ray.p.x.shape[0], 0)
+            self._seen.append(_Scaled(ray.p.t, ray.lengths, ray.coefficient, ray.asked, like))
+            return
+        p, c, asked = ray.p, ray.coefficient, ray.asked
+        m = p.m_c + per_sample(c, ray.turned) * ray.turned
+        nominal = None if asked is None else p.m_c + per_sample(asked, ray.turned) * ray.turned
+        self._seen.append(measure(p, m, nominal))
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    @property
+    def measures(self) -> list[Measure]:
+        """One `Measure` per evaluation, in order."""
+        self._seen = [one.measure() if isinstance(one, _Scaled) else one for one in self._seen]
+        return [one for one in self._seen if isinstance(one, Measure)]
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Every field as one (evaluations, samples) tensor."""
+        measures = self.measures
+        if not measures:
+            raise ValueError("the record is empty; pass it as record= to sample() or guided_velocity() first")
+        return {name: torch.stack([getattr(one, name).cpu() for one in measures]) for name in _FIELDS}
+
+    def summary(self) -> str:
+        """One line: what was asked for, what was granted, how often the cap acted."""
+        s = self.stacked()
+        scale, asked = s["scale"].mean(1), s["asked"].mean(1)
+        low, high = float(asked.min()), float(asked.max())
+        wanted = f"{high:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
+        share = float(s["active"].double().mean())
+        capped = "never capped" if share == 0 else f"capped on {share:.0%} of steps"
+        return (
+            f"asked for {wanted}, got {float(scale[0]):.1f} → {float(scale[-1]):.1f}; {capped}; "
+            f"largest ratio {float(s['ratio'].max()):.3f}"
+        )
+
+    def rows(self) -> list[dict[str, float | int | bool]]:
+        """One flat row per evaluation and sample, for tables and data frames."""
+        s = {name: value.tolist() for name, value in self.stacked().items()}
+        count, batch = len(s["t"]), len(s["t"][0])
+        return [
+            {"step": i, "sample": j, **{name: s[name][i][j] for name in _FIELDS}}
+            for i in range(count)
+            for j in range(batch)
+        ]
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the rows and the summary as JSON; the file appears whole or not at all."""
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps({"summary": self.summary(), "rows": self.rows()}, indent=1))
+        return part.replace(path)
+
+    def certificate(self) -> Certificate:
+        """The bound on the final state that this run's own means prove; warns where a step was not convex."""
+        if self._start is None:
+            raise ValueError(
+                "only a run by sample() or trajectory() can be certified; no solver began this record"
+            )
+        length = iter([one.length for one in self.measures])
+        bound, broken = self._start, []
+        for index, (keep, *rest) in enumerate(self._weights):
+            means = [next(length, None) for _ in rest]
+            if any(m is None for m in means):
+                raise ValueError(
+                    f"the run stopped at step {index} of {len(self._weights)}; let it finish first"
+                )
+            bound = abs(keep) * bound + sum(
+                abs(w) * m for w, m in zip(rest, means, strict=True) if m is not None
+            )
+            if min(keep, *rest) < -1e-12:
+                broken.append(index)
+        certificate = Certificate(bound, tuple(broken), float(self.stacked()["ratio"].max()))
+        if broken:
+            warnings.warn(str(certificate), stacklevel=2)
+        return certificate
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """|x_N| <= bound, for each sample: x_N is a combination of x_0 and the guided means with known weights.
+
+    With convex steps the weights are non-negative and sum to one, so that no state leaves the convex hull of
+    the noise and the means; Euler is always convex, Heun only while a step goes at most half of the way.
+    """
+
+    bound: Tensor
+    broken: tuple[int, ...]
+    largest_ratio: float
+
+    @property
+    def convex(self) -> bool:
+        return not self.broken
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether the final state keeps the bound, up to rounding."""
+        found, _, _ = lengths(x, x).vectors(x)
+        return bool((found <= self.bound.to(found) * (1 + 16 * torch.finfo(x.dtype).eps)).all())
+
+    def __str__(self) -> str:
+        bound = f"|x| <= {float(self.bound.max()):.4g} over {self.bound.numel()} samples"
+        if self.convex:
+            return f"{bound}; every step is convex; largest ratio {self.largest_ratio:.3f}"
+        return (
+            f"{bound}; steps {list(self.broken)} are not convex, so a state may leave the hull of its means: "
+            "use Euler there, or a grid whose steps go at most half of the way to t = 1"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled:
+    """A displacement along the gap, before its measure is worked out."""
+
+    t: Number
+    seen: Lengths
+    coefficient: Number
+    asked: Number | None
+    like: Tensor  # an empty tensor with the batch's size and device
+
+    def measure(self) -> Measure:
+        conditional, gap, along = seen = self.seen.vectors(self.like)
+        c = vector(self.coefficient, self.like).to(gap)
+        asked = c if self.asked is None else vector(self.asked, self.like).to(gap)
+        # |m_c + c d| from its parts along d and across it.
+        across = (conditional**2 - along**2).clamp(min=0).sqrt()
+        length = torch.hypot(along + c * gap, across)
+        return _measure(self.t, seen, 1 + c, 1 + asked, abs(c) < abs(asked), length)

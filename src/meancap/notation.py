@@ -1,0 +1,43 @@
+"""One notation for rules and schedules, in logs, legends, files and on the command line.
+
+    CFG(7) | Cap(1.1)        Cap(1.1, anchor=[0.1, -0.2])        CFG(Linear(1, 7))
+
+A frozen dataclass is written as its name and its fields: those without a default by position, the others by
+name and only where they differ from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+def write(value: Any) -> str:
+    """The text that `parse` reads back as an equal value."""
+    if isinstance(value, bool) or value is None:
+        return repr(value)
+    if isinstance(value, (int, float)):
+        return number(float(value))
+    if isinstance(value, str):
+        return f"'{value}'"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(write, value)) + "]"
+    if dataclasses.is_dataclass(value):
+        return f"{type(value).__name__}({', '.join(_arguments(value))})"
+    return str(value)
+
+
+def number(value: float) -> str:
+    text = repr(value)
+    return text[:-2] if text.endswith(".0") else text
+
+
+def _arguments(value: Any) -> list[str]:
+    found = []
+    for field in dataclasses.fields(value):
+        v = getattr(value, field.name)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            found.append(write(v))
+        elif v != field.default:
+            found.append(f"{field.name}={write(v)}")
+    return found

@@ -1,0 +1,296 @@
+"""The protocol: a rule turns the gap m_c - m_u into a displacement g, and the guided mean is m_c + g.
+
+    Ray     g = coefficient * direction, one coefficient per sample; starts as 1 * (m_c - m_u)
+    Factor  a rule that changes the coefficient only: CFG, gates, clips, caps. It touches no large tensor
+    Map     a rule that turns the direction: a function of the tensor g
+    Chain   rules applied in order; `a | b` is first a, then b
+
+Rules are frozen dataclasses: they print, compare, hash and parse. What a rule remembers between steps is a
+value that goes in and comes out, never an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from .. import path
+from ..notation import write
+from ..prediction import Prediction, need_same_shapes
+from ..tensors import Lengths, Number, can_block, lengths, paired_lengths, per_sample, promoted
+
+State = Any  # what a rule remembers; None for most
+Value = TypeVar("Value")
+
+
+class once(Generic[Value]):
+    """A property worked out at its first use. (functools' own takes a lock, which a compiled graph cannot.)"""
+
+    def __init__(self, work: Callable[[Any], Value]) -> None:
+        self.work, self.name, self.__doc__ = work, work.__name__, work.__doc__
+
+    def __get__(self, owner: Any, _: type | None = None) -> Value:
+        value = self.work(owner)
+        if not torch.compiler.is_compiling():
+            owner.__dict__[self.name] = value
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Ray:
+    """A displacement g = coefficient * direction at one prediction."""
+
+    p: Prediction
+    coefficient: Number = 1.0
+    turned: Tensor | None = None  # the direction, where it is no longer the gap
+    asked: Number | None = None  # the coefficient before the first cap shortened it
+
+    @property
+    def direction(self) -> Tensor:
+        return self.p.delta if self.turned is None else self.turned
+
+    @once
+    def lengths(self) -> Lengths:
+        """|m_c|, |direction| and the component of m_c along it, taken once per direction."""
+        return self.p.lengths() if self.turned is None else lengths(self.p.m_c, self.turned)
+
+    @property
+    def g(self) -> Tensor:
+        return per_sample(self.coefficient, self.direction) * self.direction
+
+    def scaled(self, coefficient: Number, asked: Number | None = None) -> Ray:
+        """The same direction under another coefficient."""
+        ray = Ray(self.p, coefficient, self.turned, self.asked if asked is None else asked)
+        if not torch.compiler.is_compiling() and "lengths" in self.__dict__:
+            ray.__dict__["lengths"] = self.lengths
+        return ray
+
+
+class Recorder(Protocol):
+    """Whatever wants to see each displacement: see `meancap.Record`."""
+
+    def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]]) -> None: ...
+
+    def add(self, ray: Ray) -> None: ...
+
+
+class Rule:
+    """A guidance rule. Subclass `Factor` or `Map`, or define `update` for a rule with state."""
+
+    turns = True  # whether the direction may change; False lets velocities be guided without forming means
+    caps = False  # whether the rule only limits a nominal displacement that others made
+
+    def init(self) -> State:
+        """The state before the first step."""
+        return None
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        """The displacement after this rule, and the state after this step."""
+        raise NotImplementedError(f"{type(self).__name__} must define update(ray, p, state)")
+
+    def within_step(self, before: State, after: State) -> State:
+        """The state that later evaluations of the same step see; by default the one the step began with."""
+        return before
+
+    @property
+    def parts(self) -> tuple[Rule, ...]:
+        return (self,)
+
+    @property
+    def has_state(self) -> bool:
+        return False
+
+    def __or__(self, other: Rule) -> Chain:
+        if not isinstance(other, Rule):
+            return NotImplemented
+        return Chain(self.parts + other.parts)
+
+    def __str__(self) -> str:
+        return write(self)
+
+
+class Factor(Rule):
+    """A rule that changes one number per sample."""
+
+    turns = False
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        """The new coefficient of the ray."""
+        raise NotImplementedError(f"{type(self).__name__} must define coefficient(ray, p)")
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        return ray.scaled(self.coefficient(ray, p)), state
+
+
+class Map(Rule):
+    """A rule that is a function of the tensor g."""
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} must define __call__(g, p)")
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        return Ray(p, turned=self(ray.g, p), asked=ray.asked), state
+
+
+@dataclass(frozen=True)
+class Chain(Rule):
+    """Rules applied in order, each to the displacement that the one before it left."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def parts(self) -> tuple[Rule, ...]:
+        return self.rules
+
+    @property
+    def turns(self) -> bool:
+        return any(part.turns for part in self.parts)
+
+    @property
+    def caps(self) -> bool:
+        return all(part.caps for part in self.parts)
+
+    @property
+    def has_state(self) -> bool:
+        return any(part.has_state for part in self.parts)
+
+    def init(self) -> State:
+        return tuple(part.init() for part in self.parts)
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        states = []
+        for part, before in zip(self.parts, state, strict=True):
+            ray, after = part.update(ray, p, before)
+            states.append(after)
+        return ray, tuple(states)
+
+    def within_step(self, before: State, after: State) -> State:
+        return tuple(part.within_step(*pair) for part, *pair in zip(self.parts, before, after, strict=True))
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.parts))
+
+
+def displace(
+    rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, record: Recorder | None = None
+) -> tuple[Ray, State]:
+    """The displacement that `rule` makes of the gap, or of a nominal displacement `g` that the host made."""
+    if torch.is_autocast_enabled(p.x.device.type):  # it would lower the precision of a matrix product
+        with torch.autocast(p.x.device.type, enabled=False):
+            return displace(rule, p, state, g=g, record=record)
+    if g is not None:
+        need_same_shapes(x=p.x, g=g)
+        g = promoted(g)
+    ray, state = rule.update(Ray(p, turned=g), p, rule.init() if state is None else state)
+    if record is not None:
+        record.add(ray)
+    return ray, state
+
+
+def guide(
+    rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, record: Recorder | None = None
+) -> tuple[Tensor, State]:
+    """The guided posterior mean m_c + g, and the rule's state after this evaluation.
+
+    Pass `g` where the host has its own nominal displacement from m_c and the rule only limits it.
+    The result is in the precision of the prediction, float32 at least; cast it back with `.to(dtype)`.
+    """
+    ray, state = displace(rule, p, state, g=g, record=record)
+    return blend(p.m_c, ray.coefficient, ray.direction), state
+
+
+def guided_velocity(
+    rule: Rule,
+    x: Tensor,
+    t: float | Tensor,
+    v_c: Tensor,
+    v_u: Tensor,
+    state: State = None,
+    *,
+    dtype: torch.dtype | None = None,
+    record: Recorder | None = None,
+) -> tuple[Tensor, State]:
+    """The guided velocity for hosts that speak velocities (data - noise), and the rule's state.
+
+    A rule that only changes a coefficient is applied to the velocities themselves: v_c + c (v_c - v_u).
+    The result has the dtype of `v_c`, or `dtype`; ask for float32 where the bound must hold to the last unit.
+    """
+    need_same_shapes(x=x, v_c=v_c, v_u=v_u)
+    t = path.time(t, x)
+    dtype = dtype or v_c.dtype
+    if not rule.turns:
+        p = Velocities(x, t, v_c, v_u)
+        ray, state = displace(rule, p, state, record=record)
+        return p.blended(ray.coefficient).to(dtype), state
+    # The gap of the means vanishes at t = 1 while that of the velocities does not: turn it just before.
+    t = t.clamp(max=_LATEST) if isinstance(t, Tensor) else min(t, _LATEST)
+    p_m = Prediction.from_velocity(x, t, v_c, v_u)
+    ray, state = displace(rule, p_m, state, record=record)
+    return (promoted(v_c) + ray.g / per_sample(1 - t, p_m.x)).to(dtype), state
+
+
+_LATEST = 1 - 2.0**-20
+
+
+class Velocities(Prediction):
+    """A prediction stated by velocities, whose means are formed only when somebody asks for them."""
+
+    v_c: Tensor
+    v_u: Tensor
+
+    def __init__(self, x: Tensor, t: Number, v_c: Tensor, v_u: Tensor) -> None:
+        for name, value in (("x", x), ("t", t), ("v_c", v_c), ("v_u", v_u), ("t_next", None)):
+            object.__setattr__(self, name, value)
+
+    @once
+    def velocity_c(self) -> Tensor:
+        return promoted(self.v_c)
+
+    @once
+    def velocity_gap(self) -> Tensor:
+        return self.velocity_c - self.v_u
+
+    @once
+    def m_c(self) -> Tensor:
+        return path.mean_from_velocity(promoted(self.x), self.t, self.velocity_c)
+
+    @once
+    def m_u(self) -> Tensor:
+        return path.mean_from_velocity(promoted(self.x), self.t, promoted(self.v_u))
+
+    @property
+    def delta(self) -> Tensor:
+        return per_sample(1 - self.t, self.velocity_gap) * self.velocity_gap
+
+    def lengths(self) -> Lengths:
+        v_c = self.velocity_c
+        if can_block(v_c) and not (self.x.requires_grad or self.v_u.requires_grad):
+            found = self._in_one_buffer(v_c)
+        else:
+            found = lengths(self.m_c, self.velocity_gap)
+        return Lengths(found.m, (1 - self.t) * found.d, found.along)
+
+    def _in_one_buffer(self, v_c: Tensor) -> Lengths:
+        """Mean and gap side by side: one pass measures both, and the products' memory takes the result."""
+        pair = v_c.new_empty(2, *v_c.shape)
+        path.mean_from_velocity(self.x, self.t, v_c, out=pair[0])
+        self.__dict__["velocity_gap"] = torch.sub(v_c, self.v_u, out=pair[1])
+        self.__dict__["result"] = products = torch.empty_like(v_c)
+        return paired_lengths(pair.flatten(2), products.flatten(1))
+
+    def blended(self, coefficient: Number) -> Tensor:
+        result = None if torch.compiler.is_compiling() else self.__dict__.pop("result", None)
+        return blend(self.velocity_c, coefficient, self.velocity_gap, out=result)
+
+
+def blend(base: Tensor, coefficient: Number, direction: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """base + coefficient * direction, by one formula whoever computed the coefficient."""
+    if not isinstance(coefficient, Tensor):
+        if coefficient == 0:  # 0 * inf would put a NaN where nothing is added
+            return base
+        coefficient = torch.full(base.shape[:1], coefficient, dtype=base.dtype, device=base.device)
+    return torch.addcmul(base, direction, per_sample(coefficient, base), out=out)  # type: ignore[arg-type]

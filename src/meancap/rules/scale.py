@@ -1,0 +1,61 @@
+"""Rules that scale the displacement: CFG, the interval in which it acts, a clip of its length."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..prediction import Prediction
+from ..schedules import Scale, at, finite, finite_scale
+from ..tensors import Number, choose, divide, each_sample, size
+from .base import Factor, Ray
+
+
+@dataclass(frozen=True)
+class CFG(Factor):
+    """Classifier-free guidance: g <- (scale - 1) g. Scale 1 is conditional, 0 unconditional."""
+
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        return (at(self.scale, p.t) - 1) * ray.coefficient
+
+
+@dataclass(frozen=True)
+class Interval(Factor):
+    """Guidance only while lo <= t <= hi (data at t = 1); the conditional mean elsewhere."""
+
+    lo: float
+    hi: float
+
+    def __post_init__(self) -> None:
+        finite(self, "lo", "hi")
+        if not 0 <= self.lo <= self.hi <= 1:
+            raise ValueError(f"Interval needs 0 <= lo <= hi <= 1; got lo={self.lo}, hi={self.hi}")
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        inside = (p.t >= self.lo) & (p.t <= self.hi)
+        return choose(inside, ray.coefficient, 0.0)
+
+
+@dataclass(frozen=True)
+class Clip(Factor):
+    """Shortens g to at most `radius`: g <- g min(1, radius / |g|). The radius is absolute."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.radius, (int, float)) and self.radius > 0):
+            raise ValueError(f"Clip needs a radius above 0 (inf clips nothing); got {self.radius}")
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        if math.isinf(self.radius):
+            return ray.coefficient
+        return each_sample(self._clipped, ray.coefficient, ray.lengths.d)
+
+    def _clipped(self, c: Number, d: Number) -> Number:
+        length = size(c) * d
+        return choose(length > self.radius, c * divide(self.radius, length), c)

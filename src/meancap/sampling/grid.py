@@ -1,0 +1,57 @@
+"""Time grids, as increasing tuples of floats from noise (0) to data (1).
+
+A grid of n steps has n + 1 times and costs n evaluations with Euler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+Times = tuple[float, ...]
+
+
+def uniform(steps: int) -> Times:
+    """`steps` equal steps from 0 to 1."""
+    return tuple(i / steps for i in range(_positive(steps) + 1))
+
+
+def shifted(steps: int, shift: float = 3.0) -> Times:
+    """Equal steps in u, with sigma = 1 - t = shift (1 - u) / (1 + (shift - 1)(1 - u)), as SD3 and Flux do."""
+    if not (shift > 0 and math.isfinite(shift)):
+        raise ValueError(f"shifted needs a finite shift above 0 (1 is uniform); got {shift}")
+    noise = [1 - u for u in uniform(steps)]
+    return tuple(1 - shift * s / (1 + (shift - 1) * s) for s in noise)
+
+
+def graded(steps: int, power: float = 2.0) -> Times:
+    """t = 1 - (1 - u)^power: short steps near the data for power > 1."""
+    if not (power > 0 and math.isfinite(power)):
+        raise ValueError(f"graded needs a finite power above 0 (1 is uniform); got {power}")
+    return tuple(1 - (1 - u) ** power for u in uniform(steps))
+
+
+def from_sigmas(sigmas: Sequence[float]) -> Times:
+    """t = 1 - sigma, for grids that count noise downwards from at most 1, such as a scheduler's."""
+    return checked([1 - float(s) for s in sigmas])
+
+
+def checked(times: Sequence[float]) -> Times:
+    """The grid, if it is one: two times or more, in [0, 1], increasing."""
+    grid = tuple(float(t) for t in times)
+    if len(grid) < 2:
+        raise ValueError(f"a grid needs at least two times; got {list(grid)}")
+    if grid[0] < 0 or grid[-1] > 1 or any(not b > a for a, b in pairwise(grid)):
+        raise ValueError(f"a grid must increase within [0, 1] (noise at 0, data at 1); got {_short(grid)}")
+    return grid
+
+
+def _positive(steps: int) -> int:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"a grid needs a whole number of steps, at least 1; got {steps}")
+    return steps
+
+
+def _short(grid: Times) -> str:
+    return ", ".join(f"{t:.6g}" for t in grid[:8]) + (", ..." if len(grid) > 8 else "")

@@ -1,0 +1,136 @@
+"""The loop, as a generator that the caller owns: no callbacks, no progress bars, no files.
+
+predict(x, t) -> Prediction     the model, conditional and unconditional
+rule                            what guidance makes of it
+step                            one of `meancap.sampling.steps`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..path import velocity_from_mean
+from ..prediction import Prediction
+from ..rules import Rule, guide
+from ..rules.base import Recorder, State
+from ..tensors import promoted
+from .grid import checked
+from .steps import StepMethod, euler, weights
+
+Predict = Callable[[Tensor, float], Prediction]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a trajectory: what the model said at x, what the rule made of it, and where x went."""
+
+    index: int
+    t: float
+    t_next: float
+    x: Tensor
+    prediction: Prediction
+    m: Tensor
+    x_next: Tensor
+
+
+def trajectory(
+    predict: Predict,
+    rule: Rule,
+    x: Tensor,
+    times: Sequence[float],
+    step: StepMethod = euler,
+    *,
+    record: Recorder | None = None,
+) -> Iterator[Step]:
+    """Yields every step of the guided flow from x at times[0] to times[-1].
+
+    A rule's state advances once per step, from the step's first evaluation; later evaluations of a
+    multi-stage step see the state the step began with.
+    """
+    times, x = checked(times), promoted(x)
+    state = rule.init()
+    if record is not None:
+        record.begin(x, [weights(step, t, s) for t, s in pairwise(times)])
+    for index, (t, s) in enumerate(pairwise(times)):
+        stage = _Stage(predict, rule, state, s, record)
+        x_next = step(stage.mean, x, t, s)
+        assert stage.first is not None and stage.m is not None
+        yield Step(index, t, s, x, stage.first, stage.m, x_next)
+        x, state = x_next, stage.after
+
+
+class _Stage:
+    """The evaluations of one step: the first advances the rule's state, the others only look at it."""
+
+    def __init__(
+        self, predict: Predict, rule: Rule, state: State, t_next: float, record: Recorder | None
+    ) -> None:
+        self.predict, self.rule, self.state, self.t_next, self.record = predict, rule, state, t_next, record
+        self.first: Prediction | None = None
+        self.m: Tensor | None = None
+        self.after: State = state
+
+    def mean(self, x: Tensor, t: float) -> Tensor:
+        p = self.predict(x, t).until(self.t_next)
+        m, after = guide(self.rule, p, self.state, record=self.record)
+        m = m.to(x.dtype)
+        if self.first is None:
+            self.first, self.m, self.after = p, m, after
+            if self.rule.has_state:
+                self.state = self.rule.within_step(self.state, after)
+        return m
+
+
+def sample(
+    predict: Predict,
+    rule: Rule,
+    x: Tensor,
+    times: Sequence[float],
+    step: StepMethod = euler,
+    *,
+    record: Recorder | None = None,
+) -> Tensor:
+    """The end of the guided trajectory that starts from x, usually noise at t = 0."""
+    for one in trajectory(predict, rule, x, times, step, record=record):
+        x = one.x_next
+    return x
+
+
+def field(
+    predict: Predict, rule: Rule, *, latest: float = 1 - 1e-4
+) -> Callable[[float | Tensor, Tensor], Tensor]:
+    """The guided velocity field f(t, x) for foreign solvers.
+
+    Past `latest` the field is held, because a posterior mean tells no velocity at t = 1.
+    """
+    if rule.has_state:
+        raise TypeError(
+            f"{rule} carries state, and a foreign solver may reject or reorder steps; use sample()"
+        )
+
+    def velocity(t: float | Tensor, x: Tensor) -> Tensor:
+        time = min(float(t), latest)
+        p = predict(x, time)
+        m, _ = guide(rule, p)
+        return velocity_from_mean(p.x, p.t, m).to(x.dtype)
+
+    return velocity
+
+
+def noise(
+    seeds: Iterable[int],
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Gaussian noise of `shape` for each seed, drawn on the CPU: an image does not depend on its batch."""
+    drawn = [torch.randn(tuple(shape), generator=torch.Generator().manual_seed(int(s))) for s in seeds]
+    if not drawn:
+        raise ValueError("noise needs at least one seed")
+    return torch.stack(drawn).to(device, dtype)

@@ -1,0 +1,17 @@
+"""Strict and repeatable: one thread, fixed seeds, examples that do not depend on the clock."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("meancap", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("meancap")
+
+
+@pytest.fixture(autouse=True)
+def _repeatable():
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

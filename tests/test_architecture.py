@@ -1,0 +1,74 @@
+"""A layer imports only layers below it; layers 0-3 import torch alone."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "meancap"
+LAYERS = {
+    "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
+    "prediction": 1,
+    "rules": 2,
+    "diagnostics": 3, "sampling": 3,
+    "lab": 4, "adapters": 4, "models": 4, "metrics": 4,
+    "runs": 5,
+    "report": 6,
+    "cli": 7, "explorer": 7, "__main__": 8,
+}  # fmt: skip
+
+
+def modules():
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def package(path):
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported(path):
+    """Absolute names of everything a file imports, wherever in the file."""
+    here = ["meancap", *path.relative_to(SOURCE).with_suffix("").parts]
+    if here[-1] == "__init__":
+        here = [*here[:-1], ""]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(here[: len(here) - node.level]) if node.level else ""
+            name = ".".join(part for part in (base, node.module or "") if part)
+            yield from ((f"{name}.{alias.name}", node) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_downwards(path):
+    own = package(path)
+    if own == "__init__":
+        return
+    assert own in LAYERS, f"{own} has no layer; name it in LAYERS and in docs/architecture.md"
+    for name, _ in imported(path):
+        parts = name.split(".")
+        if parts[0] != "meancap" or len(parts) < 2 or parts[1] == own or parts[1] not in LAYERS:
+            continue
+        assert LAYERS[parts[1]] < LAYERS[own] or {parts[1], own} <= {
+            "notation",
+            "tensors",
+            "path",
+            "schedules",
+        }, f"{own} (layer {LAYERS[own]}) imports {name} (layer {LAYERS[parts[1]]})"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in modules() if LAYERS.get(package(p), 0) <= 3], ids=lambda p: str(p.relative_to(SOURCE))
+)
+def test_the_core_imports_torch_alone(path):
+    allowed = set(sys.stdlib_module_names) | {"torch", "meancap"}
+    for name, node in imported(path):
+        if name.split(".")[0] in allowed:
+            continue
+        inside = any(
+            isinstance(parent, ast.FunctionDef) and node in ast.walk(parent)
+            for parent in ast.walk(ast.parse(path.read_text()))
+        )
+        assert inside, f"{path.name} imports {name}"

@@ -1,0 +1,122 @@
+"""The guidance meter."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import random_prediction
+from meancap import (
+    CFG,
+    Cap,
+    CapDisplacement,
+    Prediction,
+    Record,
+    Rescale,
+    apg,
+    guide,
+    guided_velocity,
+    measure,
+    noise,
+    sample,
+    uniform,
+)
+
+
+@given(st.floats(-3, 12), st.integers(0, 999))
+def test_the_effective_scale_of_cfg_is_its_scale(scale, seed):
+    p = random_prediction(3, 6, seed=seed)
+    m, _ = guide(CFG(scale), p)
+    found = measure(p, m)
+    torch.testing.assert_close(
+        found.scale, torch.full((3,), scale, dtype=torch.float64), rtol=1e-9, atol=1e-9
+    )
+    torch.testing.assert_close(found.gap, p.delta.norm(dim=1))
+    torch.testing.assert_close(found.ratio, m.norm(dim=1) / p.m_c.norm(dim=1))
+    torch.testing.assert_close(found.cosine, torch.cosine_similarity(p.m_c, p.delta))
+    assert not found.active.any()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [CFG(7) | Cap(1.1), CFG(1.1) | CapDisplacement(1.2), apg(7) | Cap(1.05), CFG(4) | Rescale()],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(1, 700), (5, 700), (3, 2)])
+def test_what_a_record_keeps_is_what_measure_finds(rule, shape):
+    p = random_prediction(*shape)
+    record = Record()
+    m, _ = guide(rule, p, record=record)
+    (kept,) = record.measures
+    direct = measure(p, m)
+    for name in ("t", "gap", "scale", "ratio", "cosine", "length"):
+        torch.testing.assert_close(getattr(kept, name), getattr(direct, name), rtol=1e-6, atol=1e-9)
+
+
+def test_a_cap_is_active_where_it_shortened_something():
+    p = random_prediction(6, 20)
+    record = Record()
+    m, _ = guide(CFG(3) | Cap(1.25), p, record=record)
+    nominal, _ = guide(CFG(3), p)
+    expected = nominal.norm(dim=1) > 1.25 * p.m_c.norm(dim=1)
+    assert expected.any() and not expected.all()
+    assert torch.equal(record.measures[0].active, expected)
+    assert torch.equal(measure(p, m, nominal).active, expected)
+
+
+def test_recording_velocities_changes_nothing_and_agrees_with_means():
+    g = torch.Generator().manual_seed(0)
+    x, v_c, v_u = (torch.randn(4, 3, 16, 16, generator=g) for _ in range(3))
+    record, other = Record(), Record()
+    v, _ = guided_velocity(CFG(7) | Cap(1.1), x, 0.3, v_c, v_u, record=record)
+    assert torch.equal(v, guided_velocity(CFG(7) | Cap(1.1), x, 0.3, v_c, v_u)[0])
+    guide(CFG(7) | Cap(1.1), Prediction.from_velocity(x, 0.3, v_c, v_u), record=other)
+    for name in ("gap", "scale", "asked", "ratio", "cosine"):
+        a, b = (getattr(r.measures[0], name) for r in (record, other))
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def predict(x, t):
+    return Prediction.from_velocity(x, t, 1 - x, -x)
+
+
+def test_the_summary_says_what_was_asked_and_what_was_granted():
+    record = Record()
+    sample(predict, CFG(7) | Cap(1.1), noise(range(5), (3, 8, 8)), uniform(10), record=record)
+    s = record.stacked()
+    share = s["active"].double().mean()
+    assert record.summary() == (
+        f"asked for 7.0, got {s['scale'][0].mean():.1f} → {s['scale'][-1].mean():.1f}; "
+        f"capped on {share:.0%} of steps; largest ratio {s['ratio'].max():.3f}"
+    )
+    assert len(record) == 10 and s["ratio"].max() <= 1.1 * (1 + 1e-6)
+    free = Record()
+    sample(predict, CFG(2), noise(range(2), (3, 8, 8)), uniform(4), record=free)
+    assert free.summary().startswith("asked for 2.0, got 2.0 → 2.0; never capped")
+
+
+def test_a_saved_record_opens_as_json(tmp_path):
+    record = Record()
+    sample(predict, CFG(7) | Cap(1.1), noise(range(2), (3, 4)), uniform(3), record=record)
+    path = record.save(tmp_path / "meter.json")
+    saved = json.loads(path.read_text())
+    assert saved["summary"] == record.summary() and len(saved["rows"]) == 6
+    assert saved["rows"][4]["step"] == 2 and saved["rows"][4]["sample"] == 0
+    assert [f.name for f in tmp_path.iterdir()] == ["meter.json"]
+
+
+def test_an_empty_record_says_how_to_fill_it():
+    with pytest.raises(ValueError, match="record="):
+        Record().summary()
+
+
+def test_no_gap_and_no_mean_have_a_meter_too():
+    p = random_prediction(2, 5)
+    still = measure(Prediction(p.x, p.t, p.m_c, p.m_c), p.m_c)
+    assert (
+        still.scale.tolist() == [1, 1] and still.ratio.tolist() == [1, 1] and still.cosine.tolist() == [0, 0]
+    )
+    zero = torch.zeros_like(p.m_c)
+    assert measure(Prediction(p.x, p.t, zero, p.m_u), p.m_c).ratio.isinf().all()

@@ -1,0 +1,111 @@
+"""`parse` reads the notation and nothing else."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meancap import CFG, Cap, Linear, apg, parse, pmc
+from meancap.rules import ParseError, Rule
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
+
+
+@given(finite, st.floats(1, 1e300), finite)
+def test_every_number_survives(scale, gamma, anchor):
+    rule = CFG(scale) | Cap(gamma, anchor=anchor)
+    assert parse(str(rule)) == rule
+
+
+@given(st.lists(st.lists(finite, min_size=2, max_size=2), min_size=1, max_size=4))
+def test_nested_values_survive(values):
+    rule = Cap(1.1, anchor=values)
+    assert parse(str(rule)) == rule and hash(parse(str(rule))) == hash(rule)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("CFG(7)|Cap(1.1)", CFG(7) | Cap(1.1)),
+        ("  CFG( scale = 7.0 )\n|\tCap(gamma=1.1, anchor=None)", CFG(7) | Cap(1.1)),
+        ("pmc(7, 1.1)", pmc(7, 1.1)),
+        ("apg(7, eta=.5, radius=None)", apg(7, eta=0.5, radius=None)),
+        ("CFG(Linear(1, 7)) | Cap(inf)", CFG(Linear(1, 7)) | Cap(float("inf"))),
+        ('CFG(+1e1) | Cap(1.1, anchor="first")', CFG(10) | Cap(1.1, anchor="first")),
+    ],
+)
+def test_texts_a_person_would_type(text, rule):
+    assert parse(text) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a rule name is needed; known are"),
+        ("CFD(7)", "unknown name 'CFD'; known are apg, Cap"),
+        ("CFG(7", "',' is needed"),
+        ("CFG(7) Cap(1.1)", "go on with '|'"),
+        ("CFG(7) |", "a rule name is needed"),
+        ("CFG()", "scale"),
+        ("CFG(7, 8)", "positional"),
+        ("CFG(strength=7)", "strength"),
+        ("CFG(scale=7, scale=8)", "given twice"),
+        ("Cap(0.5)", "gamma >= 1"),
+        ("CFG(nan)", "finite"),
+        ("Linear(1, 7)", "no rule by itself"),
+        ("CFG(7) | Linear(1, 7)", "joins rules"),
+        ("__import__('os')", "unknown name"),
+        ("CFG(7); import os", "';' does not belong"),
+        ("CFG(" + "[" * 100 + "]" * 100 + ")", "deep"),
+        ("Cap(1.1, anchor=[[1, 2], [3]])", "regular"),
+    ],
+)
+def test_errors_say_where_and_what_would_do(text, message):
+    with pytest.raises(ParseError) as caught:
+        parse(text)
+    assert message in str(caught.value)
+
+
+def test_a_hundred_thousand_random_texts_raise_nothing_but_our_error():
+    rng = random.Random(7)
+    words = [
+        "CFG",
+        "Cap",
+        "apg",
+        "pmc",
+        "Linear",
+        "Interval",
+        "Clip",
+        "Momentum",
+        "Rescale",
+        "anchor",
+        "None",
+        "inf",
+    ]
+    marks = [*"()[],|=.'\"+-_ \n\t0123456789eE\\\0é∞{}@:;#", "1.1", "7", "1e999", "'first'", "nan", "True"]
+    parsed = 0
+    for i in range(100_000):
+        if i % 3 == 0:
+            text = "".join(
+                chr(rng.choice((rng.randrange(128), rng.randrange(0x3000)))) for _ in range(rng.randrange(20))
+            )
+        elif i % 3 == 1:
+            text = "".join(rng.choice(words + marks) for _ in range(rng.randrange(14)))
+        else:
+            good = rng.choice(
+                ("CFG(7) | Cap(1.1, anchor=[1, 2])", "apg(7, eta=0.5)", "CFG(Linear(1, 7)) | Clip(2)")
+            )
+            at = rng.randrange(len(good))
+            text = good[:at] + rng.choice(marks) + good[at + rng.randrange(3) :]
+        try:
+            assert isinstance(parse(text), Rule)
+            parsed += 1
+        except ParseError as error:
+            assert str(error)
+    assert parsed > 100  # the fuzz reaches past the tokenizer
+
+
+def test_only_text_is_parsed():
+    with pytest.raises(ParseError, match="given as text"):
+        parse(7)
