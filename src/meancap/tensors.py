@@ -22,6 +22,7 @@ Number = float | Tensor
 
 # Lengths found in float32 are trusted within this range; outside, float64 takes over.
 _SMALLEST, _LARGEST = 1e-12, 1e15
+FEW = 16  # up to this many samples, Python does their arithmetic faster than kernels are dispatched
 
 
 class Lengths(NamedTuple):
@@ -137,23 +138,36 @@ def paired_lengths(pair: Tensor, products: Tensor) -> Lengths:
     return blocked_lengths(pair[0], pair[1], _norms(pair), products)
 
 
+def scaled_gap(found: Lengths, scale: Number) -> Lengths:
+    """The lengths of m and of scale * d, scale >= 0."""
+    m, d, along = found
+    return Lengths(m, each_sample(lambda a, b: a * b, d, scale), along)
+
+
 def blocked_lengths(m: Tensor, d: Tensor, norms: Tensor, products: Tensor) -> Lengths:
     """Float32 over short blocks, float64 over the blocks; a sample out of float32's range is done apart."""
     batch, size = m.shape[0], _block(m.shape[1])
     both = torch.linalg.vector_norm(norms, dim=2, dtype=torch.float64)
     dots = torch.mul(m, d, out=products).view(batch, -1, size).sum(2).sum(1, dtype=torch.float64)
-    if batch == 1:  # one sample: its numbers are floats
-        q, a = both.flatten().tolist()
-        if _SMALLEST < q < _LARGEST and _SMALLEST < a < _LARGEST:
-            return Lengths(q, a, dots.item() / a)
-        return exact_lengths(m, d)
-    found = Lengths(both[0], both[1], dots / both[1])
-    inside = (both > _SMALLEST) & (both < _LARGEST)
-    if not bool(inside.all()):
-        for i in (~inside.all(0)).nonzero().flatten().tolist():
-            for kept, value in zip(found, exact_lengths(m[i : i + 1], d[i : i + 1]), strict=True):
-                kept[i] = value[0]  # type: ignore[index]
+    if batch > FEW:
+        inside = ((both > _SMALLEST) & (both < _LARGEST)).all(0)
+        suspect = [] if bool(inside.all()) else (~inside).nonzero().flatten().tolist()
+        found = Lengths(both[0], both[1], dots / both[1])
+    else:
+        q, a = both.tolist()
+        suspect = [i for i in range(batch) if not (_trusted(q[i]) and _trusted(a[i]))]
+        along = [divide(b, a_i) for b, a_i in zip(dots.tolist(), a, strict=True)]
+        if batch == 1 and not suspect:  # one sample: its numbers are floats
+            return Lengths(q[0], a[0], along[0])
+        found = Lengths(*torch.tensor((q, a, along), dtype=torch.float64).unbind(0))
+    for i in suspect:
+        for kept, value in zip(found, exact_lengths(m[i : i + 1], d[i : i + 1]), strict=True):
+            kept[i] = value[0]  # type: ignore[index]
     return found
+
+
+def _trusted(length: float) -> bool:
+    return _SMALLEST < length < _LARGEST
 
 
 def each_sample(f: Callable[..., Number], *numbers: Number | None) -> Number:
@@ -161,7 +175,7 @@ def each_sample(f: Callable[..., Number], *numbers: Number | None) -> Number:
     vectors = [v for v in numbers if isinstance(v, Tensor)]
     if not vectors:
         return f(*numbers)
-    few = vectors[0].numel() <= 16 and all(on_host(v) and not v.requires_grad for v in vectors)
+    few = vectors[0].numel() <= FEW and all(on_host(v) and not v.requires_grad for v in vectors)
     if not few:
         return f(*numbers)
     columns = (v.tolist() if isinstance(v, Tensor) else repeat(v, vectors[0].numel()) for v in numbers)

@@ -21,14 +21,14 @@ from torch import Tensor
 from .. import path
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes
-from ..tensors import Lengths, Number, can_block, lengths, paired_lengths, per_sample, promoted
+from ..tensors import Lengths, Number, can_block, lengths, paired_lengths, per_sample, promoted, scaled_gap
 
 State = Any  # what a rule remembers; None for most
 Value = TypeVar("Value")
 
 
 class once(Generic[Value]):
-    """A property worked out at its first use. (functools' own takes a lock, which a compiled graph cannot.)"""
+    """A property worked out at its first use; the lock in functools' own would break a compiled graph."""
 
     def __init__(self, work: Callable[[Any], Value]) -> None:
         self.work, self.name, self.__doc__ = work, work.__name__, work.__doc__
@@ -272,7 +272,7 @@ class Velocities(Prediction):
             found = self._in_one_buffer(v_c)
         else:
             found = lengths(self.m_c, self.velocity_gap)
-        return Lengths(found.m, (1 - self.t) * found.d, found.along)
+        return scaled_gap(found, 1 - self.t)
 
     def _in_one_buffer(self, v_c: Tensor) -> Lengths:
         """Mean and gap side by side: one pass measures both, and the products' memory takes the result."""
@@ -292,5 +292,9 @@ def blend(base: Tensor, coefficient: Number, direction: Tensor, *, out: Tensor |
     if not isinstance(coefficient, Tensor):
         if coefficient == 0:  # 0 * inf would put a NaN where nothing is added
             return base
-        coefficient = torch.full(base.shape[:1], coefficient, dtype=base.dtype, device=base.device)
+        coefficient = (
+            base.new_tensor([coefficient])
+            if base.shape[0] == 1
+            else base.new_full(base.shape[:1], coefficient)
+        )
     return torch.addcmul(base, direction, per_sample(coefficient, base), out=out)  # type: ignore[arg-type]
