@@ -1,0 +1,150 @@
+"""A condition on a mixture: its components are in the set A, the others in the complement B.
+
+    P_A   p(A | x),  P_B = 1 - P_A,  h = log P_A
+    n_A   mean pull of the components in A (see components.py), n_B of those in B
+    l     lead of the condition,  n_A - n = P_B (n_A - n_B),  so that  grad l = t V
+    V     W_A - W = P_B (W_A - W_B - P_A (n_A - n_B)(n_A - n_B)^T)
+
+    m_c - m_u  (1 - t)^2 l        grad h  t l        Hess h  t^2 V
+    v_c - v_u  (1 - t) l          its gradient       t (1 - t) V
+
+P_A and P_B come from two log-sum-exps and their difference, so the gap keeps its digits where P_B is tiny
+(m_c - m_u computed by subtraction has none left) and grad h where P_A underflows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..prediction import Prediction
+from .components import Components
+from .mixture import Mixture
+
+
+class Jet(NamedTuple):
+    """Conditional velocity and posterior force at (x, t), each with its gradient."""
+
+    v_c: Tensor
+    grad_v_c: Tensor
+    force: Tensor
+    grad_force: Tensor
+
+
+class _Split(NamedTuple):
+    parts: Components
+    pi_in: Tensor  # p(k | x, A), (..., K)
+    pi_out: Tensor  # p(k | x, B), (..., K)
+    log_odds: Tensor  # log P_A - log P_B, (...)
+
+    @property
+    def between(self) -> Tensor:
+        return self.parts.pull(self.pi_in) - self.parts.pull(self.pi_out)
+
+    @property
+    def lead(self) -> Tensor:
+        return self.log_odds.neg().sigmoid()[..., None] * self.between
+
+    @property
+    def lead_twist(self) -> Tensor:
+        odds, between = self.log_odds[..., None, None], self.between
+        within = self.parts.twist(self.pi_in) - self.parts.twist(self.pi_out)
+        across = odds.sigmoid() * between[..., :, None] * between[..., None, :]
+        return odds.neg().sigmoid() * (within - across)
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """The data come from these components of the mixture: both fields, and what guidance reads off them."""
+
+    mixture: Mixture
+    members: tuple[int, ...]
+    conditional: Mixture = field(init=False, repr=False)  # the law of the data under the condition
+    inside: Tensor = field(init=False, repr=False)  # which components are in A, (K,)
+
+    def __post_init__(self) -> None:
+        members = tuple(self.members)
+        inside = torch.zeros(len(self.mixture.means), dtype=torch.bool, device=self.mixture.means.device)
+        object.__setattr__(self, "members", members)
+        object.__setattr__(self, "conditional", self.mixture.given(members))
+        object.__setattr__(
+            self, "inside", inside.index_fill(0, torch.tensor(members, device=inside.device), True)
+        )
+        if not self.mixture.weights[~self.inside].sum() > 0:
+            raise ValueError(
+                f"a condition needs weight outside it, or there is nothing to guide; got {members}"
+            )
+
+    @property
+    def log_prior(self) -> Tensor:
+        """log p(A)."""
+        return self.mixture.weights[list(self.members)].sum().log()
+
+    def means(self, x: Tensor, t: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Posterior means m_c, m_u, (..., d) each."""
+        split = self._split(x, t)
+        m_c = split.parts.mean(split.pi_in)
+        return m_c, m_c - (1 - split.parts.t) ** 2 * split.lead
+
+    def velocities(self, x: Tensor, t: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Velocities v_c, v_u, (..., d) each."""
+        split = self._split(x, t)
+        v_c = split.parts.velocity(split.pi_in)
+        return v_c, v_c - (1 - split.parts.t) * split.lead
+
+    def delta(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """m_c - m_u to full relative precision, (..., d)."""
+        split = self._split(x, t)
+        return (1 - split.parts.t) ** 2 * split.lead
+
+    def force(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """v_c - v_u = (1 - t)/t grad h, (..., d); regular at t = 0 and t = 1."""
+        split = self._split(x, t)
+        return (1 - split.parts.t) * split.lead
+
+    def log_posterior(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """h = log p(A | x), (...)."""
+        return _log_sigmoid(self._split(x, t).log_odds)
+
+    def log_complement(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """log(1 - p(A | x)), (...)."""
+        return _log_sigmoid(-self._split(x, t).log_odds)
+
+    def posterior_score(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """grad h, (..., d)."""
+        split = self._split(x, t)
+        return split.parts.t * split.lead
+
+    def posterior_hessian(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """Hess h, (..., d, d)."""
+        split = self._split(x, t)
+        return split.parts.t[..., None] ** 2 * split.lead_twist
+
+    def predict(self, x: Tensor, t: Tensor | float) -> Prediction:
+        """What a perfect model says at (x, t), x (n, d), for the samplers."""
+        split = self._split(x, t)
+        m_c, gap = split.parts.mean(split.pi_in), (1 - split.parts.t) ** 2 * split.lead
+        return Prediction(x, t, m_c, m_c - gap, gap=gap)
+
+    def jet(self, x: Tensor, t: Tensor | float) -> Jet:
+        """v_c and the force with their gradients, from one pass over the components."""
+        split = self._split(x, t)
+        parts, a = split.parts, 1 - split.parts.t
+        grad_force = (parts.t * a)[..., None] * split.lead_twist
+        return Jet(parts.velocity(split.pi_in), parts.jacobian(split.pi_in), a * split.lead, grad_force)
+
+    def _split(self, x: Tensor, t: Tensor | float) -> _Split:
+        parts = self.mixture.components(x, t)
+        inside = parts.log_joint.masked_fill(~self.inside, -torch.inf)
+        outside = parts.log_joint.masked_fill(self.inside, -torch.inf)
+        mass_in, mass_out = inside.logsumexp(-1, keepdim=True), outside.logsumexp(-1, keepdim=True)
+        log_odds = (mass_in - mass_out)[..., 0]
+        return _Split(parts, (inside - mass_in).exp(), (outside - mass_out).exp(), log_odds)
+
+
+def _log_sigmoid(odds: Tensor) -> Tensor:
+    # torch's own logsigmoid warns when it is differentiated under vmap.
+    return -torch.logaddexp(torch.zeros_like(odds), -odds)

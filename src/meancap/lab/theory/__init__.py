@@ -1,0 +1,88 @@
+"""The theory of guidance as functions of a `Condition`, each an identity that the tests check."""
+
+from .circle import (
+    RayProfile,
+    angular_force,
+    branch_bias,
+    branch_time,
+    centre_curvature,
+    centre_force,
+    ray_profile,
+    splitting_eigenvalue,
+)
+from .curvature import circle_divergence_shift, divergence_shift, jacobian_shift
+from .euler import euler_steps_for, euler_variance_limit, euler_variance_ratio
+from .guided import Guided, cap_beta
+from .potential import (
+    Energy,
+    Growth,
+    cfg_potential,
+    density_rate,
+    energy_balance,
+    gauge_constant,
+    posterior_force,
+    posterior_growth,
+    potential,
+    potential_rate,
+    tilted_log_density,
+)
+from .release import (
+    gap_envelope,
+    initial_beta,
+    initial_capped_mean,
+    initial_mean,
+    release_by_envelope,
+    release_by_posterior,
+    release_time,
+)
+from .transport import (
+    Field,
+    graded_times,
+    log_likelihood,
+    pushforward,
+    transport,
+    transport_jacobian,
+)
+
+__all__ = [
+    "Energy",
+    "Field",
+    "Growth",
+    "Guided",
+    "RayProfile",
+    "angular_force",
+    "branch_bias",
+    "branch_time",
+    "cap_beta",
+    "centre_curvature",
+    "centre_force",
+    "cfg_potential",
+    "circle_divergence_shift",
+    "density_rate",
+    "divergence_shift",
+    "energy_balance",
+    "euler_steps_for",
+    "euler_variance_limit",
+    "euler_variance_ratio",
+    "gap_envelope",
+    "gauge_constant",
+    "graded_times",
+    "initial_beta",
+    "initial_capped_mean",
+    "initial_mean",
+    "jacobian_shift",
+    "log_likelihood",
+    "posterior_force",
+    "posterior_growth",
+    "potential",
+    "potential_rate",
+    "pushforward",
+    "ray_profile",
+    "release_by_envelope",
+    "release_by_posterior",
+    "release_time",
+    "splitting_eigenvalue",
+    "tilted_log_density",
+    "transport",
+    "transport_jacobian",
+]

@@ -1,0 +1,194 @@
+"""The fields of a mixture against autograd, quadrature and torch.distributions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from calculus import (
+    MIXTURES,
+    TIMES,
+    agree,
+    circle,
+    gradient,
+    jacobian,
+    noise,
+    points,
+    weights,
+)
+from torch import Tensor
+from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
+
+from meancap.lab import Mixture
+
+every_mixture = pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+every_time = pytest.mark.parametrize("t", TIMES)
+
+
+def full(mixture: Mixture) -> Tensor:
+    """S_k, (K, d, d)."""
+    k, d = mixture.means.shape
+    cov = mixture.cov
+    return (
+        cov.expand(k, d, d) if cov.ndim > 1 else cov.reshape(-1, 1, 1) * torch.eye(d).double().expand(k, d, d)
+    )
+
+
+def slope_size(mixture: Mixture, x: Tensor, t: float) -> float:
+    """How large the terms of a score are before they cancel."""
+    least = float((1 - t) ** 2 + t**2 * mixture.variances.min())
+    return float(x.abs().max() + mixture.means.abs().max()) / least
+
+
+@every_mixture
+@every_time
+def test_density_is_the_gaussian_mixture_at_time_t(mixture: Mixture, t: float) -> None:
+    d = mixture.means.shape[1]
+    cov = (1 - t) ** 2 * torch.eye(d, dtype=torch.float64) + t**2 * full(mixture)
+    oracle = MixtureSameFamily(Categorical(mixture.weights), MultivariateNormal(t * mixture.means, cov))
+    x = points(mixture, t)
+    assert agree(mixture.log_density(x, t), oracle.log_prob(x))
+
+
+@every_mixture
+@every_time
+def test_score_is_the_gradient_of_the_log_density(mixture: Mixture, t: float) -> None:
+    x = points(mixture, t)
+    assert agree(
+        mixture.score(x, t), gradient(lambda y: mixture.log_density(y, t), x), slope_size(mixture, x, t)
+    )
+
+
+@every_mixture
+@every_time
+def test_tweedie_joins_mean_score_and_velocity(mixture: Mixture, t: float) -> None:
+    x = points(mixture, t)
+    m, v, score = mixture.posterior_mean(x, t), mixture.velocity(x, t), mixture.score(x, t)
+    size = slope_size(mixture, x, t)
+    assert agree((1 - t) ** 2 * score, t * m - x, (1 - t) ** 2 * size + float(x.abs().max()))
+    assert agree((1 - t) * v, m - x, x)
+    assert agree(t * v, x + (1 - t) * score, size)
+
+
+@every_mixture
+@every_time
+def test_jacobian_is_the_gradient_of_the_velocity_and_the_posterior_covariance(
+    mixture: Mixture, t: float
+) -> None:
+    x = points(mixture, t)
+    h, cov = mixture.jacobian(x, t), mixture.posterior_covariance(x, t)
+    size = slope_size(mixture, x, t) ** 2  # gradients of the responsibilities are products of two scores
+    assert agree(h, jacobian(lambda y: mixture.velocity(y, t), x), size)
+    assert agree(
+        (1 - t) ** 2 * jacobian(lambda y: mixture.posterior_mean(y, t), x), t * cov, (1 - t) ** 2 * size
+    )
+    eye = torch.eye(x.shape[1], dtype=torch.float64)
+    assert agree((1 - t) ** 3 * h, t * cov - (1 - t) ** 2 * eye, (1 - t) ** 3 * size)
+    assert agree(mixture.divergence(x, t), h.diagonal(dim1=1, dim2=2).sum(1))
+    assert torch.equal(mixture.linearise(x, t)[1], h)
+
+
+@every_mixture
+@every_time
+def test_posterior_covariance_has_no_negative_eigenvalue(mixture: Mixture, t: float) -> None:
+    values = torch.linalg.eigvalsh(mixture.posterior_covariance(points(mixture, t), t))
+    assert (values >= 0).all()
+
+
+@every_time
+def test_mean_and_covariance_are_the_moments_of_the_posterior_by_quadrature(t: float) -> None:
+    mixture = MIXTURES["line"]
+    x = points(mixture, t, n=9)
+    data = torch.linspace(-12, 12, 40001, dtype=torch.float64)
+    likelihood = -0.5 * ((x - t * data) / (1 - t)) ** 2
+    weight = (mixture.log_density(data[:, None], 1.0) + likelihood).softmax(-1)
+    m = weight @ data
+    assert agree(mixture.posterior_mean(x, t)[:, 0], m, 12.0)
+    assert agree(mixture.posterior_covariance(x, t)[:, 0, 0], weight @ data**2 - m**2, 144.0)
+
+
+@every_mixture
+def test_at_the_start_the_mean_is_the_mean_of_the_data_for_every_x(mixture: Mixture) -> None:
+    x = 5 * noise(20, mixture.means.shape[1])
+    mean = mixture.mean.expand_as(x)
+    assert agree(mixture.posterior_mean(x, 0.0), mean)
+    assert agree(mixture.velocity(x, 0.0), mean - x)
+    assert agree(mixture.jacobian(x, 0.0), -torch.eye(x.shape[1], dtype=torch.float64).expand(20, -1, -1))
+    centred = mixture.means - mixture.mean
+    between = torch.einsum("k,ki,kj->ij", mixture.weights, centred, centred)
+    within = torch.einsum("k,kij->ij", mixture.weights, full(mixture))
+    assert agree(mixture.posterior_covariance(x, 0.0), (between + within).expand(20, -1, -1))
+
+
+@every_mixture
+def test_at_the_end_the_mean_is_x_to_the_bit_and_the_velocity_is_x(mixture: Mixture) -> None:
+    x = points(mixture, 1.0)
+    assert torch.equal(mixture.posterior_mean(x, 1.0), x)
+    assert torch.equal(mixture.velocity(x, 1.0), x)
+    assert torch.equal(
+        mixture.jacobian(x, 1.0), torch.eye(x.shape[1], dtype=torch.float64).expand(40, -1, -1)
+    )
+    assert not mixture.posterior_covariance(x, 1.0).any()
+
+
+@every_mixture
+def test_velocity_reaches_both_ends_at_a_linear_rate(mixture: Mixture) -> None:
+    x = points(mixture, 0.5)
+    for end, sign in ((0.0, 1), (1.0, -1)):
+        far, near = (mixture.velocity(x, end + sign * h) - mixture.velocity(x, end) for h in (1e-5, 1e-6))
+        assert torch.allclose(far, 10 * near, rtol=0.02, atol=1e-4 * float(far.abs().max()))
+
+
+@every_time
+def test_point_masses_are_the_limit_of_narrow_components(t: float) -> None:
+    means = noise(4, 3, seed=8)
+    x = points(Mixture(means, std=0.0), t)
+    exact, narrow = Mixture(means, std=0.0), Mixture(means, std=1e-9)
+    # The relative change of C is t^2 1e-18 / (1 - t)^2 <= 1e-15, times exponents of a few thousand.
+    assert torch.allclose(exact.velocity(x, t), narrow.velocity(x, t), rtol=1e-9, atol=1e-9)
+    assert agree(exact.posterior_mean(x, t), exact.responsibilities(x, t) @ means)
+    with pytest.raises(ValueError, match="no density at t = 1"):
+        exact.velocity(x, 1.0)
+
+
+@every_time
+def test_responsibilities_are_the_papers_softmax_on_a_circle_only(t: float) -> None:
+    def softmax(mixture: Mixture, x: Tensor) -> Tensor:
+        c = (1 - t) ** 2 + t**2 * 0.3**2
+        return (mixture.weights.log() + t / c * x @ mixture.means.T).softmax(-1)
+
+    on, off = Mixture(circle(7), weights(7), std=0.3), Mixture(circle(7) + 1, weights(7), std=0.3)
+    x = points(on, t)
+    assert agree(on.responsibilities(x, t), softmax(on, x), slope_size(on, x, t))
+    assert not torch.allclose(off.responsibilities(x, t), softmax(off, x), atol=1e-3 * t)
+
+
+@every_mixture
+@every_time
+def test_given_is_bayes_rule(mixture: Mixture, t: float) -> None:
+    members = [2, 0]
+    x = points(mixture, t)
+    posterior = mixture.responsibilities(x, t)[:, members].sum(-1)
+    ratio = mixture.given(members).log_density(x, t) - mixture.log_density(x, t)
+    # One unit of the log densities is lost in their difference.
+    size = posterior * mixture.log_density(x, t)
+    assert agree(ratio.exp() * mixture.weights[members].sum(), posterior, size)
+
+
+@every_time
+def test_fields_turn_with_the_mixture(t: float) -> None:
+    mixture = MIXTURES["covariances"]
+    turn = torch.linalg.qr(noise(5, 5, seed=10)).Q
+    turned = Mixture(mixture.means @ turn.T, mixture.weights, cov=_symmetric(turn @ mixture.cov @ turn.T))
+    x = points(mixture, t)
+    assert agree(turned.velocity(x @ turn.T, t), mixture.velocity(x, t) @ turn.T, slope_size(mixture, x, t))
+
+
+def _symmetric(matrix: Tensor) -> Tensor:
+    return (matrix + matrix.mT) / 2
+
+
+def test_one_time_per_point_equals_one_call_per_point() -> None:
+    for mixture in MIXTURES.values():
+        x, t = noise(5, mixture.means.shape[1]), torch.tensor([0.0, 0.2, 0.5, 0.9, 1.0], dtype=torch.float64)
+        for f in (mixture.velocity, mixture.jacobian, mixture.log_density, mixture.posterior_covariance):
+            assert agree(f(x, t), torch.stack([f(p, float(s)) for p, s in zip(x, t, strict=True)]))
