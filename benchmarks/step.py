@@ -3,14 +3,15 @@
     python -m benchmarks.step              eager
     python -m benchmarks.step --compile    with torch.compile as well (a minute more)
 
-Every contender gets the same velocities, with the cap active; ours runs with its diagnostics. Kernels and memory are
-counters that do not depend on the machine: memory in sizes of one input tensor, the result included.
+Every contender gets the same velocities, with the cap active; ours runs with its diagnostics. Kernels and
+memory are counters that do not depend on the machine: memory in sizes of one input tensor, with the result.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ def naive(x: Tensor, v_c: Tensor, v_u: Tensor) -> Tensor:
     return v_c + beta.reshape(-1, *[1] * (x.dim() - 1)) * (v_c - v_u)
 
 
-def contenders(shape: tuple[int, ...], dtype: torch.dtype, compiled: bool) -> dict[str, object]:
+def contenders(shape: tuple[int, ...], dtype: torch.dtype, compiled: bool) -> dict[str, Callable[[], object]]:
     from diffusers.guiders import AdaptiveProjectedGuidance, ClassifierFreeGuidance
 
     g = torch.Generator().manual_seed(0)
@@ -54,13 +55,14 @@ def contenders(shape: tuple[int, ...], dtype: torch.dtype, compiled: bool) -> di
     plain, projected = ClassifierFreeGuidance(SCALE), AdaptiveProjectedGuidance(SCALE, eta=0.0)
     for guider in (plain, projected):
         guider._step, guider._num_inference_steps = 0, 10
-    found: dict[str, object] = {
+    found: dict[str, Callable[[], object]] = {
         "diffusers CFG": lambda: plain.forward(v_c, v_u),
         "diffusers APG": lambda: projected.forward(v_c, v_u),
         "paper-literal": lambda: naive(x, v_c, v_u),
         "meancap": lambda: guided_velocity(RULE, x, T, v_c, v_u, record=Record()),
     }
     if compiled:
+        torch.compiler.reset()
         step = torch.compile(lambda x, v_c, v_u: guided_velocity(RULE, x, T, v_c, v_u)[0], fullgraph=True)
         found["meancap, compiled"] = lambda: step(x, v_c, v_u)
     return found
@@ -76,23 +78,18 @@ def main() -> None:
     logging.getLogger("diffusers").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     print(versions())
-    print(
-        f"{'':34}{'CFG, us':>9}{'APG':>8}{'paper':>8}{'meancap':>9}{'compiled':>10}{'kernels':>9}{'memory':>8}"
-    )
+    columns = ("CFG, us", "APG", "paper", "meancap", "compiled", "kernels", "memory")
+    print(f"{'':34}" + "".join(f"{name:>10}" for name in columns))
     for dtype in (torch.float32, torch.bfloat16):
         for name, shape in SHAPES.items():
             runs = contenders(shape, dtype, options.compile)
-            seconds = interleaved(runs, options.rounds)  # type: ignore[arg-type]
-            base = seconds["diffusers CFG"]
-            ratio = {who: s / base for who, s in seconds.items()}
-            ours = runs["meancap"]
-            size = torch.Size(shape).numel() * dtype.itemsize
-            compiled = f"{ratio['meancap, compiled']:10.2f}" if options.compile else f"{'-':>10}"
-            print(
-                f"{name:20}{dtype!s:>14}{base * 1e6:9.0f}{ratio['diffusers APG']:8.2f}{ratio['paper-literal']:8.2f}"
-                f"{ratio['meancap']:9.2f}{compiled}{len(kernels(ours)):9d}{peak_bytes(ours) / size:8.1f}",  # type: ignore[arg-type]
-                flush=True,
-            )
+            seconds = interleaved(runs, options.rounds)
+            base = seconds.pop("diffusers CFG")
+            ratios = [f"{s / base:10.2f}" for s in seconds.values()]
+            ratios += [f"{'-':>10}"] * (4 - len(ratios))
+            ours, size = runs["meancap"], torch.Size(shape).numel() * dtype.itemsize
+            counters = f"{len(kernels(ours)):10d}{peak_bytes(ours) / size:10.1f}"
+            print(f"{name:20}{dtype!s:>14}{base * 1e6:10.0f}{''.join(ratios)}{counters}", flush=True)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def lengths(m: Tensor, d: Tensor) -> Lengths:
     m, d = m.flatten(1), d.flatten(1)
     if scalar_dtype(m.device) != torch.float64:
         return scaled_lengths(m, d)
-    if can_block(m, d):
+    if is_plain(m) and is_plain(d):
         return blocked_lengths(m, d, torch.stack([_norms(v) for v in (m, d)]), torch.empty_like(m))
     return exact_lengths(m, d)
 
@@ -120,11 +120,10 @@ def _block(size: int) -> int:
     return next((b for b in range(128, 31, -1) if size % b == 0), 0)
 
 
-def can_block(*tensors: Tensor) -> bool:
+def is_plain(v: Tensor) -> bool:
     """Whether float32 sums over short blocks will do: on the host, nothing traced, a size that divides."""
-    return all(
-        v.dtype == torch.float32 and v.is_contiguous() and on_host(v) and not v.requires_grad for v in tensors
-    ) and bool(_block(tensors[0][0].numel()))
+    ready = v.dtype == torch.float32 and v.is_contiguous() and on_host(v) and not v.requires_grad
+    return ready and _block(v[0].numel()) > 0
 
 
 def _norms(v: Tensor) -> Tensor:

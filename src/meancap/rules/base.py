@@ -18,10 +18,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from .. import path
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes
-from ..tensors import Lengths, Number, can_block, lengths, paired_lengths, per_sample, promoted, scaled_gap
+from ..tensors import Lengths, Number, lengths, per_sample, promoted
 
 State = Any  # what a rule remembers; None for most
 Value = TypeVar("Value")
@@ -203,98 +202,11 @@ def guide(
     return blend(p.m_c, ray.coefficient, ray.direction), state
 
 
-def guided_velocity(
-    rule: Rule,
-    x: Tensor,
-    t: float | Tensor,
-    v_c: Tensor,
-    v_u: Tensor,
-    state: State = None,
-    *,
-    dtype: torch.dtype | None = None,
-    record: Recorder | None = None,
-) -> tuple[Tensor, State]:
-    """The guided velocity for hosts that speak velocities (data - noise), and the rule's state.
-
-    A rule that only changes a coefficient is applied to the velocities themselves: v_c + c (v_c - v_u).
-    The result has the dtype of `v_c`, or `dtype`; ask for float32 where the bound must hold to the last unit.
-    """
-    need_same_shapes(x=x, v_c=v_c, v_u=v_u)
-    t = path.time(t, x)
-    dtype = dtype or v_c.dtype
-    if not rule.turns:
-        p = Velocities(x, t, v_c, v_u)
-        ray, state = displace(rule, p, state, record=record)
-        return p.blended(ray.coefficient).to(dtype), state
-    # The gap of the means vanishes at t = 1 while that of the velocities does not: turn it just before.
-    t = t.clamp(max=_LATEST) if isinstance(t, Tensor) else min(t, _LATEST)
-    p_m = Prediction.from_velocity(x, t, v_c, v_u)
-    ray, state = displace(rule, p_m, state, record=record)
-    return (promoted(v_c) + ray.g / per_sample(1 - t, p_m.x)).to(dtype), state
-
-
-_LATEST = 1 - 2.0**-20
-
-
-class Velocities(Prediction):
-    """A prediction stated by velocities, whose means are formed only when somebody asks for them."""
-
-    v_c: Tensor
-    v_u: Tensor
-
-    def __init__(self, x: Tensor, t: Number, v_c: Tensor, v_u: Tensor) -> None:
-        for name, value in (("x", x), ("t", t), ("v_c", v_c), ("v_u", v_u), ("t_next", None)):
-            object.__setattr__(self, name, value)
-
-    @once
-    def velocity_c(self) -> Tensor:
-        return promoted(self.v_c)
-
-    @once
-    def velocity_gap(self) -> Tensor:
-        return self.velocity_c - self.v_u
-
-    @once
-    def m_c(self) -> Tensor:
-        return path.mean_from_velocity(promoted(self.x), self.t, self.velocity_c)
-
-    @once
-    def m_u(self) -> Tensor:
-        return path.mean_from_velocity(promoted(self.x), self.t, promoted(self.v_u))
-
-    @property
-    def delta(self) -> Tensor:
-        return per_sample(1 - self.t, self.velocity_gap) * self.velocity_gap
-
-    def lengths(self) -> Lengths:
-        v_c = self.velocity_c
-        if can_block(v_c) and not (self.x.requires_grad or self.v_u.requires_grad):
-            found = self._in_one_buffer(v_c)
-        else:
-            found = lengths(self.m_c, self.velocity_gap)
-        return scaled_gap(found, 1 - self.t)
-
-    def _in_one_buffer(self, v_c: Tensor) -> Lengths:
-        """Mean and gap side by side: one pass measures both, and the products' memory takes the result."""
-        pair = v_c.new_empty(2, *v_c.shape)
-        path.mean_from_velocity(self.x, self.t, v_c, out=pair[0])
-        self.__dict__["velocity_gap"] = torch.sub(v_c, self.v_u, out=pair[1])
-        self.__dict__["result"] = products = torch.empty_like(v_c)
-        return paired_lengths(pair.flatten(2), products.flatten(1))
-
-    def blended(self, coefficient: Number) -> Tensor:
-        result = None if torch.compiler.is_compiling() else self.__dict__.pop("result", None)
-        return blend(self.velocity_c, coefficient, self.velocity_gap, out=result)
-
-
 def blend(base: Tensor, coefficient: Number, direction: Tensor, *, out: Tensor | None = None) -> Tensor:
     """base + coefficient * direction, by one formula whoever computed the coefficient."""
     if not isinstance(coefficient, Tensor):
         if coefficient == 0:  # 0 * inf would put a NaN where nothing is added
             return base
-        coefficient = (
-            base.new_tensor([coefficient])
-            if base.shape[0] == 1
-            else base.new_full(base.shape[:1], coefficient)
-        )
+        one = base.shape[0] == 1
+        coefficient = base.new_tensor([coefficient]) if one else base.new_full(base.shape[:1], coefficient)
     return torch.addcmul(base, direction, per_sample(coefficient, base), out=out)  # type: ignore[arg-type]
