@@ -206,7 +206,7 @@ def divide(a: Number, b: Number) -> Number:
 def choose(condition: bool | Tensor, a: Number, b: Number) -> Number:
     if isinstance(condition, Tensor):
         like = next((v for v in (a, b) if isinstance(v, Tensor)), None)
-        dtype = like.dtype if like is not None else torch.float64
+        dtype = like.dtype if like is not None else scalar_dtype(condition.device)
         a, b = (v if isinstance(v, Tensor) else condition.new_tensor(v, dtype=dtype) for v in (a, b))
         return torch.where(condition, a, b)
     return a if condition else b

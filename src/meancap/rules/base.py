@@ -178,8 +178,9 @@ def displace(
     rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, record: Recorder | None = None
 ) -> tuple[Ray, State]:
     """The displacement that `rule` makes of the gap, or of a nominal displacement `g` that the host made."""
-    if torch.is_autocast_enabled(p.x.device.type):  # it would lower the precision of a matrix product
-        with torch.autocast(p.x.device.type, enabled=False):
+    device = p.x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
             return displace(rule, p, state, g=g, record=record)
     if g is not None:
         need_same_shapes(x=p.x, g=g)
