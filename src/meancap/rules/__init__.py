@@ -3,8 +3,9 @@
 from .adaptive import Aligned, Converged, Damp, PowerLaw
 from .base import Chain, Factor, Map, Ray, Rule, displace, guide
 from .cap import Cap, CapDisplacement, cap_fraction, largest_fraction
-from .catalogue import Entry, catalogue
+from .catalogue import catalogue
 from .elementwise import Automatic, Mahiro, Skim, Tonemap
+from .entry import Entry
 from .feedback import Feedback, Sliding
 from .frequency import Frequencies, FreSca
 from .gain import CFGPP, FromUnconditional, Gain, Normalise

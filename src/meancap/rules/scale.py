@@ -9,6 +9,7 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, choose, divide, each_sample, size
 from .base import Factor, Ray
+from .spaces import known_space, stretch
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,21 @@ class Interval(Factor):
 
 @dataclass(frozen=True)
 class Clip(Factor):
-    """Shortens g to at most `radius`: g <- g min(1, radius / |g|). The radius is absolute."""
+    """Shortens g to at most `radius`: g <- g min(1, radius / |g|). The radius is absolute, in its `space`."""
 
     radius: float
+    space: str = "mean"
 
     def __post_init__(self) -> None:
         if not (isinstance(self.radius, (int, float)) and self.radius > 0):
             raise ValueError(f"Clip needs a radius above 0 (inf clips nothing); got {self.radius}")
+        known_space(self)
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
         if math.isinf(self.radius):
             return ray.coefficient
-        return each_sample(self._clipped, ray.coefficient, ray.lengths.d)
+        return each_sample(self._clipped, ray.coefficient, ray.lengths.d, stretch(p.t, self.space))
 
-    def _clipped(self, c: Number, d: Number) -> Number:
-        length = size(c) * d
+    def _clipped(self, c: Number, d: Number, k: Number) -> Number:
+        length = k * size(c) * d
         return choose(length > self.radius, c * divide(self.radius, length), c)

@@ -9,23 +9,30 @@ from torch import Tensor
 
 from ..prediction import Prediction
 from ..schedules import finite
-from ..tensors import choose, divide, lengths, per_sample
+from ..tensors import choose, divide, lengths, per_sample, scalar_dtype
 from .base import Map, Ray, Rule, State
+from .spaces import conditional, known_space, rest
 
 
 @dataclass(frozen=True)
 class Project(Map):
-    """Keeps only the share `eta` of the part of g that is parallel to m_c (APG, Sadat et al. 2024)."""
+    """Keeps only the share `eta` of the part of g that is parallel to m_c (APG, Sadat et al. 2024).
+
+    `space` says which conditional prediction: the mean, as its authors do, the velocity or the noise.
+    """
 
     eta: float = 0.0
+    space: str = "mean"
 
     def __post_init__(self) -> None:
         finite(self, "eta")
+        known_space(self, "mean", "velocity", "noise")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        found = lengths(g, p.m_c)  # along: component of g along m_c
+        onto = conditional(p, self.space)
+        found = lengths(g, onto)  # along: component of g along the prediction
         parallel = choose(found.d == 0, 0.0, divide(found.along, found.d))
-        return g - per_sample((1 - self.eta) * parallel, g) * p.m_c
+        return g - per_sample((1 - self.eta) * parallel, g) * onto
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,9 @@ class Rescale(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # (1 - t) v = m - x, and the factor 1 - t drops out of the ratio.
-        base = p.m_c - p.x if self.space == "velocity" else p.m_c
+        base = conditional(p, self.space)
         guided = base + g
-        before, after = (v.flatten(1).double().std(1) for v in (base, guided))
+        before, after = (v.flatten(1).to(scalar_dtype(v.device)).std(1) for v in (base, guided))
         ratio = torch.where(after == 0, torch.ones_like(after), before / after)
         return per_sample(self.phi * ratio + (1 - self.phi), g) * guided - base
 
@@ -59,18 +66,21 @@ class Rescale(Map):
 class Momentum(Rule):
     """Adds `beta` times the previous displacement: g <- g + beta * previous, and remembers the sum.
 
-    APG uses beta < 0. The first step has nothing to add.
+    APG uses beta < 0. The first step has nothing to add. In `space='velocity'` the sum is one of g / (1 - t).
     """
 
     beta: float
+    space: str = "mean"
 
     def __post_init__(self) -> None:
         finite(self, "beta")
+        known_space(self, "mean", "velocity")
 
     @property
     def has_state(self) -> bool:
         return True
 
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        g = ray.g if state is None else ray.g + self.beta * state
-        return Ray(p, turned=g, asked=ray.asked), g
+        unit = per_sample(rest(p.t) if self.space == "velocity" else 1.0, p.x)
+        g = ray.g if state is None else ray.g + self.beta * unit * state
+        return Ray(p, turned=g, asked=ray.asked), g / unit

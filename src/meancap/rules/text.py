@@ -9,29 +9,62 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from .. import schedules
-from . import recipes
+from . import production, recipes, schedulers
+from .adaptive import Aligned, Converged, Damp, PowerLaw
 from .base import Chain, Rule
 from .cap import Cap, CapDisplacement
+from .elementwise import Automatic, Mahiro, Skim, Tonemap
+from .feedback import Feedback, Sliding
+from .frequency import Frequencies, FreSca
+from .gain import CFGPP, FromUnconditional, Gain, Normalise
+from .phases import Phases, StepInterval, ZeroInit
+from .reference import Rectify, Rotation, Tangential, ZeroStar
+from .renorm import EnergyMatch, Renorm
 from .scale import CFG, Clip, Interval
 from .shape import Momentum, Project, Rescale
+from .threshold import Mimic, Threshold
 
+# fmt: off
 PARTS: dict[str, Callable[..., Any]] = {
-    c.__name__: c for c in (CFG, Interval, Clip, Project, Rescale, Momentum, Cap, CapDisplacement)
+    c.__name__: c
+    for c in (
+        CFG, Gain, FromUnconditional, CFGPP, Interval, StepInterval, Clip, Normalise,
+        Project, Rescale, Momentum, Cap, CapDisplacement,
+        Damp, PowerLaw, Aligned, Converged,
+        ZeroStar, Tangential, Rectify, Rotation,
+        Renorm, EnergyMatch, Threshold, Mimic, Frequencies, FreSca,
+        Sliding, Feedback, Phases, ZeroInit,
+        Skim, Automatic, Mahiro, Tonemap,
+    )
 }
-RECIPES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (recipes.pmc, recipes.apg)}
+RECIPES: dict[str, Callable[..., Any]] = {
+    f.__name__: f
+    for f in (
+        recipes.pmc, recipes.pmc_displacement,
+        recipes.apg, recipes.apg_diffusers, recipes.apg_comfy, recipes.apg_mix,
+        recipes.c2fg, recipes.limited_interval, recipes.tv_cfg, recipes.dg_cfg,
+        recipes.cfgpp, recipes.cfgpp_adg, recipes.power_law,
+        recipes.smc, recipes.recfg, recipes.cfg_zero_star, recipes.cfg_zero_star_comfy,
+        recipes.tcfg, recipes.rescaled, recipes.dynamic_threshold, recipes.mimic, recipes.fdg, recipes.fresca,
+        recipes.mambo_g, recipes.fbg, recipes.beta_cfg, recipes.adg, recipes.adamag, recipes.vags,
+        recipes.adaptive_guidance,
+        production.z_image, production.lumina2, production.qwen_image, production.longcat, production.bagel,
+        production.cfg_norm, production.ep_cfg, production.skimmed, production.skimmed_linear,
+        production.automatic, production.mahiro, production.tonemap,
+    )
+}
 SCHEDULES: dict[str, Callable[..., Any]] = {
     c.__name__: c
     for c in (
-        schedules.Constant,
-        schedules.Linear,
-        schedules.Cosine,
-        schedules.Exponential,
-        schedules.Piecewise,
+        schedules.Constant, schedules.Linear, schedules.Cosine, schedules.Exponential, schedules.Piecewise,
+        schedulers.Ramp, schedulers.Decay, schedulers.Beta, schedulers.DG, schedulers.Steps,
     )
 }
+# fmt: on
 _WORDS = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[+-]?(?:inf\b|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?))"
@@ -84,7 +117,7 @@ class _Reader:
         if self.kind != "name":
             raise self.error(f"a rule name is needed; known are {self.names()}")
         if name not in self.known:
-            raise self.error(f"unknown name {name[:40]!r}; known are {self.names()}")
+            raise self.error(f"unknown name {name[:40]!r}; {self.nearest(name)}")
         self.advance()
         positional, named = self.arguments() if self.take("(") else ([], {})
         try:
@@ -172,6 +205,11 @@ class _Reader:
 
     def names(self) -> str:
         return ", ".join(sorted(self.known, key=str.lower))
+
+    def nearest(self, name: str) -> str:
+        close = get_close_matches(name[:40].lower(), [known.lower() for known in self.known], n=3)
+        found = [known for known in self.known if known.lower() in close]
+        return f"nearest are {', '.join(found)}" if found else f"known are {self.names()}"
 
     def error(self, what: str) -> ParseError:
         place = self.at - len(self.token) if self.kind else len(self.text)

@@ -27,10 +27,14 @@ class Values:
     def shape(self) -> tuple[int, ...]:
         return tuple(self._tensor.shape)
 
+    def tensor(self, like: Tensor) -> Tensor:
+        """The values as they are, in the precision and on the device of `like`."""
+        return self._tensor.to(like.dtype).to(like.device)
+
     def on(self, like: Tensor, name: str) -> Tensor:
         """Broadcast against a batch: one value per channel (the second axis), or one per element."""
         sample = tuple(like.shape[1:])
-        values = self._tensor.to(like.device, like.dtype)
+        values = self.tensor(like)
         if self.shape == sample:
             return values
         if self.shape in ((sample[0],), (1,), ()):
@@ -43,7 +47,7 @@ class Values:
         """W y: element by element, or a square matrix on the flattened sample."""
         size = math.prod(y.shape[1:])
         if self.shape == (size, size) and self.shape != tuple(y.shape[1:]):
-            return (y.flatten(1) @ self._tensor.to(y.device, y.dtype).T).reshape(y.shape)
+            return (y.flatten(1) @ self.tensor(y).T).reshape(y.shape)
         return self.on(y, name) * y
 
     def __eq__(self, other: object) -> bool:

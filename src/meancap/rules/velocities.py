@@ -37,17 +37,17 @@ def guided_velocity(
     """
     need_same_shapes(x=x, v_c=v_c, v_u=v_u)
     t = path.time(t, x)
+    s = None if t_next is None else path.time(t_next, x, "t_next")
     dtype = dtype or v_c.dtype
     if not rule.turns:
-        p = Velocities(x, t, v_c, v_u, None if t_next is None else path.time(t_next, x, "t_next"))
+        p = Velocities(x, t, v_c, v_u, s)
         ray, state = displace(rule, p, state, record=record)
         return p.blended(ray.coefficient).to(dtype), state
     # The gap of the means vanishes at t = 1 while that of the velocities does not: turn it just before.
     t = t.clamp(max=_LATEST) if isinstance(t, Tensor) else min(t, _LATEST)
-    means = Prediction.from_velocity(x, t, v_c, v_u)
-    means = means if t_next is None else means.until(t_next)
-    ray, state = displace(rule, means, state, record=record)
-    return (promoted(v_c) + ray.g / per_sample(1 - t, means.x)).to(dtype), state
+    p = Velocities(promoted(x), t, v_c, v_u, s)
+    ray, state = displace(rule, p, state, record=record)
+    return (p.velocity_c + ray.g / per_sample(1 - t, p.velocity_c)).to(dtype), state
 
 
 class Velocities(Prediction):

@@ -1,6 +1,9 @@
 """From noise to samples: grids, steps and the loop."""
 
 from .grid import Times, from_sigmas, graded, shifted, uniform
+from .manifold import manifold_sample, manifold_trajectory
+from .model_side import autoguidance, recfg_table, rectified_cfgpp
+from .open_loop import open_loop
 from .solve import Predict, Step, field, noise, sample, trajectory
 from .steps import StepMethod, euler, heun, midpoint, rk4, weights
 
@@ -9,13 +12,19 @@ __all__ = [
     "Step",
     "StepMethod",
     "Times",
+    "autoguidance",
     "euler",
     "field",
     "from_sigmas",
     "graded",
     "heun",
+    "manifold_sample",
+    "manifold_trajectory",
     "midpoint",
     "noise",
+    "open_loop",
+    "recfg_table",
+    "rectified_cfgpp",
     "rk4",
     "sample",
     "shifted",

@@ -1,0 +1,73 @@
+"""The catalogue says the same everywhere, and what it names exists."""
+
+from pathlib import Path
+
+import pytest
+
+import meancap.lab.policy
+import meancap.rules
+import meancap.sampling
+from meancap.cli import main
+from meancap.rules import Rule, catalogue
+from meancap.rules.entry import CONFIDENCE
+from meancap.rules.text import PARTS, RECIPES, SCHEDULES
+
+SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
+PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+
+
+def test_the_page_in_the_docs_is_the_catalogue(capsys):
+    assert main(["rules", "--page"]) == 0
+    assert PAGE.read_text() == capsys.readouterr().out, "run: meancap rules --page > docs/rules.md"
+
+
+def test_every_entry_is_whole():
+    names = [e.name for e in catalogue()]
+    assert len({n.lower() for n in names}) == len(names)
+    for e in catalogue():
+        assert e.title and e.paper and e.formula and e.seen and e.call and e.state, e.name
+        assert e.confidence in CONFIDENCE and e.space in {
+            "any",
+            "mean",
+            "velocity",
+            "noise",
+            "score",
+            "state",
+        }
+        for text in (e.title, e.formula, *e.differs, *(v for d in e.defaults for v in d)):
+            assert text == text.strip() and not {"\n", "`"} & {*text} and not text.endswith("."), text
+
+
+def test_every_entry_can_be_typed_or_imported():
+    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap.lab.policy}
+    for e in catalogue():
+        if e.kind == "rule":
+            assert isinstance(e.rule(), Rule)
+            assert e.name in {**PARTS, **RECIPES, **SCHEDULES} and hasattr(meancap.rules, e.name)
+        else:
+            assert any(e.name in name for name in dir(places[e.kind])), e.name
+            with pytest.raises(ValueError, match="no rule"):
+                e.rule()
+
+
+def test_every_recipe_has_an_entry_and_every_part_is_public():
+    names = {e.name for e in catalogue()}
+    assert set(RECIPES) <= names
+    assert {*PARTS, *SCHEDULES} <= {*meancap.rules.__all__, *meancap.__all__}
+
+
+def test_the_command_lists_and_tells(capsys):
+    assert main(["rules"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == [e.name for e in catalogue()]
+    assert main(["rules", "APG", "adg"]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "Sadat" in told and "Momentum(-0.5) | Clip(15) | Project() | CFG(4)" in told and "Rotation(4)" in told
+    )
+
+
+def test_an_unknown_name_is_one_sentence_and_code_two(capsys):
+    assert main(["rules", "apq"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "'apq'" in said and "apg" in said

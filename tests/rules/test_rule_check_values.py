@@ -1,0 +1,138 @@
+"""The published formulas on one worked example: x, v_c, v_u and t of cases.py, scale 4 unless said."""
+
+import math
+
+import pytest
+import torch
+
+from cases import V_C, V_U, T, X
+from meancap import CFG, Prediction, guide, guided_velocity
+from meancap.rules import (
+    Decay,
+    ZeroStar,
+    adamag,
+    adg,
+    apg,
+    apg_comfy,
+    apg_diffusers,
+    c2fg,
+    cfg_norm,
+    cfg_zero_star,
+    cfg_zero_star_comfy,
+    cfgpp,
+    cfgpp_adg,
+    displace,
+    mambo_g,
+    pmc,
+    pmc_displacement,
+    power_law,
+    rescaled,
+    smc,
+    tcfg,
+    triangle,
+    vags,
+    z_image,
+)
+
+P = Prediction.from_velocity(X, T, V_C, V_U)
+CLIPPED = {"eta": 0, "radius": 0.3, "momentum": None}
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (apg(4, **CLIPPED), [0.119065, -1.672382, 0.071411, 0.426050]),
+        (apg(4, **CLIPPED, space="velocity"), [0.379391, -1.316317, 0.214425, 0.841264]),
+        (apg_diffusers(4, **CLIPPED), [0.205854, -0.755089, 0.252566, 0.388353]),
+        (apg_comfy(4, **CLIPPED), [0.058753, -1.829843, -0.138119, 0.434733]),
+        (smc(4, rate=5, gain=0.2), [0.1, -2.2, 0.9, 1.4]),
+        (ZeroStar() | CFG(4), [0.880328, -2.881967, -0.077049, 2.239344]),
+        (cfg_zero_star(4, zero_steps=0), [0.880328, -2.881967, -0.077049, 2.239344]),
+        (cfg_zero_star(4), [0.0, 0.0, 0.0, 0.0]),
+        (cfg_zero_star_comfy(4), [0.552459, -2.718033, -0.159017, 1.583606]),
+        (tcfg(4), [0.679813, -2.523163, 0.932604, 1.233230]),
+        (rescaled(4), [0.512466, -1.708221, 0.056941, 1.252696]),
+        (rescaled(4, space="mean"), [0.205118, -1.962190, -0.039879, 0.701943]),
+        (z_image(4), [0.347059, -1.156865, 0.038562, 0.848367]),
+        (cfg_norm(4), [0.044505, -1.722312, -0.072210, 0.355686]),
+    ],
+    ids=str,
+)
+def test_the_guided_velocity(rule, expected):
+    v, _ = guided_velocity(rule, X, T, V_C, V_U)
+    torch.testing.assert_close(v, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1.1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "scale"),
+    [
+        (pmc(4, 1.05), 1.31633699),
+        (pmc(4, 1.10), 1.62733099),
+        (pmc(4, 1.15), 1.93389317),
+        (pmc(4, 1.5), 4.0),
+        (pmc_displacement(4, 1.05), 1.26918247),
+        (pmc_displacement(4, 1.10), 1.53836494),
+        (pmc_displacement(4, 1.15), 1.80754741),
+        (pmc_displacement(4, 1.5), 3.69182469),
+        (power_law(3, 0.9), 2.883778),
+        (mambo_g(10, alpha=8), 1.013829),
+        (cfgpp(0.6), 1.8),
+        (cfgpp_adg(0.6), 3.6),
+        (vags(7), 5.968418),
+        (c2fg(4, 0.2), 4 * math.exp(0.2 * T)),
+    ],
+    ids=str,
+)
+def test_the_effective_scale(rule, scale):
+    ray, _ = displace(rule, P.until(0.5))
+    assert 1 + float(ray.coefficient) == pytest.approx(scale, abs=1e-6)
+
+
+def test_what_pmc_reads_off_the_example():
+    m, d, along = (float(v) for v in P.lengths())
+    assert (d**2, along * d, m**2) == pytest.approx((0.288, 1.3068, 8.3473))
+    assert along / m == pytest.approx(0.842830, abs=1e-6)
+
+
+def test_zero_star_finds_its_factor():
+    s = float((V_C * V_U).sum() / V_U.square().sum())
+    assert s == pytest.approx(1.065574, abs=1e-6)
+    m, _ = guide(ZeroStar() | CFG(4), P)
+    torch.testing.assert_close(m, (1 - 4) * (s * P.m_u + (1 - s) * X) + 4 * P.m_c)
+
+
+def test_adg_turns_by_its_angle():
+    theta = math.acos(float((P.m_c * P.m_u).sum() / (P.m_c.norm() * P.m_u.norm())))
+    assert theta == pytest.approx(0.117970, abs=1e-6) and 3 * theta == pytest.approx(0.353911, abs=1e-6)
+    m, _ = guide(adg(4), P)
+    ratio = float(m.norm() / P.m_c.norm())
+    assert ratio == pytest.approx(1.0375568, abs=1e-7)
+    assert ratio**2 == pytest.approx(1 + math.sin(6 * theta) * math.sin(theta))
+
+
+def test_adamag_has_reached_its_least_scale():
+    assert 4 * 0.6**4 < 1 and Decay(4)(T) == 1
+    noise = X - T * V_C
+    d = V_C - V_U
+    along = (d * noise).sum() / noise.square().sum() * noise
+    v, _ = guided_velocity(adamag(4), X, T, V_C, V_U)
+    torch.testing.assert_close(v, V_U + (d - along + 0.1 * along))
+
+
+@pytest.mark.parametrize(
+    ("count", "slope", "first", "peak", "after"),
+    [
+        (50, "paper", (1.0, 1.08, 1.16), 3.0, 2.92),
+        (50, "repo", (1.0, 1.08, 1.16), 3.0, 2.92),
+        (49, "repo", (1.009477, 1.090235, 1.170993), 3.028430, 2.866914),
+        (49, "paper", (1.0, 1.08, 1.16), 3.0, 2.916667),
+    ],
+)
+def test_the_triangle_of_tv_cfg(count, slope, first, peak, after):
+    values = triangle(2, [i / count for i in range(count + 1)], slope=slope).values
+    top = values.index(max(values))
+    assert values[:3] == pytest.approx(first, abs=1e-6)
+    assert (values[top], values[top + 1]) == pytest.approx((peak, after), abs=1e-6)
+    assert sum(values) / count == pytest.approx(2)
+    if (count, slope) == (49, "repo"):
+        assert values[0] == pytest.approx(1.0094767, abs=1e-7)

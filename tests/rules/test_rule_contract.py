@@ -1,0 +1,218 @@
+"""What every rule of the catalogue keeps, run over all of them."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from cases import random_prediction
+from meancap import Cap, Prediction, euler, guide, guided_velocity, heun, parse, trajectory
+from meancap.rules import catalogue
+
+ENTRIES = [e for e in catalogue() if e.kind == "rule"]
+every_rule = pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+TIMES = (0.15, 0.4, 0.65, 0.9)
+SHAPES = {2: (3, 6), 3: (3, 5, 8), 4: (3, 4, 8, 8), 5: (3, 2, 3, 8, 8)}
+
+
+def run(shape, *, dtype=torch.float64, loud=1.0, gap=1.0):
+    """Three successive predictions; `loud` makes their velocities large, so that clips and thresholds act."""
+    found = []
+    for i, (t, s) in enumerate(pairwise(TIMES)):
+        g = torch.Generator().manual_seed(i)
+        x, v_c, other = (torch.randn(*shape, generator=g, dtype=torch.float64) for _ in range(3))
+        v_c, v_u = loud * v_c, loud * (v_c + gap * 0.7 * other)
+        p = Prediction.from_velocity(x.to(dtype), t, v_c.to(dtype), v_u.to(dtype))
+        found.append(p.until(s))
+    return found
+
+
+def means(rule, predictions):
+    state, found = rule.init(), []
+    for p in predictions:
+        m, state = guide(rule, p, state)
+        found.append(m)
+    return found
+
+
+def picked(p, index):
+    return Prediction(p.x[index], p.t, p.m_c[index], p.m_u[index], p.t_next, p.delta[index])
+
+
+def shapes(entry):
+    return [shape for axes, shape in SHAPES.items() if axes >= entry.axes]
+
+
+@every_rule
+def test_a_batch_is_its_samples(entry):
+    rule = entry.rule()
+    for shape in shapes(entry):
+        whole = run(shape, loud=4.0)
+        together = means(rule, whole)
+        for i in range(shape[0]):
+            alone = means(rule, [picked(p, slice(i, i + 1)) for p in whole])
+            for a, b in zip(alone, together, strict=True):
+                torch.testing.assert_close(a, b[i : i + 1], rtol=1e-9, atol=1e-9)
+
+
+@every_rule
+def test_samples_may_change_places(entry):
+    rule, order = entry.rule(), torch.tensor([2, 0, 1])
+    whole = run(SHAPES[4])
+    for a, b in zip(means(rule, [picked(p, order) for p in whole]), means(rule, whole), strict=True):
+        torch.testing.assert_close(a, b[order], rtol=1e-12, atol=1e-12)
+
+
+@every_rule
+def test_shape_and_precision_are_kept(entry):
+    rule = entry.rule()
+    for shape in shapes(entry):
+        exact = means(rule, run(shape))
+        for a, b in zip(means(rule, run(shape, dtype=torch.float32)), exact, strict=True):
+            assert a.shape == shape and a.dtype == torch.float32
+            torch.testing.assert_close(a.double(), b, rtol=2e-3, atol=2e-3)
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_goes_in_and_comes_out(entry, dtype):
+    x, v_c, v_u = (torch.randn(*SHAPES[4]).to(dtype) for _ in range(3))
+    v, _ = guided_velocity(entry.rule(), x, 0.4, v_c, v_u, t_next=0.5)
+    assert v.dtype == dtype and v.isfinite().all()
+
+
+@every_rule
+def test_velocities_and_means_are_guided_alike(entry):
+    rule = entry.rule()
+    state_v, state_m = rule.init(), rule.init()
+    for t, s in ((0.15, 0.4), (0.4, 0.65)):
+        x, v_c, v_u = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(3))
+        v, state_v = guided_velocity(rule, x, t, v_c, v_u, state_v, t_next=s)
+        p = Prediction.from_velocity(x, t, v_c, v_u).until(s)
+        m, state_m = guide(rule, p, state_m)
+        torch.testing.assert_close(x + (1 - t) * v, m, rtol=1e-9, atol=1e-9)
+
+
+@every_rule
+def test_each_sample_may_have_its_own_time(entry):
+    rule = entry.rule()
+    times, ends = (torch.tensor(v, dtype=torch.float64) for v in ([0.2, 0.4, 0.7], [0.3, 0.6, 0.8]))
+    x, v_c, v_u = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(3))
+    together, _ = guide(rule, Prediction.from_velocity(x, times, v_c, v_u).until(ends))
+    for i, (t, s) in enumerate(zip(times.tolist(), ends.tolist(), strict=True)):
+        one = Prediction.from_velocity(x[i : i + 1], t, v_c[i : i + 1], v_u[i : i + 1])
+        alone, _ = guide(rule, one.until(s))
+        torch.testing.assert_close(alone, together[i : i + 1], rtol=1e-9, atol=1e-9)
+
+
+@every_rule
+def test_zero_gap_gives_the_unguided_mean_where_the_entry_says_so(entry):
+    same = [Prediction(p.x, p.t, p.m_c, p.m_c, p.t_next) for p in run(SHAPES[4], loud=3.0)]
+    kept = all(
+        torch.allclose(m, p.m_c, rtol=1e-12, atol=1e-12)
+        for m, p in zip(means(entry.rule(), same), same, strict=True)
+    )
+    assert kept == entry.zero_gap
+
+
+@every_rule
+def test_scale_one_gives_the_conditional_mean_where_the_entry_says_so(entry):
+    if "{scale}" not in entry.call:
+        assert not entry.unit, "an entry without a scale cannot promise anything of scale 1"
+        return
+    loud = run((2, 3, 48, 48), loud=20.0)
+    kept = all(
+        torch.allclose(m, p.m_c, rtol=1e-12, atol=1e-12)
+        for m, p in zip(means(entry.rule(1.0), loud), loud, strict=True)
+    )
+    assert kept == entry.unit
+
+
+@every_rule
+def test_print_then_parse_is_the_identity(entry):
+    rule = entry.rule()
+    again = parse(str(rule))
+    assert again == rule and hash(again) == hash(rule) and str(again) == str(rule)
+    for a, b in zip(means(rule, run(SHAPES[4])), means(again, run(SHAPES[4])), strict=True):
+        assert torch.equal(a, b)
+
+
+@every_rule
+def test_state_advances_once_per_step_whatever_the_solver(entry):
+    """Predictions that depend on t alone: a step's first evaluation gives the same mean in all solvers."""
+    rule = entry.rule()
+
+    def predict(x, t):
+        return random_prediction(*SHAPES[4], seed=int(100 * t), t=t)
+
+    x = torch.zeros(*SHAPES[4], dtype=torch.float64)
+    runs = [[one.m for one in trajectory(predict, rule, x, TIMES, step)] for step in (euler, heun)]
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b)
+
+
+@every_rule
+def test_a_cap_after_it_keeps_the_bound(entry):
+    for loud in (1.0, 10.0):
+        whole = run(SHAPES[4], loud=loud)
+        for m, p in zip(means(entry.rule() | Cap(1.05), whole), whole, strict=True):
+            ratio = m.flatten(1).norm(dim=1) / p.m_c.flatten(1).norm(dim=1)
+            assert (ratio <= 1.05 * (1 + 1e-12)).all()
+
+
+@every_rule
+@pytest.mark.parametrize("t", [0.3, torch.tensor([0.3, 0.6], device="meta")], ids=["one time", "times"])
+def test_nothing_waits_for_a_value(entry, t):
+    """A meta tensor has no values: .item(), .tolist() and bool() all raise."""
+    rule = entry.rule()
+    x, v_c, v_u = (torch.empty(2, 4, 16, 16, device="meta") for _ in range(3))
+    state = None
+    for _ in range(3):
+        v, state = guided_velocity(rule, x, t, v_c, v_u, state, t_next=t + 0.1)
+    assert v.shape == x.shape and v.device.type == "meta"
+
+
+@every_rule
+def test_the_ends_of_the_path_are_finite(entry):
+    rule = entry.rule()
+    for dtype in (torch.float32, torch.float64):
+        x, v_c, v_u = (torch.randn(*SHAPES[4], dtype=dtype) for _ in range(3))
+        none = torch.zeros_like(x)
+        for t, s in ((0.0, 0.1), (0.999, 1.0), (1.0, None)):
+            for inputs in ((x, v_c, v_u), (none, v_c, v_u), (x, none, v_u), (x, v_c, none), (none,) * 3):
+                if s is not None or "cfgpp" not in entry.name:
+                    v, _ = guided_velocity(rule, inputs[0], t, *inputs[1:], t_next=s)
+                    assert v.isfinite().all(), (t, dtype)
+
+
+@every_rule
+def test_what_an_entry_says_of_state_is_so(entry):
+    assert entry.rule().has_state == (not entry.state.startswith("none"))
+
+
+def traced(entry):
+    rule = entry.rule()
+    x, v_c, v_u = (torch.randn(2, 4, 16, 16) for _ in range(3))
+
+    def step(x, v_c, v_u):
+        return guided_velocity(rule, x, 0.3, v_c, v_u, t_next=0.4)[0]
+
+    found = torch.compile(step, fullgraph=True, backend="eager")(x, v_c, v_u)
+    torch.testing.assert_close(found, step(x, v_c, v_u), rtol=1e-4, atol=1e-4)
+    torch.compiler.reset()
+
+
+FEW = ("apg_mix", "mambo_g", "fbg", "adg", "fdg", "skimmed")
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.name in FEW], ids=lambda e: e.name)
+def test_a_few_compile_without_a_graph_break(entry):
+    traced(entry)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "entry", [e for e in ENTRIES if e.name not in FEW and e.compiles], ids=lambda e: e.name
+)
+def test_the_others_compile_without_a_graph_break(entry):
+    traced(entry)

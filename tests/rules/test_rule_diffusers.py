@@ -1,0 +1,171 @@
+"""Our rules beside the functions of diffusers 0.42.1, on latents, packed tokens and video."""
+
+import pytest
+import torch
+
+from meancap import CFG, guided_velocity
+from meancap.rules import (
+    Rescale,
+    ZeroStar,
+    apg,
+    apg_diffusers,
+    apg_mix,
+    cfg_zero_star,
+    dynamic_threshold,
+    fdg,
+    mambo_g,
+    tcfg,
+)
+
+pytest.importorskip("diffusers")
+from diffusers.guiders import (
+    AdaptiveProjectedGuidance,
+    AdaptiveProjectedMixGuidance,
+    ClassifierFreeGuidance,
+    ClassifierFreeZeroStarGuidance,
+    MagnitudeAwareGuidance,
+    TangentialClassifierFreeGuidance,
+)
+from diffusers.guiders.guider_utils import rescale_noise_cfg
+
+SHAPES = [(2, 4, 8, 8), (2, 16, 12), (2, 3, 4, 8, 8)]
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def velocities(shape, steps=8):
+    g = torch.Generator().manual_seed(1)
+    for i in range(steps):
+        yield (0.1 * i, *(torch.randn(*shape, generator=g, dtype=torch.float64) for _ in range(3)))
+
+
+def same(guider, rule, shape, *, rtol=1e-9):
+    """A run of eight steps: diffusers speaks noise - data, which is minus our velocity."""
+    state = rule.init()
+    for step, (t, x, v_c, v_u) in enumerate(velocities(shape)):
+        guider.set_state(step=step, num_inference_steps=8, timestep=torch.tensor(1000 * (1 - t)))
+        guider.prepare_inputs({})
+        theirs = -guider.forward(-v_c, -v_u).pred
+        ours, state = guided_velocity(rule, x, t, v_c, v_u, state)
+        torch.testing.assert_close(ours, theirs, rtol=rtol, atol=rtol)
+
+
+@every_shape
+def test_cfg(shape):
+    same(ClassifierFreeGuidance(guidance_scale=4.0), CFG(4), shape)
+    same(ClassifierFreeGuidance(guidance_scale=4.0, use_original_formulation=True), CFG(5), shape)
+
+
+@every_shape
+@pytest.mark.parametrize("momentum", [None, -0.5])
+def test_apg_in_diffusers_own_form(shape, momentum):
+    guider = AdaptiveProjectedGuidance(
+        guidance_scale=4.0,
+        adaptive_projected_guidance_momentum=momentum,
+        adaptive_projected_guidance_rescale=6.0,
+        eta=0.3,
+    )
+    same(guider, apg_diffusers(4, eta=0.3, radius=6.0, momentum=momentum), shape)
+
+
+@every_shape
+def test_published_apg_is_diffusers_original_formulation_at_one_less(shape):
+    guider = AdaptiveProjectedGuidance(
+        guidance_scale=3.0,
+        adaptive_projected_guidance_momentum=-0.5,
+        adaptive_projected_guidance_rescale=6.0,
+        eta=0.0,
+        use_original_formulation=True,
+    )
+    same(guider, apg(4, eta=0.0, radius=6.0, momentum=-0.5, space="velocity"), shape)
+
+
+@every_shape
+def test_apg_mix(shape):
+    same(AdaptiveProjectedMixGuidance(), apg_mix(), shape)
+
+
+@every_shape
+def test_cfg_zero_star(shape):
+    guider = ClassifierFreeZeroStarGuidance(guidance_scale=4.0, zero_init_steps=1)
+    same(guider, cfg_zero_star(4, zero_steps=1), shape, rtol=1e-6)  # theirs rounds the factor to float32
+    same(
+        ClassifierFreeZeroStarGuidance(guidance_scale=4.0, zero_init_steps=0),
+        ZeroStar() | CFG(4),
+        shape,
+        rtol=1e-6,
+    )
+
+
+@every_shape
+def test_rescale(shape):
+    for t, x, v_c, v_u in velocities(shape):
+        guided = v_u + 4 * (v_c - v_u)
+        ours, _ = guided_velocity(CFG(4) | Rescale(0.7), x, t, v_c, v_u)
+        torch.testing.assert_close(ours, rescale_noise_cfg(guided, v_c, 0.7))
+
+
+@every_shape
+def test_tcfg_is_diffusers_function_whose_guider_raises(shape):
+    from diffusers.guiders.tangential_classifier_free_guidance import normalized_guidance
+
+    for t, x, v_c, v_u in velocities(shape):
+        ours, _ = guided_velocity(tcfg(4), x, t, v_c, v_u)
+        torch.testing.assert_close(ours, normalized_guidance(v_c, v_u, 4.0), rtol=1e-4, atol=1e-4)
+    guider = TangentialClassifierFreeGuidance()
+    with pytest.raises(AttributeError, match="is_conditional"):
+        _ = guider.is_conditional
+
+
+def test_mambo_g_on_packed_tokens_and_where_diffusers_raises():
+    same(MagnitudeAwareGuidance(guidance_scale=10.0, alpha=2.0), mambo_g(10, alpha=2.0), (2, 16, 12))
+    for shape in ((2, 4, 8, 8), (2, 3, 4, 8, 8)):
+        _, x, v_c, v_u = next(velocities(shape))
+        with pytest.raises(RuntimeError, match="2-tuple"):
+            MagnitudeAwareGuidance(guidance_scale=10.0).forward(-v_c, -v_u)
+        ours, _ = guided_velocity(mambo_g(10), x, 0.4, v_c, v_u)
+        ratio = (v_c - v_u).flatten(1).norm(dim=1) / v_u.flatten(1).norm(dim=1)
+        weight = (9 * torch.exp(-8 * ratio)).reshape(-1, *[1] * (len(shape) - 1))
+        torch.testing.assert_close(ours, v_c + weight * (v_c - v_u))
+
+
+def test_dynamic_threshold_is_that_of_the_scheduler():
+    from diffusers import DDPMScheduler
+
+    scheduler = DDPMScheduler(thresholding=True, dynamic_thresholding_ratio=0.9, sample_max_value=1.5)
+    x, v_c, v_u = (torch.randn(2, 3, 8, 8) for _ in range(3))
+    ours, _ = guided_velocity(dynamic_threshold(4, quantile=0.9, most=1.5), x, 0.4, v_c, v_u)
+    guided = x + 0.6 * (v_u + 4 * (v_c - v_u))
+    torch.testing.assert_close(x + 0.6 * ours, scheduler._threshold_sample(guided), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("parallel", [None, (0.2, 0.7)])
+def test_fdg(parallel):
+    pytest.importorskip("kornia")
+    from diffusers.guiders import FrequencyDecoupledGuidance
+
+    guider = FrequencyDecoupledGuidance(
+        guidance_scales=[9.0, 4.0],
+        parallel_weights=parallel and list(parallel),
+        use_original_formulation=True,
+    )
+    same(guider, fdg(10.0, 5.0, parallel=parallel), (2, 4, 16, 16))
+
+
+def test_fdg_keeps_the_shape_where_diffusers_does_not():
+    pytest.importorskip("kornia")
+    from diffusers.guiders import FrequencyDecoupledGuidance
+
+    x, v_c, v_u = (torch.randn(1, 2, 12, 12) for _ in range(3))
+    assert FrequencyDecoupledGuidance().forward(v_c, v_u).pred.shape == (1, 2, 16, 16)
+    ours, _ = guided_velocity(fdg(4, 4), x, 0.4, v_c, v_u)
+    torch.testing.assert_close(ours, v_u + 4 * (v_c - v_u), rtol=1e-4, atol=1e-4)
+
+
+def test_fdg_in_diffusers_fails_when_its_first_level_is_off():
+    pytest.importorskip("kornia")
+    from diffusers.guiders import FrequencyDecoupledGuidance
+
+    guider = FrequencyDecoupledGuidance(start=[0.5, 0.0])
+    guider.set_state(step=0, num_inference_steps=8, timestep=torch.tensor(999))
+    with pytest.raises(UnboundLocalError, match="pred_cond_freq"):
+        guider.forward(torch.randn(1, 2, 16, 16), torch.randn(1, 2, 16, 16))

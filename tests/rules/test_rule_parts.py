@@ -1,0 +1,174 @@
+"""Parts that scale or turn the gap, beside their formulas written out in the space of their authors."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rule_cases import SHAPE, norm, velocities
+
+from cases import random_prediction
+from meancap import CFG, Prediction, guide, guided_velocity, heun, trajectory
+from meancap.rules import (
+    CFGPP,
+    Aligned,
+    EnergyMatch,
+    Frequencies,
+    FromUnconditional,
+    Gain,
+    Mimic,
+    Normalise,
+    Phases,
+    PowerLaw,
+    Rectify,
+    Renorm,
+    Sliding,
+    StepInterval,
+    Tangential,
+    Threshold,
+    ZeroInit,
+    adg,
+    beta_cfg,
+    displace,
+    fbg,
+    recfg,
+    tcfg,
+)
+
+
+def test_from_unconditional_is_cfg_until_the_gap_is_touched():
+    p = random_prediction(*SHAPE)
+    torch.testing.assert_close(guide(FromUnconditional(4), p)[0], guide(CFG(4), p)[0])
+    m, _ = guide(Renorm() | FromUnconditional(4), p)
+    changed, _ = guide(Renorm(), p)
+    torch.testing.assert_close(m, p.m_u + 4 * (changed - p.m_c))
+    torch.testing.assert_close(guide(Gain(3), p)[0], guide(CFG(4), p)[0])
+
+
+@pytest.mark.parametrize("renoise", ["noise", "velocity"])
+def test_an_euler_step_under_cfgpp_is_the_cfgpp_step(renoise):
+    scale, (x, v_c, v_u) = 0.6, velocities(0)
+    for t, s in ((0.0, 0.1), (0.4, 0.5), (0.8, 0.97)):
+        v, _ = guided_velocity(CFGPP(scale, renoise), x, t, v_c, v_u, t_next=s)
+        m = x + (1 - t) * (v_u + scale * (v_c - v_u))
+        step = s * m + (1 - s) * (x - t * v_u) if renoise == "noise" else m - (1 - s) * v_u
+        torch.testing.assert_close(x + (s - t) * v, step)
+
+
+def test_cfgpp_uses_one_scale_per_step():
+    def predict(x, t):
+        return Prediction.from_mean(x, t, 0.5 * x + 1, 0.5 * x)
+
+    x = torch.ones(2, 3, dtype=torch.float64)
+    times = (0.2, 0.5, 0.7)
+    for one in trajectory(predict, CFGPP(0.6), x, times, heun):
+        w = 0.6 * (1 - one.t) * one.t_next / (one.t_next - one.t)
+        plain = heun(lambda y, t, w=w: guide(CFG(w), predict(y, t))[0], one.x, one.t, one.t_next)
+        torch.testing.assert_close(one.x_next, plain)
+
+
+def test_cfgpp_says_what_it_misses():
+    x, v_c, v_u = velocities(0)
+    with pytest.raises(ValueError, match="needs the time at which the step ends"):
+        guided_velocity(CFGPP(0.6), x, 0.4, v_c, v_u)
+    with pytest.raises(ValueError, match="moves towards the data"):
+        guided_velocity(CFGPP(0.6), x, 0.4, v_c, v_u, t_next=0.4)
+
+
+def test_tangential_damping_is_the_singular_value_decomposition():
+    x, v_c, v_u = velocities(2, (5, 30))
+    v, _ = guided_velocity(tcfg(4), x, 0.4, v_c, v_u)
+    for i in range(5):
+        e = torch.linalg.svd(torch.stack([v_c[i], v_u[i]]), full_matrices=False).Vh[0]
+        kept = (v_u[i] @ e) * e
+        torch.testing.assert_close(v[i], kept + 4 * (v_c[i] - kept))
+
+
+def test_tangential_damping_of_opposite_predictions():
+    x, v_c, _ = velocities(2, (2, 30))
+    v, _ = guided_velocity(Tangential() | CFG(4), x, 0.4, v_c, -0.5 * v_c)
+    torch.testing.assert_close(v, -0.5 * v_c + 4 * 1.5 * v_c)  # already along the singular vector
+
+
+def test_adg_is_its_formula_up_to_the_limit():
+    p = random_prediction(6, 30)
+    theta = torch.acos(F.cosine_similarity(p.m_c, p.m_u))
+    for scale in (1.0, 1.3, 4.0, 12.0):
+        turn = ((scale - 1) * theta).clamp(max=math.pi / 3)
+        across = p.m_c - ((p.m_c * p.m_u).sum(1) / p.m_u.square().sum(1))[:, None] * p.m_u
+        expected = turn.cos()[:, None] * p.m_c + (turn.sin() / theta.sin())[:, None] * across
+        m, _ = guide(adg(scale), p)
+        torch.testing.assert_close(m, expected)
+        assert (m.norm(dim=1) <= math.sqrt(2) * p.m_c.norm(dim=1) * (1 + 1e-12)).all()
+
+
+def test_recfg_is_stated_for_noise_predictions():
+    x, v_c, v_u = velocities(1)
+    ratios = [torch.rand(4, 8, 8, dtype=torch.float64) for _ in range(2)]
+    rule = recfg(3.0, [0.2, 0.6], [r.tolist() for r in ratios])
+    for t in (0.2, 0.3, 0.6, torch.tensor([0.2, 0.3, 0.6], dtype=torch.float64)):
+        v, _ = guided_velocity(rule, x, t, v_c, v_u)
+        share = (torch.as_tensor(t, dtype=torch.float64) - 0.2) / 0.4
+        time, share = (torch.as_tensor(a, dtype=torch.float64).reshape(-1, 1, 1, 1) for a in (t, share))
+        r = (1 - share) * ratios[0] + share * ratios[1]
+        noise = 3 * (x - time * v_c) - 2 * r * (x - time * v_u)
+        torch.testing.assert_close(v, (x - noise) / time)
+    one = Rectify([0.0, 1.0], [1.0, 1.0]) | CFG(3)
+    torch.testing.assert_close(guided_velocity(one, x, 0.0, v_c, v_u)[0], v_u + 3 * (v_c - v_u))
+
+
+def test_power_law_without_a_power_is_cfg():
+    p = random_prediction(*SHAPE)
+    torch.testing.assert_close(guide(PowerLaw(3, 0), p)[0], guide(CFG(4), p)[0])
+
+
+def test_beta_cfg_is_stated_for_noise_predictions():
+    x, v_c, v_u = velocities(5)
+    t = 0.3
+    v, _ = guided_velocity(beta_cfg(7.5, a=2, b=3, gamma=0.5), x, t, v_c, v_u)
+    d = -t * (v_c - v_u)
+    density = t * (1 - t) ** 2 * math.gamma(5) / (math.gamma(2) * math.gamma(3))
+    noise = (x - t * v_u) + 7.5 * density * d / norm(d) ** 0.5
+    torch.testing.assert_close(v, (x - noise) / t)
+    for end in (0.0, 1.0):
+        torch.testing.assert_close(guided_velocity(beta_cfg(7.5), x, end, v_c, v_u)[0], v_u)
+    p = random_prediction(2, 6)
+    ray, _ = displace(Normalise(1.0, "mean"), p)
+    torch.testing.assert_close(ray.g.norm(dim=1), torch.ones(2, dtype=torch.float64))
+
+
+def test_alignment_weakens_early_and_strengthens_late():
+    x, v_c, v_u = velocities(1)
+    v_u = v_c + 0.1 * v_u
+    scales = [
+        float(displace(Aligned(4), Prediction.from_velocity(x, t, v_c, v_u))[0].coefficient[0]) + 1
+        for t in (0.1, 0.5, 0.9)
+    ]
+    assert scales[0] < scales[1] < scales[2] and scales[1] == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CFGPP(0.6, "white"), "'noise' or 'velocity'"),
+        (lambda: Sliding(switching="soft"), "'sign' or by 'unit'"),
+        (lambda: Renorm(per="row"), "per sample, channel, token, pixel"),
+        (lambda: Renorm(space="noise"), "'velocity' or 'mean'"),
+        (lambda: Threshold(0), "quantile in"),
+        (lambda: Mimic(measure="MAD"), "'AD' or 'STD'"),
+        (lambda: EnergyMatch(0.6, 0.5), "low < high"),
+        (lambda: Frequencies(()), "one level at least"),
+        (lambda: Frequencies((1, 2), (1,)), "one share per scale"),
+        (lambda: StepInterval(3, 2), "first <= last"),
+        (lambda: ZeroInit(1.5), "whole number"),
+        (lambda: Phases(2, CFG(3), 4), "needs a rule for late"),
+        (lambda: Rectify([0.0, 0.0], [1.0, 1.0]), "increasing times"),
+        (lambda: PowerLaw(1, -1), "alpha >= 0"),
+        (lambda: fbg(10.5), "whole number of equal steps"),
+        (lambda: fbg(10, pi=1.0), "pi between 0 and 1"),
+    ],
+)
+def test_nonsense_gets_one_sentence(make, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)

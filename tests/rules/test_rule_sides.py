@@ -1,0 +1,198 @@
+"""Methods on the model's side and on the solver's, on mixtures where both predictions are exact."""
+
+import pytest
+import torch
+
+from meancap import CFG, Cap, Piecewise, Prediction, Record, apg, euler, guide, pmc, sample, uniform
+from meancap.lab import Condition, Mixture
+from meancap.rules import Interval, cfgpp
+from meancap.sampling import (
+    autoguidance,
+    manifold_sample,
+    manifold_trajectory,
+    open_loop,
+    recfg_table,
+    rectified_cfgpp,
+)
+from meancap.sampling.manifold import official_times, project
+
+MEANS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -0.5]], dtype=torch.float64)
+CONDITION = Condition(Mixture(MEANS, std=0.5), (0,))
+
+
+def noise(n=64, seed=0):
+    return torch.randn(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_autoguidance_is_guidance_away_from_the_weak_model():
+    weak = Condition(Mixture(MEANS, std=0.8), (0,))
+    p = autoguidance(CONDITION.predict, weak.predict)(noise(), 0.4)
+    strong, other = CONDITION.predict(noise(), 0.4), weak.predict(noise(), 0.4)
+    torch.testing.assert_close(p.m_c, strong.m_c)
+    torch.testing.assert_close(p.delta, strong.m_c - other.m_c)
+    x = sample(autoguidance(CONDITION.predict, weak.predict), CFG(2) | Cap(1.1), noise(), uniform(10))
+    assert x.isfinite().all()
+
+
+@pytest.mark.parametrize(("share", "hold"), [(0.5, False), (1.0, True), (0.0, False)])
+def test_rectified_cfgpp_takes_the_gap_ahead(share, hold):
+    times, x, w = uniform(8), noise(), 4.5
+    index = 3
+    t, s = times[index], times[index + 1]
+    v_c, v_u = CONDITION.velocities(x, t)
+    y = x + share * (s - t) * v_c
+    ahead = CONDITION.velocities(y, t if hold else t + share * (s - t))
+    expected = x + (s - t) * (v_c + w * (ahead[0] - ahead[1]))
+    predict = rectified_cfgpp(CONDITION.predict, times, share=share, hold=hold)
+    found = sample(predict, CFG(1 + w), x, (t, s))
+    torch.testing.assert_close(found, expected)
+    if share == 0:
+        torch.testing.assert_close(found, x + (s - t) * (v_c + w * (v_c - v_u)))
+
+
+def test_rectified_cfgpp_needs_its_grid():
+    with pytest.raises(ValueError, match="without the time"):
+        rectified_cfgpp(CONDITION.predict, uniform(8))(noise(), 0.33)
+    with pytest.raises(ValueError, match="tells no velocity"):
+        rectified_cfgpp(CONDITION.predict, uniform(8), share=1.0)
+
+
+def test_the_recfg_table_is_the_least_squares_ratio():
+    data = CONDITION.conditional.sample(40_000, torch.Generator().manual_seed(3))
+    times = (0.0, 0.3, 0.6, 1.0)
+    rule = recfg_table(CONDITION.predict, data, times, seed=5)
+    assert rule.times == (0.0, 0.3, 0.6) and [r.shape for r in rule.ratios] == [(2,)] * 3
+    like = torch.zeros(1, 2, dtype=torch.float64)
+    torch.testing.assert_close(rule.at(0.0, like), torch.ones_like(like))
+    x = torch.lerp(noise(40_000, 9), data, 0.6)
+    v_c, v_u = CONDITION.velocities(x, 0.6)
+    n_c, n_u = x - 0.6 * v_c, x - 0.6 * v_u
+    ratio = (n_c * n_u).mean(0) / n_u.square().mean(0)
+    torch.testing.assert_close(rule.at(0.6, like)[0], ratio, rtol=0, atol=0.02)  # other noise, n = 40 000
+    assert abs(float(ratio[0]) - 1) > 0.02  # there is something to rectify
+
+
+def test_recfg_leaves_no_correlation_with_the_unconditional_noise():
+    """What the table is for: under the condition, E[(n_c - r n_u) n_u] = 0 for each element."""
+    data = CONDITION.conditional.sample(40_000, torch.Generator().manual_seed(3))
+    rule = recfg_table(CONDITION.predict, data, (0.0, 0.6, 1.0))
+    x = torch.lerp(noise(40_000, 9), data, 0.6)
+    p = CONDITION.predict(x, 0.6)
+    n_c, n_u = (x - 0.6 * p.m_c) / 0.4, (x - 0.6 * p.m_u) / 0.4
+    left = []
+    for chain in (CFG(3), rule | CFG(3)):
+        m, _ = guide(chain, p)
+        left.append((((x - 0.6 * m) / 0.4 - n_c) * n_u).mean(0).norm())
+    assert left[1] < 0.1 * left[0]
+
+
+def test_the_table_follows_its_grouping():
+    data = torch.randn(100, 3, 4, 4)
+
+    def predict(x, t):
+        return Prediction.from_mean(x, t, 0.8 * x, 0.5 * x)
+
+    shapes = {"element": (3, 4, 4), "channel": (3,), "sample": ()}
+    for per, shape in shapes.items():
+        assert recfg_table(predict, data, uniform(3), per=per).ratios[1].shape == shape
+    with pytest.raises(ValueError, match="per element, channel or sample"):
+        recfg_table(predict, data, uniform(3), per="pixel")
+
+
+def test_the_projection_closes_the_gap_of_velocities():
+    x, t, h = noise(), 0.2, 0.05
+    gaps = []
+    for iterations in (0, 3, 12):
+        y = project(CONDITION.predict, x, t, h, iterations, window=1)
+        v_c, v_u = CONDITION.velocities(y, t)
+        gaps.append(float((v_c - v_u).norm()))
+    assert gaps[0] > gaps[1] > gaps[2]
+
+
+def test_one_projection_is_the_round_trip_and_both_orders_are_there():
+    x, t, h = noise(), 0.2, 0.05
+    z = x - h * CONDITION.velocities(x, t)[1]
+    back_first = z + h * CONDITION.velocities(z, t)[0]
+    torch.testing.assert_close(project(CONDITION.predict, x, t, h, 1, 0), back_first)
+    z = x + h * CONDITION.velocities(x, t)[0]
+    forth_first = z - h * CONDITION.velocities(z, t)[1]
+    torch.testing.assert_close(project(CONDITION.predict, x, t, h, 1, 0, forth_first=True), forth_first)
+
+
+def test_anderson_mixing_solves_a_linear_fixed_point_in_two_iterations():
+    """On a line the secant is exact: (1 - h)(x - h (1 - x)) = x at x = -(1 - h) / h."""
+
+    def predict(x, t):
+        return Prediction.from_velocity(x, t, -x, 1 - x)
+
+    x, h = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None], 0.3
+    fixed = torch.full_like(x, -(1 - h) / h)
+    torch.testing.assert_close(project(predict, x, 0.2, h, 2, 1, ridge=0.0), fixed)
+    assert (project(predict, x, 0.2, h, 2, 0) - fixed).abs().min() > 1  # plain iteration is far from it
+
+
+def test_beyond_its_range_manifold_sampling_is_euler():
+    rule = pmc(4, 1.1)
+    torch.testing.assert_close(
+        manifold_sample(CONDITION.predict, rule, noise(), uniform(8), until=0.0),
+        sample(CONDITION.predict, rule, noise(), uniform(8), euler),
+    )
+    steps = list(manifold_trajectory(CONDITION.predict, rule, noise(), uniform(8), until=0.5))
+    assert [one.index for one in steps] == list(range(8)) and not torch.equal(steps[0].x, noise())
+    alone = manifold_sample(CONDITION.predict, rule, noise()[:1], uniform(8))
+    torch.testing.assert_close(alone, manifold_sample(CONDITION.predict, rule, noise(), uniform(8))[:1])
+
+
+def test_the_official_grid():
+    times, middles = official_times(10)
+    assert len(times) == 11 and len(middles) == 10 and times[0] == 0 and times[-1] == 1
+    assert all(a < m < b for a, m, b in zip(times, middles, times[1:], strict=False))
+    sigma = 1 - 2 * (1 - 1e-4) / 19
+    assert times[1] == pytest.approx(1 - 3 * sigma / (1 + 2 * sigma))
+
+
+def test_the_open_loop_of_a_schedule_is_the_schedule():
+    schedule = Piecewise([0.0, 0.3, 1.0], [1.0, 6.0, 2.0])
+    record = Record()
+    sample(CONDITION.predict, CFG(schedule), noise(), uniform(10), record=record)
+    found = open_loop(record)
+    assert found.times == pytest.approx([i / 10 for i in range(10)])
+    assert found.values == pytest.approx([schedule(t) for t in found.times])
+
+
+def test_the_open_loop_of_a_cap_is_its_mean_scale_and_depends_on_time_alone():
+    record = Record()
+    sample(CONDITION.predict, pmc(6, 1.05), noise(), uniform(10), record=record)
+    scale = record.stacked()["scale"]
+    schedule = open_loop(record)
+    assert schedule.values == pytest.approx(scale.mean(1).tolist())
+    assert scale.std(1).max() > 0.01 and min(schedule.values) < 6  # the closed loop was not a schedule
+    again = Record()
+    sample(CONDITION.predict, CFG(schedule), noise(seed=1), uniform(10), record=again)
+    assert float(again.stacked()["scale"].std(1).max()) < 1e-12
+
+
+def test_the_open_loop_counts_a_turned_displacement_along_the_gap():
+    record = Record()
+    sample(CONDITION.predict, apg(4), noise(), uniform(5), record=record)
+    assert open_loop(record).values == pytest.approx(record.stacked()["scale"].mean(1).tolist())
+
+
+def test_samples_without_a_gap_say_nothing():
+    def predict(x, t):
+        m = 0.5 * x
+        gap = torch.cat([torch.zeros(1, 2), torch.ones(1, 2)]).to(x) * (t < 0.5)
+        return Prediction(x, t, m, m - gap, gap=gap)
+
+    record = Record()
+    sample(
+        predict, CFG(4) | Interval(0, 0.4), torch.ones(2, 2, dtype=torch.float64), uniform(5), record=record
+    )
+    found = open_loop(record)
+    assert found.times == pytest.approx([0, 0.2, 0.4]) and found.values == pytest.approx([4, 4, 4])
+    with pytest.raises(ValueError, match="empty"):
+        open_loop(Record())
+
+
+def test_cfgpp_runs_in_the_sampler():
+    assert sample(CONDITION.predict, cfgpp(0.6), noise(), uniform(10)).isfinite().all()
