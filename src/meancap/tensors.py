@@ -129,7 +129,8 @@ def is_plain(v: Tensor) -> bool:
 def _norms(v: Tensor) -> Tensor:
     """The norm of every block: shape (..., blocks)."""
     size = _block(v.shape[-1])
-    return torch.linalg.vector_norm(v.view(*v.shape[:-1], v.shape[-1] // size, size), dim=-1)
+    norms: Tensor = torch.linalg.vector_norm(v.view(*v.shape[:-1], v.shape[-1] // size, size), dim=-1)
+    return norms
 
 
 def paired_lengths(pair: Tensor, products: Tensor) -> Lengths:

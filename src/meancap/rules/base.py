@@ -145,13 +145,9 @@ class Chain(Rule):
     def parts(self) -> tuple[Rule, ...]:
         return self.rules
 
-    @property
-    def turns(self) -> bool:
-        return any(part.turns for part in self.parts)
-
-    @property
-    def caps(self) -> bool:
-        return all(part.caps for part in self.parts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turns", any(part.turns for part in self.rules))
+        object.__setattr__(self, "caps", all(part.caps for part in self.rules))
 
     @property
     def has_state(self) -> bool:
