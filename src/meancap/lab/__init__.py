@@ -2,5 +2,7 @@
 
 from .condition import Condition
 from .mixture import Mixture
+from .sampler import flow
+from .scenes import PAIR, SCENES, SINGLE, TRIPLE, Scene
 
-__all__ = ["Condition", "Mixture"]
+__all__ = ["PAIR", "SCENES", "SINGLE", "TRIPLE", "Condition", "Mixture", "Scene", "flow"]

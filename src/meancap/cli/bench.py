@@ -1,0 +1,163 @@
+"""`meancap bench` and `meancap calibrate`: parse, run, show progress."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+Commands = Any  # argparse's sub-parsers, whose type has no public name
+
+_BENCH = """\
+examples:
+  meancap bench lab --out out/bench --quick
+  meancap bench lab --out out/bench --quick --rule "CFG(3) | Cap(1.1, smooth=1)"
+  meancap bench lab --out out/caps --rules pmc "calibrated q90" --problems triple leak-triple
+  meancap bench lab --list
+
+Give the same command again to go on after a stop. The folder gets CSV and Parquet tables, figures and
+leaderboard.html.
+"""
+_CALIBRATE = """\
+examples:
+  meancap calibrate --model lab:leak-triple --out leak.json
+  meancap calibrate --model fashion --samples 200 --steps 25 --out fashion.json
+  python -c 'from meancap.runs.calibrate import calibrated; print(calibrated("leak.json", level="q90"))'
+"""
+
+
+def add_bench(commands: Commands) -> None:
+    p = commands.add_parser(
+        "bench", help="measure every rule where the truth is known", epilog=_BENCH,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    p.add_argument("what", choices=("lab",), help="the laboratory of exact mixtures")
+    p.add_argument("--out", type=Path, default=None, metavar="DIR", help="the folder of the benchmark")
+    p.add_argument("--quick", action="store_true", help="three minutes on two cores instead of an hour")
+    p.add_argument("--rules", nargs="+", default=None, metavar="NAME", help="only these of the list")
+    p.add_argument("--problems", nargs="+", default=None, metavar="NAME", help="only these; 'all' for all")
+    p.add_argument(
+        "--rule", action="append", default=[], metavar="R", help="a chain of your own; may be repeated"
+    )
+    p.add_argument("--processes", type=int, default=2, metavar="N", help="processes of one thread each (2)")
+    p.add_argument("--seed", type=int, default=0, help="of the shared noise (0)")
+    p.add_argument("--list", action="store_true", help="print rules and problems and stop")
+    p.set_defaults(run=bench)
+
+
+def bench(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    import torch
+
+    from ..lab.problems import PROBLEMS
+    from ..runs.bench.config import ALL_PROBLEMS, FULL, QUICK, QUICK_PROBLEMS
+    from ..runs.bench.families import chosen, families
+    from ..runs.bench.run import bench as run
+    from ..runs.bench.run import missing, prepare
+
+    config = replace(QUICK if args.quick else FULL, seed=args.seed)
+    if args.list:
+        for problem in PROBLEMS:
+            print(f"{problem.name:<28}{problem.about}")
+        for family in families(config):
+            print(f"{family.name:<28}{family.call}{' | calibrated cap' if family.calibration else ''}")
+        return 0
+    if args.out is None:
+        raise ValueError("give --out DIR, the folder of the benchmark (or --list)")
+    if args.processes < 1:
+        raise ValueError(f"--processes needs at least 1; got {args.processes}")
+    problems = args.problems or (QUICK_PROBLEMS if args.quick else ALL_PROBLEMS)
+    problems = list(ALL_PROBLEMS if "all" in problems else dict.fromkeys(problems))
+    wanted = chosen(config, args.rules, args.rule)
+    torch.set_num_threads(1)  # these tensors are small: more threads cost more than they give
+    tasks = prepare(args.out, config, problems, wanted)
+    todo = len(missing(tasks))
+    with _bar(todo, args.out.name) as bar:
+        for _ in run(args.out, config, problems, wanted, args.processes):
+            bar.update()
+    return _report(args.out, len(tasks))
+
+
+def _report(folder: Path, cells: int) -> int:
+    from ..runs.bench.files import write_tables
+
+    tables = write_tables(folder)
+    failed = sorted({row["family"] for row in tables["results"] if row["failure"]})
+    try:
+        from ..report.leaderboard import write_report
+    except ImportError as error:
+        raise ImportError(
+            f'tables are written; figures and the page need pip install "meancap[report]" ({error})'
+        ) from None
+    page = write_report(folder)
+    if failed:
+        print(f"meancap: cannot run on vectors, see results.csv: {', '.join(failed)}", file=sys.stderr)
+    print(f"{folder}: {cells} cells; {page}")
+    return 0
+
+
+def add_calibrate(commands: Commands) -> None:
+    p = commands.add_parser(
+        "calibrate", help="measure a model for a cap without a knob", epilog=_CALIBRATE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    p.add_argument("--model", required=True, metavar="M", help="lab:PROBLEM, fashion or sit:PATH")
+    p.add_argument("--out", required=True, type=Path, metavar="FILE", help="the calibration file, JSON")
+    p.add_argument("--samples", type=int, default=1000, metavar="N", help="size of the pilot (1000)")
+    p.add_argument("--steps", type=int, default=50, metavar="N", help="Euler steps of the pilot (50)")
+    p.add_argument("--seed", type=int, default=0, help="of the pilot's noise (0)")
+    p.add_argument("--batch", type=int, default=50, metavar="N", help="samples at a time, for networks (50)")
+    p.set_defaults(run=calibrate)
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    import torch
+
+    from ..runs.calibrate import calibrate as run
+    from ..runs.pilots import pilots
+    from ..sampling import uniform
+
+    if args.model.startswith("lab:"):
+        torch.set_num_threads(1)
+    batches = pilots(args.model, args.samples, args.seed, args.batch)
+    with _bar(len(batches) * (args.steps + 1), "pilot") as bar:
+        counted = [(_ticking(predict, bar), x) for predict, x in batches]
+        found = run(counted, uniform(args.steps), model=args.model)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    found.save(args.out)
+    print(f"{args.out}: {found.samples} samples, {len(found.times)} times, levels {', '.join(found.radii)}")
+    return 0
+
+
+def _ticking(predict: Any, bar: Any) -> Any:
+    """The same predictor, each of whose calls moves the bar."""
+
+    def counted(x: Any, t: float) -> Any:
+        bar.update()
+        return predict(x, t)
+
+    return counted
+
+
+class _Silent:
+    """A bar where tqdm is not installed."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self) -> None:
+        pass
+
+
+def _bar(total: int, name: str) -> Any:
+    """A progress bar on stderr, where tqdm is installed and there is something to do."""
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        return _Silent()
+    return tqdm(total=total, desc=name, file=sys.stderr, disable=total == 0, leave=False)

@@ -1,0 +1,221 @@
+"""`meancap reproduce imagenet`, `sd35` and `fashion`: tables of image runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .generate import Commands, add_machine, device_of, spread, unwritable
+
+if TYPE_CHECKING:
+    from ..runs.opening import Wish
+    from ..runs.plan import Need
+    from ..runs.protocols import ImageProtocol
+    from ..runs.reproduce import Progress
+
+
+def add_imagenet(kinds: Commands) -> None:
+    p = _parser(kinds, "imagenet", "SiT-XL/2 on ImageNet 256: the paper's second table", "--tiny")
+    p.add_argument("--checkpoint", type=Path, metavar="FILE", help="SiT-XL-2-256.pt, or the like")
+    p.add_argument("--vae", default="stabilityai/sd-vae-ft-mse", metavar="DIR", help="folder or cached name")
+    p.add_argument("--per-class", type=int, default=50, metavar="N", help="samples of each class (50)")
+    p.add_argument("--channels", type=int, metavar="N", help="guide only the first N latent channels")
+    p.add_argument("--batch", type=int, default=50, metavar="N", help="made and saved at once (50)")
+    _rehearsals(p)
+    add_machine(p)
+    p.set_defaults(run=imagenet, dtype="tf32")
+
+
+def add_sd35(kinds: Commands) -> None:
+    p = _parser(
+        kinds, "sd35", "Stable Diffusion 3.5 Medium on COCO prompts: the paper's third table", "--tiny"
+    )
+    p.add_argument("--pipeline", metavar="DIR", default="stabilityai/stable-diffusion-3.5-medium",
+                   help="folder or cached name")  # fmt: skip
+    p.add_argument("--prompts", type=Path, metavar="FILE", help="the 5,000 COCO-2017 captions, one per line")
+    p.add_argument("--size", type=int, default=1024, metavar="PX", help="height and width (1024)")
+    _rehearsals(p)
+    add_machine(p)
+    p.set_defaults(run=sd35, dtype="bfloat16")
+
+
+def add_fashion(kinds: Commands) -> None:
+    p = _parser(kinds, "fashion", "the ImageNet protocol on the model in the box", "--per-class 20")
+    p.add_argument("--per-class", type=int, default=100, metavar="N", help="samples of each class (100)")
+    p.add_argument("--scales", default="1.5,2,3,4,6", metavar="L", help="guidance scales (1.5,2,3,4,6)")
+    p.add_argument("--evaluations", default="20,50", metavar="N", help="network evaluations (20,50)")
+    p.add_argument("--seed", type=int, default=0, help="of the noise that all runs share (0)")
+    p.add_argument("--batch", type=int, default=50, metavar="N", help="made and saved at once (50)")
+    p.add_argument("--protocols", default="fashion,efficientnet-lite0", metavar="P",
+                   help="how the runs are scored (fashion,efficientnet-lite0)")  # fmt: skip
+    add_machine(p)
+    p.set_defaults(run=fashion)
+
+
+def imagenet(args: argparse.Namespace) -> int:
+    from ..models.hub import local_folder
+    from ..runs import protocols, tiny
+    from ..runs.opening import Wish
+    from ..runs.plan import Need
+
+    protocol = protocols.imagenet(args.per_class)
+    machine = {"dtype": args.dtype, "threads": args.threads, "channels": args.channels}
+    if args.tiny:
+        made = args.out / "tiny"
+        made.mkdir(parents=True, exist_ok=True)
+        weights = made / "sit.pt" if (made / "sit.pt").is_file() else tiny.tiny_sit(made / "sit.pt")
+        vae = made / "vae" if (made / "vae").is_dir() else tiny.tiny_vae(made / "vae")
+        base = Wish(f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine)
+        return _run(replace(protocol, samples=3), replace(base, npz=True, diagnostics=True), args)
+    needs = [
+        Need("the checkpoint", args.checkpoint is not None and args.checkpoint.is_file(),
+             "give --checkpoint; SiT-XL-2-256.pt is linked from github.com/willisma/SiT"),
+        _found("the autoencoder", lambda: local_folder(args.vae), f"hf download {args.vae}"),
+        _gpu(),
+        Need("ADM's reference statistics, for scores", False,
+             "VIRTUAL_imagenet256_labeled.npz, given to `meancap score --reference`"),
+    ]  # fmt: skip
+    if args.plan:
+        return _plan(protocol, needs, args.out, 256)
+    if args.checkpoint is None:
+        raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
+    base = Wish(f"sit:{args.checkpoint}", vae=args.vae, per_class=args.per_class, batch=args.batch, **machine)
+    return _run(protocol, replace(base, npz=True), args)
+
+
+def sd35(args: argparse.Namespace) -> int:
+    from ..models.hub import local_folder
+    from ..runs import protocols, tiny
+    from ..runs.opening import Wish
+    from ..runs.plan import Need
+    from ..runs.prompts import read_prompts
+
+    if args.tiny:
+        made = args.out / "tiny"
+        made.mkdir(parents=True, exist_ok=True)
+        pipeline = made / "pipeline"
+        if not (pipeline / "model_index.json").is_file():
+            tiny.tiny_sd3(made)
+        lines = made / "prompts.txt"
+        lines.write_text("a dog on rocks by the beach\n\na bedroom with a large bed\n", encoding="utf-8")
+        base = Wish(f"diffusers:{pipeline}", prompts=lines, size=32, dtype=args.dtype, threads=args.threads)
+        return _run(protocols.sd35(2), replace(base, diagnostics=True), args)
+    given = args.prompts is not None and args.prompts.is_file()
+    protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
+    needs = [
+        _found("the pipeline", lambda: local_folder(args.pipeline), f"hf download {args.pipeline}"),
+        Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
+        _gpu(),
+    ]
+    if args.plan:
+        return _plan(protocol, needs, args.out, args.size)
+    if args.prompts is None:
+        raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
+    base = Wish(f"diffusers:{args.pipeline}", prompts=args.prompts, size=args.size, dtype=args.dtype)
+    return _run(protocol, replace(base, threads=args.threads), args)
+
+
+def fashion(args: argparse.Namespace) -> int:
+    from ..models.classes import fashion as shipped
+    from ..runs.opening import Wish
+    from ..runs.study import fashion_study
+    from .study import finish_study
+
+    scales, evaluations = _numbers(args.scales, float), _numbers(args.evaluations, int)
+    counts = [int(n) for n in evaluations]
+    model = shipped().to(device_of(args))
+    protocol = fashion_study(model, args.per_class, scales, counts, args.seed, out=args.out)
+    base = Wish("fashion", per_class=args.per_class, batch=args.batch, threads=args.threads)
+    code = _run(protocol, replace(base, npz=True, diagnostics=True), args, score_by="fashion")
+    if code == 0 and "RANK" not in os.environ:  # the process that started the others reports
+        finish_study(args.out, [args.out / s.name for s in protocol.settings], args.protocols.split(","))
+    return code
+
+
+def _run(protocol: ImageProtocol, base: Wish, args: argparse.Namespace, score_by: str = "") -> int:
+    from ..runs.generate import place
+    from ..runs.reproduce import finish, reproduce
+
+    if args.processes > 1 and "RANK" not in os.environ:
+        return spread(args)
+    rank, world, local = place()
+    steps = reproduce(protocol, base, args.out, device=device_of(args, local), rank=rank, world=world)
+    try:
+        _watch(steps, protocol.name)
+    except OSError as error:
+        raise SystemExit(unwritable(args.out, error, "finished blocks are kept")) from None
+    if finish(protocol, args.out, score_by):
+        print((args.out / "table.csv").read_text(encoding="utf-8"), end="")
+        print(
+            f"{args.out}: {len(protocol.settings)} runs; choices and rules in protocol.json", file=sys.stderr
+        )
+    return 0
+
+
+def _plan(protocol: ImageProtocol, needs: list[Need], out: Path, picture: int) -> int:
+    from ..runs.plan import plan
+
+    print(plan(protocol, needs, out, picture=picture))
+    return 0
+
+
+def _watch(steps: Iterable[Progress], name: str) -> None:
+    """Goes through the steps under a bar on stderr, where tqdm is installed."""
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        for _ in steps:
+            pass
+        return
+    with tqdm(desc=name, unit="block", file=sys.stderr, leave=False) as line:
+        for step in steps:
+            line.total, line.n = step.total, step.done
+            line.set_postfix_str(step.setting)
+
+
+def _parser(kinds: Commands, name: str, about: str, example: str) -> argparse.ArgumentParser:
+    p: argparse.ArgumentParser = kinds.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. Give the same command again to go on after a stop.",
+        epilog=f"example:\n  meancap reproduce {name} {example} --out out/{name}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of all its runs")
+    return p
+
+
+def _rehearsals(p: argparse.ArgumentParser) -> None:
+    how = p.add_mutually_exclusive_group()
+    how.add_argument("--plan", action="store_true", help="say what would run, what it costs, what is missing")
+    how.add_argument("--tiny", action="store_true", help="the whole way on tiny random weights, in a minute")
+
+
+def _found(what: str, find: Callable[[], object], how: str) -> Need:
+    from ..runs.plan import Need
+
+    try:
+        find()
+    except (ValueError, ImportError):
+        return Need(what, False, how)
+    return Need(what, True, how)
+
+
+def _gpu() -> Need:
+    import torch
+
+    from ..runs.plan import Need
+
+    return Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
+
+
+def _numbers(text: str, kind: type[float] | type[int]) -> list[float]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"numbers with commas between them are needed, like 1.5,2; got {text!r}") from None

@@ -1,0 +1,1 @@
+"""Folders to tables, figures and pages; nothing here imports a model or a sampler."""

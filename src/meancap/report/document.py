@@ -1,0 +1,166 @@
+"""A report as a list of blocks, written once and rendered twice: Markdown, and one HTML file that needs no
+other.
+
+Text may hold `code`, **strong words** and nothing else; everything is escaped in HTML, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Items:
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """`groups` are rows that belong together; the first `names` columns hold words, the others numbers."""
+
+    columns: tuple[str, ...]
+    groups: tuple[tuple[tuple[str, ...], ...], ...]
+    names: int = 1
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG beside the report, by its path within the folder; the SVG of the same name is linked to."""
+
+    path: str
+    caption: str
+
+
+Block = Heading | Text | Items | Code | Table | Picture
+
+
+def markdown(blocks: Sequence[Block]) -> str:
+    return "\n\n".join(map(_markdown, blocks)) + "\n"
+
+
+def html(blocks: Sequence[Block], folder: Path) -> str:
+    """One page with its pictures inside."""
+    title = next((b.text for b in blocks if isinstance(b, Heading)), "Report")
+    body = "\n".join(_html(block, folder) for block in blocks)
+    return _PAGE.replace("{title}", escape(_bare(title))).replace("{body}", body)
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"{'#' * level} {text}"
+        case Text(text):
+            return text
+        case Items(items):
+            return "\n".join(f"- {item}" for item in items)
+        case Code(text):
+            return f"```\n{text}\n```"
+        case Picture(path, caption):
+            return f"![{_title(caption)}]({path})\n\n{caption}"
+        case Table(columns, groups, names):
+            marks = ["---"] * names + ["---:"] * (len(columns) - names)
+            rows = [columns, tuple(marks), *(row for group in groups for row in group)]
+            return "\n".join(
+                f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows
+            )
+
+
+def _html(block: Block, folder: Path) -> str:
+    match block:
+        case Heading(text, level):
+            return f"<h{level}>{_inline(text)}</h{level}>"
+        case Text(text):
+            return f"<p>{_inline(text)}</p>"
+        case Items(items):
+            return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
+        case Code(text):
+            return f"<pre>{escape(text)}</pre>"
+        case Picture(path, caption):
+            data = base64.b64encode((folder / path).read_bytes()).decode()
+            vector = escape(str(Path(path).with_suffix(".svg")), quote=True)
+            return (
+                f'<figure><a href="{vector}"><img alt="{escape(_title(caption), quote=True)}" '
+                f'src="data:image/png;base64,{data}"></a><figcaption>{_inline(caption)}</figcaption></figure>'
+            )
+        case Table(columns, groups, names):
+            return _html_table(columns, groups, names)
+
+
+def _html_table(columns: tuple[str, ...], groups: tuple[tuple[tuple[str, ...], ...], ...], names: int) -> str:
+    def cells(row: tuple[str, ...], tag: str) -> str:
+        return "".join(
+            f"<{tag}{'' if i < names else ' class=n'}>{_inline(cell)}</{tag}>" for i, cell in enumerate(row)
+        )
+
+    bodies = (
+        "<tbody>" + "".join(f"<tr>{cells(row, 'td')}</tr>" for row in group) + "</tbody>" for group in groups
+    )
+    head = f"<thead><tr>{cells(columns, 'th')}</tr></thead>"
+    return f'<div class="wide"><table>{head}{"".join(bodies)}</table></div>'
+
+
+def _inline(text: str) -> str:
+    safe = escape(text)
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)
+
+
+def _title(caption: str) -> str:
+    """The words in bold that a caption begins with."""
+    return _bare(caption.split(".")[0])
+
+
+def _bare(text: str) -> str:
+    return text.replace("`", "").replace("**", "")
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root { --ink: #222; --grey: #6a6e76; --line: #d9dadd; --tint: #f5f7f9; --blue: #0072b2; }
+body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", sans-serif; color: var(--ink);
+  background: #fff; max-width: 62rem; margin: 2.5rem auto 5rem; padding: 0 1.25rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin-bottom: .4rem; }
+h2 { font-size: 1.3rem; margin-top: 2.6rem; border-bottom: 1px solid var(--line); padding-bottom: .25rem; }
+p, ul { max-width: 46rem; }
+code, pre { font: .88em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--tint); }
+code { padding: .08em .3em; border-radius: 3px; }
+pre { padding: .8rem 1rem; border-radius: 5px; overflow-x: auto; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; margin: 1rem 0; }
+th, td { padding: .22rem .65rem; text-align: left; white-space: nowrap; }
+th { border-bottom: 1.5px solid var(--ink); font-weight: 600; vertical-align: bottom; }
+.n { text-align: right; }
+tbody { border-bottom: 1px solid var(--line); }
+tbody:hover { background: var(--tint); }
+figure { margin: 1.8rem 0; }
+figure img { max-width: 100%; height: auto; display: block; }
+figcaption { color: var(--grey); font-size: .88rem; max-width: 46rem; margin-top: .4rem; }
+@media print { body { margin: 0; max-width: none; } h2, figure, tbody { break-inside: avoid; } }
+</style></head><body>
+{body}
+</body></html>
+"""

@@ -1,0 +1,69 @@
+"""The command line parses and prints; what is wrong is said in one sentence."""
+
+import subprocess
+import sys
+
+import pytest
+
+import meancap
+from meancap.cli import COMMANDS, main, parser
+
+
+def said(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out, captured.err
+
+
+def test_python_m_meancap_is_the_same_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "meancap", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"meancap {meancap.__version__}\n"
+
+
+def test_help_lists_every_command_and_an_example(capsys):
+    code, out, _ = said(["--help"], capsys)
+    assert code == 0 and "example" in out
+    names = {add.__name__.removeprefix("add_") for add in COMMANDS}
+    assert "reproduce" in names
+    assert all(name in out for name in names)
+
+
+def test_help_of_reproduce_gmm_has_an_example_and_all_its_options(capsys):
+    code, out, _ = said(["reproduce", "gmm", "--help"], capsys)
+    assert code == 0 and "meancap reproduce gmm --out" in out
+    assert all(option in out for option in ("--out DIR", "--samples N", "--seed", "--repeats N"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["reproduce"], "KIND"),
+        (["reproduce", "gmm"], "--out"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_one_line_with_the_way_to_help(arguments, words, capsys):
+    code, out, err = said(arguments, capsys)
+    assert code == 2 and out == "" and words in err
+    assert err.count("\n") == 1 and "--help" in err
+
+
+def test_a_missing_package_is_one_sentence_with_the_pip_command(monkeypatch, tmp_path, capsys):
+    for name in [name for name in sys.modules if name.startswith(("meancap.report", "meancap.runs.gmm"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["reproduce", "gmm", "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert 'pip install "meancap[report]"' in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_commands_parse_without_importing_what_they_run():
+    code = "import sys; from meancap.cli import parser; parser(); print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    assert parser().prog == "meancap"
