@@ -120,3 +120,12 @@ def test_no_gap_and_no_mean_have_a_meter_too():
     )
     zero = torch.zeros_like(p.m_c)
     assert measure(Prediction(p.x, p.t, zero, p.m_u), p.m_c).ratio.isinf().all()
+
+
+def test_late_in_a_run_the_scale_is_still_the_scale():
+    m_c = torch.randn(3, 600)
+    gap = 1e-6 * torch.randn(3, 600)
+    p = Prediction(m_c, 0.99, m_c, m_c - gap, gap=gap)
+    record = Record()
+    guide(Cap(1.1), p, g=6 * gap, record=record)  # a host's own nominal displacement, as in an adapter
+    torch.testing.assert_close(record.measures[0].scale, torch.full((3,), 7.0).double(), rtol=1e-4, atol=0)

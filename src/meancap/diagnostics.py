@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .prediction import Prediction, need_same_shapes
 from .rules.base import Ray
-from .tensors import Lengths, Number, lengths, per_sample, vector
+from .tensors import Lengths, Number, lengths, vector
 
 _FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")
 
@@ -80,7 +80,7 @@ class Record:
     """The meter over a whole run: pass it as `record=` to `sample`, `guide` or `guided_velocity`."""
 
     def __init__(self) -> None:
-        self._seen: list[Measure | _Scaled] = []
+        self._seen: list[Measure | _Kept] = []
         self._start: Tensor | None = None
         self._weights: tuple[tuple[float, ...], ...] = ()
 
@@ -90,15 +90,16 @@ class Record:
         self._start, self._weights = lengths(x, x).vectors(x)[0], tuple(weights)
 
     def add(self, ray: Ray) -> None:
-        """Takes one displacement; for a multiple of the gap it keeps numbers that the rule already has."""
-        if ray.turned is None:
-            like = ray.p.x.new_empty(ray.p.x.shape[0], 0)
-            self._seen.append(_Scaled(ray.p.t, ray.lengths, ray.coefficient, ray.asked, like))
-            return
-        p, c, asked = ray.p, ray.coefficient, ray.asked
-        m = p.m_c + per_sample(c, ray.turned) * ray.turned
-        nominal = None if asked is None else p.m_c + per_sample(asked, ray.turned) * ray.turned
-        self._seen.append(measure(p, m, nominal))
+        """Takes one displacement, by the numbers that its rule already has.
+
+        It is measured by itself: late in a run it is far smaller than the mean, and m - m_c has lost it.
+        """
+        p, found, like = ray.p, ray.lengths, ray.p.x.new_empty(ray.p.x.shape[0], 0)
+        gap, toward, beside = found.d, found.d, found.along
+        if turned := ray.turned is not None:
+            _, gap, toward = lengths(ray.turned, p.delta)
+            beside = lengths(p.m_c, p.delta).along
+        self._seen.append(_Kept(p.t, found, ray.coefficient, ray.asked, gap, toward, beside, turned, like))
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -106,7 +107,7 @@ class Record:
     @property
     def measures(self) -> list[Measure]:
         """One `Measure` per evaluation, in order."""
-        self._seen = [one.measure() if isinstance(one, _Scaled) else one for one in self._seen]
+        self._seen = [one.measure() if isinstance(one, _Kept) else one for one in self._seen]
         return [one for one in self._seen if isinstance(one, Measure)]
 
     def stacked(self) -> dict[str, Tensor]:
@@ -203,20 +204,28 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False)
-class _Scaled:
-    """A displacement along the gap, before its measure is worked out."""
+class _Kept:
+    """One displacement c * direction, before its measure is worked out."""
 
     t: Number
-    seen: Lengths
+    lengths: Lengths  # |m_c|, |direction|, component of m_c along the direction
     coefficient: Number
     asked: Number | None
-    like: Tensor  # an empty tensor with the batch's size and device
+    gap: Number
+    toward: Number  # component of the direction along the gap
+    beside: Number  # component of m_c along the gap
+    turned: bool  # whether the direction is no longer the gap
+    like: Tensor  # empty, with the batch's size and device
 
     def measure(self) -> Measure:
-        conditional, gap, along = seen = self.seen.vectors(self.like)
+        conditional, size, along = self.lengths.vectors(self.like)
+        gap, toward, beside = (vector(v, self.like) for v in (self.gap, self.toward, self.beside))
         c = vector(self.coefficient, self.like).to(gap)
         asked = c if self.asked is None else vector(self.asked, self.like).to(gap)
-        # |m_c + c d| from its parts along d and across it.
+        # |m_c + c direction| from its parts along the direction and across it.
         across = (conditional**2 - along**2).clamp(min=0).sqrt()
-        length = torch.hypot(along + c * gap, across)
-        return _measure(self.t, seen, 1 + c, 1 + asked, abs(c) < abs(asked), length)
+        length = torch.hypot(along + c * size, across)
+        # With no gap a multiple of it still has a scale; a turned direction has none, and 1 says so.
+        share = torch.where(gap == 0, 0.0 if self.turned else 1.0, toward / gap)
+        seen = (conditional, gap, beside)
+        return _measure(self.t, seen, 1 + c * share, 1 + asked * share, abs(c) < abs(asked), length)

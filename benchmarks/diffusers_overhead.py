@@ -1,0 +1,183 @@
+"""What guidance costs in a diffusers pipeline: a ratio of whole calls, and a share of a transformer call.
+
+    python -m benchmarks.diffusers_overhead
+    python -m benchmarks.diffusers_overhead --size 128 --layers 24 --json out/overhead.json   (hours on a CPU)
+
+The transformer has the width of Stable Diffusion 3.5 Medium and random weights, but unless told otherwise one
+of its 24 blocks and a latent of 32 x 32 instead of 128 x 128. The last column is the rule on SD3.5's latent
+against this transformer, so it overstates its share of the whole model's call many times. `guided/native`
+compares two runs and carries their noise; `accounted` is the same ratio by the adapter's time within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from benchmarks.timing import interleaved, thread_seconds, versions
+
+from meancap import CFG, Cap, apg
+from meancap.adapters.diffusers import guided
+from meancap.adapters.diffusers.tap import Tap
+from meancap.adapters.session import Edge, Session
+
+TOKENS, TEXT, POOLED = 333, 4096, 2048  # a prompt of SD3.5: 77 + 256 tokens
+FULL = 128  # its latent at 1024 pixels
+RULES = {"Cap(1.15)": Cap(1.15), "CFG(7) | Cap(1.15)": CFG(7.0) | Cap(1.15), "apg(7)": apg(7.0)}
+Run = Callable[[], object]
+
+
+def pipeline(layers: int, size: int) -> Any:
+    torch.manual_seed(0)
+    transformer = diffusers.SD3Transformer2DModel(
+        sample_size=size, num_layers=layers, num_attention_heads=24, joint_attention_dim=TEXT,
+        caption_projection_dim=1536, pooled_projection_dim=POOLED, pos_embed_max_size=max(size // 2, 96),
+    )  # fmt: skip
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    pipe = diffusers.StableDiffusion3Pipeline(
+        transformer.eval().requires_grad_(False), scheduler, *(None,) * 7
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def prompts() -> dict[str, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(1)
+    return {
+        "prompt_embeds": torch.randn(1, TOKENS, TEXT, generator=drawn),
+        "negative_prompt_embeds": torch.randn(1, TOKENS, TEXT, generator=drawn),
+        "pooled_prompt_embeds": torch.randn(1, POOLED, generator=drawn),
+        "negative_pooled_prompt_embeds": torch.randn(1, POOLED, generator=drawn),
+    }
+
+
+def calls(pipe: Any, size: int, steps: int) -> dict[str, Run]:
+    """Whole pipeline calls, native and guided by each rule."""
+    arguments = prompts() | {
+        "height": 8 * size, "width": 8 * size, "num_inference_steps": steps, "guidance_scale": 7.0,
+        "output_type": "latent",
+    }  # fmt: skip
+
+    def native() -> object:
+        return pipe(**arguments, generator=torch.Generator().manual_seed(0))
+
+    def with_rule(rule: Any) -> Run:
+        def run() -> object:
+            with guided(pipe, rule):
+                return native()
+
+        return run
+
+    return {"native": native} | {text: with_rule(rule) for text, rule in RULES.items()}
+
+
+def inside(run: Run) -> float:
+    """Guided over native by the accounts of one guided call: what the adapter spent, and what was left.
+
+    The difference of two calls drowns in the noise of the larger part; this does not.
+    """
+    spent, original = [0.0], Tap._guide
+
+    def timed(self: Tap, *args: Any) -> Any:
+        start = thread_seconds()
+        try:
+            return original(self, *args)
+        finally:
+            spent[0] += thread_seconds() - start
+
+    Tap._guide = timed  # type: ignore[method-assign]
+    try:
+        start = thread_seconds()
+        run()
+        whole = thread_seconds() - start
+    finally:
+        Tap._guide = original  # type: ignore[method-assign]
+    return whole / (whole - spent[0])
+
+
+def steps_of_rules(size: int) -> dict[str, Run]:
+    """One evaluation of each rule, its record included."""
+    x, c, u = torch.randn(3, 1, 16, size, size, generator=torch.Generator().manual_seed(0))
+    nominal, edge = u + 7 * (c - u), Edge(a=1.0, k=-0.7, t=0.3)
+
+    def step(session: Session) -> Run:
+        return lambda: session.guide(edge, x, c, u, nominal)
+
+    return {text: step(Session(rule)) for text, rule in RULES.items()}
+
+
+def measure(layers: int, size: int, steps: int, rounds: int) -> dict[str, Any]:
+    pipe = pipeline(layers, size)
+    shown = prompts()
+    inputs = {
+        "hidden_states": torch.randn(2, 16, size, size),
+        "timestep": torch.full((2,), 500.0),
+        "encoder_hidden_states": torch.cat([shown["negative_prompt_embeds"], shown["prompt_embeds"]]),
+        "pooled_projections": torch.cat(
+            [shown["negative_pooled_prompt_embeds"], shown["pooled_prompt_embeds"]]
+        ),
+    }
+    with torch.no_grad():
+        transformer = interleaved({"transformer": lambda: pipe.transformer(**inputs)}, rounds)["transformer"]
+    made = calls(pipe, size, steps)
+    whole = interleaved(made, rounds)
+    here, full = (interleaved(steps_of_rules(s), 10 * rounds) for s in (size, FULL))
+    rows = [
+        {
+            "rule": text,
+            "call_ratio": whole[text] / whole["native"],
+            "accounted_ratio": min(inside(made[text]) for _ in range(rounds)),
+            "rule_share": here[text] / transformer,
+            "full_rule_milliseconds": 1000 * full[text],
+            "full_rule_share": full[text] / transformer,
+        }
+        for text in RULES
+    ]
+    setting = {"layers": layers, "latent": [16, size, size], "steps": steps, "rounds": rounds}
+    return {"setting": setting, "versions": versions(), "transformer_seconds": transformer, "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--layers", type=int, default=1, help="blocks of the transformer; SD3.5 Medium has 24"
+    )
+    parser.add_argument("--size", type=int, default=32, help="height and width of the latent; SD3.5 has 128")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    found = measure(args.layers, args.size, args.steps, args.rounds)
+    print(f"{found['versions']}; CPU time, least of {args.rounds} interleaved rounds")
+    print(
+        f"one call of a transformer with {args.layers} block(s) of width 1536, both predictions of a latent "
+        f"of 16x{args.size}x{args.size}: {found['transformer_seconds']:.3f} s"
+    )
+    full = f"rule, 16x{FULL}x{FULL}"
+    print(
+        f"{'rule':20}{'guided/native':>14}{'accounted':>11}{'rule/transformer':>18}{full:>22}{'/transformer':>14}"
+    )
+    for row in found["rows"]:
+        print(
+            f"{row['rule']:20}{row['call_ratio']:14.3f}{row['accounted_ratio']:11.5f}{row['rule_share']:18.3%}"
+            f"{row['full_rule_milliseconds']:19.2f} ms{row['full_rule_share']:14.3%}"
+        )
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        part = args.json.with_name(args.json.name + ".part")
+        part.write_text(json.dumps(found, indent=1))
+        part.replace(args.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Guiders for modular pipelines, and for classic ones that own a guider.
+
+    pred_cond, pred_uncond   what the denoiser said, in the scheduler's convention
+    x                        the state: from the block state or the inputs, else overheard at the denoiser
+    sigma                    from a scheduler given by `bind`, else timestep / 1000, as flow Euler has it
+
+The names here are written into `guider_config.json` and `modular_model_index.json`; the path
+`meancap.adapters.diffusers` is what those files import, and stays.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from diffusers.configuration_utils import register_to_config
+from diffusers.guiders.guider_utils import BaseGuidance, GuiderOutput, rescale_noise_cfg
+from torch import Tensor, nn
+
+from ...rules import Cap, CapDisplacement, Rule, parse
+from ..record import RunRecord
+from ..session import Edge, Session
+from .attach import Undo, listen
+from .layouts import tensor
+from .schedulers import Clock, first_stage, flow
+from .tap import SAME
+
+# Denoisers that are shown more along axis 1 than they predict, with the state first.
+_STATE_FIRST = (
+    "QwenImageTransformer2DModel",
+    "Flux2Transformer2DModel",
+    "HunyuanVideo15Transformer3DModel",
+    "WanTransformer3DModel",
+)
+
+
+class _RuleGuidance(BaseGuidance):
+    """What the guiders here share: two predictions in, one out, with the state and the time found out."""
+
+    _input_predictions: Any = ["pred_cond", "pred_uncond"]  # noqa: RUF012 - diffusers wants a list
+
+    def _set_up(self, rule: Rule) -> None:
+        self._session = Session(rule)
+        self._clock = Clock()
+        self._scheduler: Any = None
+        self._x: Tensor | None = None
+        self._shown_to = ""  # the denoiser that x was overheard at, if it was
+        self._undo: Undo | None = None
+        self._warned = False
+
+    @property
+    def rule(self) -> Rule:
+        return self._session.rule
+
+    @property
+    def record(self) -> RunRecord:
+        """What guidance did in the latest run."""
+        return self._session.record
+
+    def bind(self, pipe: Any) -> Any:
+        """Reads the exact sigma from this pipeline's scheduler (or this scheduler); returns the guider."""
+        self._scheduler = getattr(pipe, "scheduler", pipe)
+        if not flow(self._scheduler):
+            raise NotImplementedError(
+                f"{type(self._scheduler).__name__} walks no linear path; for epsilon and v models use "
+                "guided() with a classic pipeline"
+            )
+        return self
+
+    def set_state(self, step: int, num_inference_steps: int, timestep: Any) -> None:
+        super().set_state(step, num_inference_steps, timestep)
+        self._x, self._shown_to = None, ""
+        if step == 0:
+            self._session.begin()
+            self.record.about = {"guider": type(self).__name__, "rule": str(self.rule)}
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "rule": str(self.rule)}
+
+    def prepare_inputs(self, data: Any) -> list[Any]:
+        shown = data.get("hidden_states")
+        self._x = shown[0] if isinstance(shown, tuple) else shown
+        return [self._prepare_batch(data, i, name) for i, name in self._wanted()]
+
+    def prepare_inputs_from_block_state(self, data: Any, input_fields: dict[str, Any]) -> list[Any]:
+        self._x = getattr(data, "latents", None)
+        return [
+            self._prepare_batch_from_block_state(input_fields, data, i, name) for i, name in self._wanted()
+        ]
+
+    def _wanted(self) -> list[tuple[int, str]]:
+        return list(enumerate(self._input_predictions))[: self.num_conditions]
+
+    def prepare_models(self, denoiser: nn.Module) -> None:
+        super().prepare_models(denoiser)
+        if self._x is None or self._shown_to:
+            self._shown_to = type(getattr(denoiser, "_orig_mod", denoiser)).__name__
+            self._undo = listen(denoiser, self._overhear)
+
+    def cleanup_models(self, denoiser: nn.Module) -> None:
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+    def _overhear(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        shown = next((kwargs[k] for k in ("hidden_states", "x", "sample") if k in kwargs), None)
+        self._x = tensor(args[0] if shown is None else shown)
+
+    def _state(self, pred: Tensor) -> Tensor:
+        """The state that a prediction belongs to."""
+        x = self._x
+        if x is not None and x.dim() == pred.dim() and self._shown_to in _STATE_FIRST:
+            x = x[:, : pred.shape[1]]
+        if x is None or x.shape != pred.shape:
+            seen = "no state" if self._x is None else f"{self._shown_to} shown {tuple(self._x.shape)}"
+            raise NotImplementedError(
+                f"{type(self).__name__} saw {seen} for a prediction of {tuple(pred.shape)}, and where the "
+                "state lies in that is not known here; use guided() with the classic pipeline"
+            )
+        return x
+
+    def forward(self, pred_cond: Tensor, pred_uncond: Tensor | None = None) -> GuiderOutput:
+        if pred_uncond is None:
+            return GuiderOutput(pred=self._alone(pred_cond), pred_cond=pred_cond, pred_uncond=None)
+        if not self._warned and torch.equal(pred_cond, pred_uncond):
+            self._warned = True
+            warnings.warn(SAME.format("the pipeline"), stacklevel=2)
+        nominal = self._nominal(pred_cond, pred_uncond)
+        x, edge = self._state(pred_cond), self._edge()
+        pred = self._session.guide(edge, x, pred_cond, pred_uncond, nominal, first=self._first())
+        return GuiderOutput(pred=pred, pred_cond=self._reported(pred, pred_cond), pred_uncond=pred_uncond)
+
+    def _alone(self, pred_cond: Tensor) -> Tensor:
+        return pred_cond
+
+    def _nominal(self, pred_cond: Tensor, pred_uncond: Tensor) -> Tensor:
+        return pred_cond
+
+    def _reported(self, pred: Tensor, pred_cond: Tensor) -> Tensor:
+        return pred_cond
+
+    def _first(self) -> bool:
+        return self._scheduler is None or first_stage(self._scheduler)
+
+    def _edge(self) -> Edge:
+        if self._scheduler is not None:
+            return self._clock.edge(self._scheduler, self._timestep)
+        t = self._timestep
+        sigma = float(t) / 1000
+        if not 0 < sigma <= 1 or (self._step == 0 and float(t) <= 1):
+            raise ValueError(
+                f"timestep {float(t)} is not 1000 sigma; tell the scheduler with guider.bind(pipe)"
+            )
+        if isinstance(t, Tensor) and not t.is_floating_point() and self._step == 0:
+            warnings.warn(
+                "this scheduler rounds its timesteps, so sigma is known to 0.001 only; "
+                "guider.bind(pipe) reads it exactly",
+                stacklevel=2,
+            )
+        return Edge(a=1.0, k=-sigma, t=1 - sigma)
+
+    @property
+    def is_conditional(self) -> bool:
+        return bool(self._count_prepared == 1)
+
+    @property
+    def num_conditions(self) -> int:
+        """Asked before any step too: text encoders look here whether to encode the negative prompt."""
+        return 2 if self._acts() else 1
+
+    def _acts(self) -> bool:
+        if not self._enabled:
+            return False
+        n = self._num_inference_steps
+        return n is None or int(self._start * n) <= self._step < int(self._stop * n)
+
+
+class PosteriorMeanCappedGuidance(_RuleGuidance):
+    """Classifier-free guidance whose posterior mean is at most `gamma` times as long as the conditional one.
+
+    guidance_scale, guidance_rescale, use_original_formulation, start, stop, enabled
+            as in diffusers' ClassifierFreeGuidance, to which an infinite gamma is equal bit for bit
+    gamma   the bound, 1 or more
+    form    'ball' bounds the guided mean (the paper's Section 4); 'displacement' bounds its distance from the
+            conditional one by gamma - 1 (the paper's SD3.5 experiments), which is stricter
+    final   hand the pipeline the guided prediction as the conditional one as well, so that a rescaling to the
+            latter (modular Qwen-Image) leaves the bound alone
+    """
+
+    __module__ = "meancap.adapters.diffusers"
+
+    @register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        guidance_scale: float = 7.5,
+        gamma: float = 1.15,
+        form: str = "ball",
+        guidance_rescale: float = 0.0,
+        use_original_formulation: bool = False,
+        final: bool = False,
+        start: float = 0.0,
+        stop: float = 1.0,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__(start, stop, enabled)
+        forms = {"ball": Cap, "displacement": CapDisplacement}
+        if form not in forms:
+            raise ValueError(f"form is 'ball' or 'displacement'; got {form!r}")
+        self.guidance_scale, self.guidance_rescale = guidance_scale, guidance_rescale
+        self.use_original_formulation, self.final = use_original_formulation, final
+        self._set_up(forms[form](float(gamma)))
+
+    def _nominal(self, pred_cond: Tensor, pred_uncond: Tensor) -> Tensor:
+        # In diffusers' own order of operations, so that what is not capped is theirs to the last bit.
+        shift = pred_cond - pred_uncond
+        pred = pred_cond if self.use_original_formulation else pred_uncond
+        return self._rescaled(pred + self.guidance_scale * shift, pred_cond)
+
+    def _alone(self, pred_cond: Tensor) -> Tensor:
+        return self._rescaled(pred_cond, pred_cond)
+
+    def _rescaled(self, pred: Tensor, pred_cond: Tensor) -> Tensor:
+        if self.guidance_rescale > 0.0:
+            rescaled: Tensor = rescale_noise_cfg(pred, pred_cond, self.guidance_rescale)  # type: ignore[no-untyped-call]
+            return rescaled
+        return pred
+
+    def _reported(self, pred: Tensor, pred_cond: Tensor) -> Tensor:
+        return pred if self.final else pred_cond
+
+    def _acts(self) -> bool:
+        off = 0.0 if self.use_original_formulation else 1.0
+        return super()._acts() and not math.isclose(self.guidance_scale, off)
+
+
+class ChainGuidance(_RuleGuidance):
+    """Guidance by any rule, written as text: ChainGuidance('apg(7)'), ChainGuidance('CFG(7) | Cap(1.15)')."""
+
+    __module__ = "meancap.adapters.diffusers"
+
+    @register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self, rule: str = "CFG(7.5) | Cap(1.15)", start: float = 0.0, stop: float = 1.0, enabled: bool = True
+    ) -> None:
+        super().__init__(start, stop, enabled)
+        chain = parse(rule)
+        if chain.caps:
+            raise ValueError(
+                f"{rule} only caps, and here nobody makes a nominal prediction; write CFG(7.5) | {rule}"
+            )
+        self._set_up(chain)

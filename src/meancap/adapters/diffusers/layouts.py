@@ -1,0 +1,90 @@
+"""How a diffusers pipeline lays out its two predictions.
+
+    calls    "together": one call of the denoiser with all parts in the batch; "apart": one call for each
+    order    the parts in the order they come: c conditional, u unconditional, p perturbed
+    sign     the scheduler's convention is sign times the denoiser's output
+    offset   the pipeline's guidance scale s means lambda = s + offset
+    keep     what of axis 1 reaches the scheduler: all, its first or its last (extra tokens, variance)
+    rows     what shares one factor where the pipeline rescales its result: a whole sample, or each row
+
+A layout is held against the pipeline's own result at the first step of a run (`check`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the conditional and the unconditional prediction are found in one pipeline."""
+
+    calls: str
+    order: str
+    sign: int = 1
+    offset: int = 0
+    keep: str = "all"
+    rows: str = "sample"
+    scale: str = "guidance_scale"  # the argument of the call that states the scale
+    denoisers: tuple[str, ...] = ("transformer",)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "calls": ("together", "apart"),
+            "keep": ("all", "first", "last"),
+            "rows": ("sample", "row"),
+        }
+        for field, values in allowed.items():
+            if getattr(self, field) not in values:
+                raise ValueError(f"a layout's {field} is one of {values}; got {getattr(self, field)!r}")
+        if not {"c", "u"} <= set(self.order) or len(set(self.order)) != len(self.order):
+            raise ValueError(f"a layout's order names c and u once each, such as 'uc'; got {self.order!r}")
+        if self.sign not in (1, -1):
+            raise ValueError(f"a layout's sign is 1 or -1; got {self.sign}")
+
+    def parts(self, outputs: list[Any], nominal: Tensor, name: str) -> dict[str, Tensor] | None:
+        """The predictions in the scheduler's convention, by letter; None where only one was made."""
+        batch = nominal.shape[0]
+        if self.calls == "apart":
+            if len(outputs) < len(self.order):
+                return None
+            found = [tensor(out) for out in outputs[: len(self.order)]]
+        else:
+            whole = tensor(outputs[0])
+            if whole.shape[0] == batch:
+                return None
+            if whole.shape[0] != batch * len(self.order):
+                raise self._misfit(name, whole, nominal)
+            found = [whole[i * batch : (i + 1) * batch] for i in range(len(self.order))]
+        return {letter: self._cut(v, nominal, name) for letter, v in zip(self.order, found, strict=True)}
+
+    def _cut(self, v: Tensor, nominal: Tensor, name: str) -> Tensor:
+        if v.dim() == nominal.dim() and self.keep != "all":
+            size = nominal.shape[1]
+            v = v[:, :size] if self.keep == "first" else v[:, -size:]
+        if v.shape != nominal.shape:
+            raise self._misfit(name, v, nominal)
+        return v if self.sign == 1 else -v
+
+    def _misfit(self, name: str, v: Tensor, nominal: Tensor) -> ValueError:
+        return ValueError(
+            f"{name} made a prediction of shape {tuple(v.shape)} and a result of {tuple(nominal.shape)}, "
+            f"which its layout ({self.calls}, {self.order}, keep {self.keep}) does not explain; "
+            "pass layout=Layout(...)"
+        )
+
+
+def tensor(output: Any) -> Tensor:
+    """The prediction in whatever a denoiser returns: a tuple, an output object, or a list of samples."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, tuple):
+        return tensor(output[0])
+    if isinstance(output, list):  # Z-Image: (C, 1, H, W) for each sample
+        return torch.stack(output).squeeze(2)
+    return tensor(output.sample)

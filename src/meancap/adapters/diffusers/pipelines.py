@@ -1,0 +1,69 @@
+"""One line in a classic pipeline: listen to the denoiser, act where the scheduler steps.
+
+    with guided(pipe, Cap(1.15)) as record:
+        pipe(prompt, guidance_scale=7)
+
+The denoiser's outputs are overheard, nothing about them is changed. When the pipeline hands its own guided
+prediction to `scheduler.step`, the rule sees the true state, the true sigma and both predictions, and passes
+on what it makes of them. Leaving the block leaves the pipeline as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...rules import Rule
+from ..record import RunRecord
+from ..session import Session
+from .layouts import Layout
+from .table import layout_of
+from .tap import TAP, Tap
+
+
+@contextmanager
+def guided(
+    pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True
+) -> Iterator[RunRecord]:
+    """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
+
+    A rule that only caps, like Cap(1.15), keeps the pipeline's own combination as the nominal one; any other
+    chain, like CFG(7) | Cap(1.15), replaces it. Blocks nest: an inner rule takes the outer one's result for
+    the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
+    """
+    tap = _tap(pipe, layout, verify)
+    session = tap.push(Session(rule))
+    try:
+        yield session.record
+    finally:
+        tap.pop(session)
+    tap.say_if_idle(session)
+
+
+def guide_pipeline(
+    pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True
+) -> RunRecord:
+    """Guides a pipeline until `unguide(pipe)`, for notebooks; a second call replaces the first rule."""
+    session = Session(rule)
+    unguide(pipe)
+    tap = _tap(pipe, layout, verify)
+    tap.standing = tap.push(session, first=True)
+    return session.record
+
+
+def unguide(pipe: Any) -> None:
+    """Takes back `guide_pipeline`; a pipeline that is not guided stays as it is."""
+    tap = getattr(pipe, TAP, None)
+    if tap is not None and tap.standing is not None:
+        standing, tap.standing = tap.standing, None
+        tap.pop(standing)
+
+
+def _tap(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
+    tap: Tap | None = getattr(pipe, TAP, None)
+    if tap is None:
+        return Tap(pipe, layout_of(pipe) if layout is None else layout, verify)
+    if layout is not None and layout != tap.layout:
+        raise ValueError(f"{tap.name} is already guided with another layout; leave that block first")
+    return tap

@@ -1,0 +1,151 @@
+"""The posterior mean that a diffusers scheduler has in mind: m = a sample + k model_output.
+
+    family   sample is               coefficients                       schedulers
+    flow     (1-s) data + s noise    s = sigmas[i]                      FlowMatchEuler, FlowMatchHeun
+    table    alpha data + s noise    alphas_cumprod[t]                  DDIM, DDPM
+    vp       alpha data + s noise    alpha = 1/√(1+sigmas[i]²), or      DPM++, UniPC, DEIS, SA
+                                     1-sigmas[i] with flow sigmas
+    ve       data + s noise          s = sigmas[i]; the network sees    Euler, Euler a, Heun, LMS, KDPM2 a
+                                     sample/√(1+s²)
+
+Never from the timestep: CogView4 steps at t = 667 with sigma = 0.467, and UniPC rounds its timesteps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from ..session import Edge
+
+FAMILIES: dict[str, str] = {
+    "FlowMatchEulerDiscreteScheduler": "flow",
+    "FlowMatchHeunDiscreteScheduler": "flow",
+    "DDIMScheduler": "table",
+    "DDPMScheduler": "table",
+    "DPMSolverMultistepScheduler": "vp",
+    "DPMSolverSinglestepScheduler": "vp",
+    "UniPCMultistepScheduler": "vp",
+    "DEISMultistepScheduler": "vp",
+    "SASolverScheduler": "vp",
+    "EulerDiscreteScheduler": "ve",
+    "EulerAncestralDiscreteScheduler": "ve",
+    "HeunDiscreteScheduler": "ve",
+    "LMSDiscreteScheduler": "ve",
+    "KDPM2AncestralDiscreteScheduler": "ve",
+}
+
+
+class Clock:
+    """Reads a scheduler's place on the path just before it steps; a device is waited for once per run."""
+
+    def __init__(self) -> None:
+        self._source: Tensor | None = None
+        self._values: list[float] = []
+
+    def edge(self, scheduler: Any, timestep: Any) -> Edge:
+        """How the mean follows from the sample and the model output at this evaluation."""
+        family, config = family_of(scheduler), scheduler.config
+        kind = str(config.get("prediction_type", "flow_prediction"))
+        if family == "flow":
+            return self._flow(scheduler, timestep)
+        if family == "table":
+            product = float(scheduler.alphas_cumprod[int(timestep)])
+            return gaussian(kind, math.sqrt(product), math.sqrt(1 - product))
+        s = self._sigmas(scheduler)[index(scheduler, timestep)]
+        if family == "ve":
+            return stretched(kind, s)
+        if config.get("use_flow_sigmas", False):
+            return gaussian(kind, 1 - s, s)
+        alpha = 1 / math.hypot(1, s)
+        return gaussian(kind, alpha, s * alpha)
+
+    def grid(self, scheduler: Any) -> list[float]:
+        """The sigmas of the run, or its timesteps where there are none."""
+        if hasattr(scheduler, "sigmas"):
+            return list(self._sigmas(scheduler))
+        return [float(t) for t in scheduler.timesteps]
+
+    def _flow(self, scheduler: Any, timestep: Any) -> Edge:
+        sigmas, i = self._sigmas(scheduler), index(scheduler, timestep)
+        end = 1.0 if scheduler.config.get("invert_sigmas", False) else 0.0
+        following = None
+        if not hasattr(scheduler, "state_in_first_order"):
+            following = 1 - abs(end - sigmas[i + 1])
+        # Scheduler space is noise - data, so that the mean lies against it; inverted sigmas turn both round.
+        return Edge(a=1.0, k=end - sigmas[i], t=1 - abs(end - sigmas[i]), t_next=following)
+
+    def _sigmas(self, scheduler: Any) -> list[float]:
+        if self._source is not scheduler.sigmas:
+            self._source, self._values = scheduler.sigmas, scheduler.sigmas.tolist()
+        return self._values
+
+
+def family_of(scheduler: Any) -> str:
+    """The family of a scheduler whose mean has been checked against its own; others raise."""
+    for base in type(scheduler).__mro__:
+        if base.__name__ in FAMILIES:
+            return FAMILIES[base.__name__]
+    raise NotImplementedError(
+        f"{type(scheduler).__name__} does not tell its posterior mean in a way checked here; use one of "
+        + ", ".join(name.removesuffix("Scheduler") for name in FAMILIES)
+    )
+
+
+def index(scheduler: Any, timestep: Any) -> int:
+    """The place in `sigmas` of the evaluation that is about to be used, as the scheduler will find it."""
+    for place in (scheduler.step_index, scheduler.begin_index):
+        if place is not None:
+            return int(place)
+    if isinstance(timestep, Tensor):
+        timestep = timestep.to(scheduler.timesteps.device)
+    return int(scheduler.index_for_timestep(timestep))
+
+
+def gaussian(kind: str, alpha: float, sigma: float) -> Edge:
+    """On x = alpha data + sigma noise."""
+    total = alpha + sigma
+    if kind == "epsilon" and alpha > 0:
+        a, k = 1 / alpha, -sigma / alpha
+    elif kind == "v_prediction":
+        a, k = alpha, -sigma
+    elif kind == "sample":
+        a, k = 0.0, 1.0
+    elif kind == "flow_prediction":
+        a, k = 1.0, -sigma
+    else:
+        raise _silent(kind)
+    return Edge(a, k, t=alpha / total, unit=1 / total)
+
+
+def stretched(kind: str, s: float) -> Edge:
+    """On x = data + s noise, where the network is shown x / √(1 + s²)."""
+    root = math.hypot(1, s)
+    if kind == "epsilon":
+        a, k = 1.0, -s
+    elif kind == "v_prediction":
+        a, k = 1 / root**2, -s / root
+    elif kind == "sample":
+        a, k = 0.0, 1.0
+    else:
+        raise _silent(kind)
+    return Edge(a, k, t=1 / (1 + s), unit=1 / (1 + s))
+
+
+def _silent(kind: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"prediction_type {kind!r} states no posterior mean here; use epsilon (not at pure noise), "
+        "v_prediction, sample, or flow_prediction with flow sigmas"
+    )
+
+
+def first_stage(scheduler: Any) -> bool:
+    """Whether this evaluation opens a step, rather than being a later stage of one."""
+    return bool(getattr(scheduler, "state_in_first_order", True))
+
+
+def flow(scheduler: Any) -> bool:
+    """Whether the scheduler walks the linear path."""
+    return family_of(scheduler) == "flow" or bool(scheduler.config.get("use_flow_sigmas", False))

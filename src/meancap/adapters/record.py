@@ -1,0 +1,80 @@
+"""The record of a host's run: the guidance meter, whose run it was, its plot and its file."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..diagnostics import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class RunRecord(Record):
+    """What guidance did in the latest call of a pipeline: per sample and evaluation, and in one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
+
+    def restart(self) -> None:
+        """Forgets the run before; every call of a pipeline is a run of its own."""
+        self._seen.clear()
+        self.about = {}
+
+    def save(self, path: str | Path) -> Path:
+        """Writes rows, summary and `about`, as JSON or as Parquet by the suffix; whole or not at all."""
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        if path.suffix == ".parquet":
+            self._write_parquet(part)
+        elif path.suffix in (".json", ""):
+            text = json.dumps({"summary": self.summary(), "about": self.about, "rows": self.rows()}, indent=1)
+            part.write_text(text, encoding="utf-8")
+        else:
+            raise ValueError(f"a record is saved as .json or .parquet; got {path.name!r}")
+        return part.replace(path)
+
+    def _write_parquet(self, path: Path) -> None:
+        try:
+            arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        except ImportError:
+            raise ImportError("a Parquet file needs `pip install pyarrow`; .json needs nothing") from None
+        about = {"summary": self.summary(), "about": json.dumps(self.about)}
+        table = arrow.Table.from_pylist(self.rows()).replace_schema_metadata(about)
+        parquet.write_table(table, path)
+
+    def plot(self) -> Figure:
+        """Effective scale, cap ratio, gap and cosine against time, a line per sample: a matplotlib figure."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise ImportError('record.plot() needs `pip install "meancap[report]"`') from None
+        s = self.stacked()
+        figure = Figure(figsize=(8.0, 5.0), layout="constrained")
+        panels = (
+            ("scale", "effective scale"),
+            ("ratio", "ratio |m| / |m_c|"),
+            ("gap", "gap |m_c − m_u|"),
+            ("cosine", "cosine of m_c and the gap"),
+        )
+        for axes, (name, label) in zip(figure.subplots(2, 2, sharex=True).flat, panels, strict=True):
+            for j in range(s["t"].shape[1]):
+                axes.plot(s["t"][:, j], s[name][:, j], color=f"C{j % 10}", linewidth=1.2)
+                acted = s["active"][:, j]
+                axes.plot(s["t"][acted, j], s[name][acted, j], "o", color=f"C{j % 10}", markersize=4)
+            if name == "scale":
+                axes.plot(
+                    s["t"].mean(1), s["asked"].mean(1), "--", color="0.6", linewidth=1, label="asked for"
+                )
+                axes.plot([], [], "o", color="0.6", markersize=4, label="capped")
+                axes.legend(frameon=False, fontsize=8)
+            axes.set_ylabel(label)
+            axes.spines[["top", "right"]].set_visible(False)
+        for axes in figure.axes[2:]:
+            axes.set_xlabel("t (noise at 0, data at 1)")
+        figure.suptitle(str(self.about.get("rule", "")) + "\n" + self.summary(), fontsize=9)
+        return figure

@@ -1,0 +1,34 @@
+"""What the host itself says while it is built and called is not what these tests are about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import diffusers
+import pytest
+import torch
+import transformers
+
+HERE = Path(__file__).parent
+UPSTREAM = (
+    "ignore::FutureWarning:diffusers",
+    "ignore::FutureWarning:transformers",
+    "ignore::DeprecationWarning:diffusers",
+    "ignore:In CPU autocast:UserWarning",
+    "ignore:__array:DeprecationWarning",
+    "ignore:Mismatch dtype between input and weight:UserWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            for what in UPSTREAM:
+                item.add_marker(pytest.mark.filterwarnings(what))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet() -> None:
+    diffusers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.set_verbosity_error()
+    torch.set_num_threads(1)

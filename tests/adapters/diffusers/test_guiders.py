@@ -1,0 +1,282 @@
+"""Guiders in modular pipelines, and in classic ones that own one."""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from diffusers.modular_pipelines.modular_pipeline_utils import ComponentSpec
+from tiny_modular import MODULAR, modular, run
+from tiny_pipelines import call, pipeline
+from torch import Tensor
+
+from meancap import CFG, Cap
+from meancap.adapters.diffusers import ChainGuidance, PosteriorMeanCappedGuidance, guided
+
+SD3 = "StableDiffusion3AutoBlocks"
+INF = float("inf")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_bars() -> Any:
+    diffusers.utils.logging.disable_progress_bar()
+    yield
+    diffusers.utils.logging.enable_progress_bar()
+
+
+class Watch:
+    """What the guider was told and what the scheduler received, at each step."""
+
+    def __init__(self, pipe: Any, guider: Any) -> None:
+        self.cond: list[Tensor] = []
+        self.ratios: list[Tensor] = []
+        scheduler, step, forward = pipe.scheduler, type(pipe.scheduler).step, guider.forward
+
+        def seen(
+            this: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
+        ) -> Any:
+            if this.step_index is None:
+                this._init_step_index(timestep)
+            sigma = this.sigmas[this.step_index].double()
+            x, got, c = (v.double().flatten(1) for v in (sample, model_output, self.cond.pop()))
+            self.ratios.append((x - sigma * got).norm(dim=1) / (x - sigma * c).norm(dim=1))
+            return step(this, model_output, timestep, sample, *args, **kwargs)
+
+        def told(pred_cond: Tensor, pred_uncond: Tensor | None = None) -> Any:
+            self.cond.append(pred_cond)
+            return forward(pred_cond, pred_uncond)
+
+        guider.forward = told
+        scheduler.step = types.MethodType(seen, scheduler)
+
+    def largest(self) -> float:
+        return float(torch.stack(self.ratios).max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", MODULAR)
+def test_an_infinite_cap_is_diffusers_own_guidance_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+    pipe = modular(name, dtype)
+    native = run(name, pipe, diffusers.ClassifierFreeGuidance(guidance_scale=7.0))
+    guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF)
+    assert torch.equal(run(name, pipe, guider), native)
+    assert len(guider.record) == 3
+    assert not pipe.transformer._forward_hooks
+
+
+@pytest.mark.parametrize("name", MODULAR)
+def test_the_bound_holds_on_what_the_scheduler_receives(name: str) -> None:
+    pipe = modular(name)
+    guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF)
+    run(name, pipe, guider)
+    gamma = float(guider.record.stacked()["ratio"].max()) ** 0.5
+    assert gamma > 1.0002
+    # Modular Qwen-Image rescales whatever a guider returns; `final` leaves it nothing to rescale.
+    guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=gamma, final=name.startswith("Qwen"))
+    watch = Watch(pipe, guider)
+    run(name, pipe, guider)
+    assert guider.record.stacked()["active"].any()
+    assert watch.largest() <= gamma * (1 + 4 * 2.0**-24)
+
+
+def test_without_final_qwens_rescaling_comes_after_the_cap() -> None:
+    pipe = modular("QwenImageAutoBlocks")
+    guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.001)
+    watch = Watch(pipe, guider)
+    run("QwenImageAutoBlocks", pipe, guider)
+    assert float(guider.record.stacked()["ratio"].max()) <= 1.00101 < watch.largest()
+
+
+def test_a_chain_gives_what_the_classic_pipeline_gives() -> None:
+    """Two passes of B rows here, one of 2B there: equal up to the transformer's own rounding."""
+    pipe, classic = modular(SD3), pipeline("StableDiffusion3Pipeline")
+    guider = ChainGuidance("apg(7)")
+    found = run(SD3, pipe, guider)
+    with guided(classic, "apg(7)") as record:
+        torch.testing.assert_close(found, call("StableDiffusion3Pipeline", classic), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        guider.record.stacked()["scale"], record.stacked()["scale"], rtol=1e-3, atol=1e-3
+    )
+
+
+def test_without_a_negative_prompt_modular_sd3_warns_that_guidance_is_off() -> None:
+    """It then shows the positive prompt to both passes: two passes are paid for, and nothing is guided."""
+    pipe = modular(SD3)
+    nothing = {"negative_prompt_embeds": None, "negative_pooled_prompt_embeds": None}
+    with pytest.warns(UserWarning, match="the same prediction with and without") as caught:
+        run(SD3, pipe, PosteriorMeanCappedGuidance(guidance_scale=7.0), **nothing)
+    assert len(caught) == 1
+
+
+def test_start_and_stop_and_enabled_are_those_of_diffusers() -> None:
+    pipe = modular(SD3)
+    for options in ({"start": 0.4}, {"stop": 0.7}, {"enabled": False}, {"guidance_rescale": 0.7}):
+        native = run(SD3, pipe, diffusers.ClassifierFreeGuidance(guidance_scale=7.0, **options))
+        found = run(SD3, pipe, PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF, **options))
+        assert torch.equal(native, found), options
+
+
+def test_a_fresh_guider_wants_both_prompts() -> None:
+    """Text encoders ask before the first step, when no step is known yet."""
+    assert PosteriorMeanCappedGuidance().num_conditions == 2
+    assert ChainGuidance().num_conditions == 2
+    assert PosteriorMeanCappedGuidance(guidance_scale=1.0).num_conditions == 1
+
+
+def test_a_bound_scheduler_gives_the_exact_sigma_where_timesteps_are_rounded() -> None:
+    pipe = modular("WanBlocks")
+    pipe.update_components(
+        scheduler=diffusers.UniPCMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
+        )
+    )
+    with pytest.warns(UserWarning, match="rounds its timesteps"):
+        run("WanBlocks", pipe, loose := PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF))
+    run("WanBlocks", pipe, exact := PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF).bind(pipe))
+    sigmas = pipe.scheduler.sigmas[:-1].double()
+    torch.testing.assert_close(exact.record.stacked()["t"][:, 0], 1 - sigmas)
+    assert 0 < float((loose.record.stacked()["t"][:, 0] - 1 + sigmas).abs().max()) < 1.1e-3
+
+
+def test_a_bound_flow_euler_agrees_with_the_timestep_to_the_bit() -> None:
+    pipe = modular(SD3)
+    plain = run(SD3, pipe, PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.05))
+    assert torch.equal(run(SD3, pipe, PosteriorMeanCappedGuidance(7.0, 1.05).bind(pipe)), plain)
+
+
+@pytest.mark.parametrize("name", ["HunyuanImagePipeline", "HunyuanVideo15Pipeline"])
+def test_a_classic_pipeline_that_owns_a_guider_takes_ours(name: str) -> None:
+    pipe = pipeline(name)
+    native = call(name, pipe)
+    pipe.guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF)
+    assert torch.equal(call(name, pipe), native)
+    pipe.guider = guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.001)
+    assert not torch.equal(call(name, pipe), native)
+    assert float(guider.record.stacked()["ratio"].max()) <= 1.0010001
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        diffusers.AdaptiveProjectedGuidance(guidance_scale=7.0, adaptive_projected_guidance_momentum=-0.5),
+        diffusers.ClassifierFreeZeroStarGuidance(guidance_scale=7.0, zero_init_steps=1),
+        diffusers.ClassifierFreeGuidance(guidance_scale=7.0, start=0.4),
+    ],
+    ids=lambda guider: type(guider).__name__,
+)
+def test_whatever_guider_a_pipeline_owns_its_result_is_the_nominal_one(theirs: Any) -> None:
+    pipe = pipeline("HunyuanImagePipeline", guider=theirs)
+    native = call("HunyuanImagePipeline", pipe)
+    with guided(pipe, Cap(INF)) as record:
+        assert torch.equal(call("HunyuanImagePipeline", pipe), native)
+    assert len(record) > 0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_state_is_the_first_part_of_what_an_editing_model_is_shown(known: bool) -> None:
+    """FLUX.2 is shown the state and then a reference picture; of a model not listed this is not assumed."""
+    model = pipeline("Flux2KleinPipeline").transformer
+    if not known:
+        model = type("UnknownTransformer", (type(model),), {})(**model.config)
+    shown, text = torch.randn(2, 6, 16), torch.randn(2, 3, 16)
+    ids = {"img_ids": torch.zeros(6, 4), "txt_ids": torch.zeros(3, 4)}
+    guider = ChainGuidance("CFG(7) | Cap(1.01)")
+    guider.set_state(step=0, num_inference_steps=3, timestep=torch.tensor(700.0))
+    said = []
+    for _ in guider.prepare_inputs({"encoder_hidden_states": (text, -text)}):
+        guider.prepare_models(model)
+        text = -text
+        with torch.no_grad():
+            said.append(model(shown, text, torch.tensor([0.7, 0.7]), **ids).sample[:, :4])
+        guider.cleanup_models(model)
+    if not known:
+        with pytest.raises(NotImplementedError, match=r"UnknownTransformer shown \(2, 6, 16\)"):
+            guider.forward(*said)
+        return
+    got = guider.forward(*said).pred
+    mean, base = (shown[:, :4].double() - 0.7 * v.double() for v in (got, said[0]))
+    ratio = mean.flatten(1).norm(dim=1) / base.flatten(1).norm(dim=1)
+    torch.testing.assert_close(ratio, guider.record.stacked()["ratio"][0], rtol=1e-6, atol=0)
+    assert float(ratio.max()) <= 1.01 * (1 + 4 * 2.0**-24)
+
+
+def test_a_distilled_model_with_no_guider_says_that_there_is_nothing_to_guide() -> None:
+    pipe = pipeline("HunyuanImagePipeline", guider=None)
+    with pytest.warns(UserWarning, match="nothing to guide"), guided(pipe, Cap(1.1)):
+        call("HunyuanImagePipeline", pipe)
+
+
+@pytest.mark.parametrize(
+    "guider",
+    [
+        PosteriorMeanCappedGuidance(guidance_scale=6.0, gamma=1.07, form="displacement", start=0.1),
+        PosteriorMeanCappedGuidance(gamma=INF),
+        ChainGuidance("CFG(Linear(2, 7)) | Cap(1.1, smooth=0.2)"),
+    ],
+    ids=lambda guider: str(guider.rule),
+)
+def test_saving_and_loading_gives_the_same_guider(guider: Any, tmp_path: Path) -> None:
+    guider.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "guider_config.json").read_text())["_class_name"] == type(guider).__name__
+    again = type(guider).from_pretrained(tmp_path)
+    first, second = ({k: v for k, v in one.config.items() if k[0] != "_"} for one in (guider, again))
+    assert first == second
+    assert again.rule == guider.rule
+    assert guider.new(stop=0.5).config["stop"] == 0.5
+
+
+def test_a_saved_modular_pipeline_finds_the_guider_again_by_its_path(tmp_path: Path) -> None:
+    PosteriorMeanCappedGuidance(guidance_scale=6.0, gamma=1.07).save_pretrained(tmp_path / "guider")
+    pipe = modular(SD3)
+    spec = ComponentSpec(
+        "guider",
+        PosteriorMeanCappedGuidance,
+        pretrained_model_name_or_path=str(tmp_path / "guider"),
+        default_creation_method="from_pretrained",
+    )
+    pipe.update_components(guider=spec.load())
+    pipe.save_pretrained(str(tmp_path / "pipe"))
+    entry = json.loads((tmp_path / "pipe" / "modular_model_index.json").read_text())["guider"]
+    assert entry[:2] == ["meancap.adapters.diffusers", "PosteriorMeanCappedGuidance"]
+    again = diffusers.ModularPipeline.from_pretrained(str(tmp_path / "pipe"))
+    again.load_components(names=["guider"])
+    assert isinstance(again.guider, PosteriorMeanCappedGuidance) and again.guider.rule == Cap(1.07)
+
+
+def test_pushing_uploads_the_config_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: dict[str, Any] = {}
+
+    def upload(self: Any, working_dir: Any, repo_id: str, **options: Any) -> None:
+        sent[repo_id] = {p.name: p.read_text() for p in Path(working_dir).rglob("*") if p.is_file()}
+
+    guider = PosteriorMeanCappedGuidance(gamma=1.07)
+    monkeypatch.setattr(type(guider), "_upload_folder", upload)
+    monkeypatch.setattr(
+        "diffusers.utils.hub_utils.create_repo", lambda *a, **k: types.SimpleNamespace(repo_id="me/guider")
+    )
+    guider.push_to_hub(
+        "me/guider", subfolder="guider"
+    )  # a card for a whole repository would be looked up online
+    assert set(sent["me/guider"]) == {"guider_config.json"}
+    assert json.loads(sent["me/guider"]["guider_config.json"])["gamma"] == 1.07
+
+
+def test_what_cannot_work_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"only caps.*CFG\(7.5\) \| Cap"):
+        ChainGuidance("Cap(1.1)")
+    with pytest.raises(ValueError, match="'ball' or 'displacement'"):
+        PosteriorMeanCappedGuidance(form="cube")
+    with pytest.raises(ValueError, match="gamma >= 1"):
+        PosteriorMeanCappedGuidance(gamma=0.5)
+    with pytest.raises(NotImplementedError, match="walks no linear path"):
+        PosteriorMeanCappedGuidance().bind(diffusers.DDIMScheduler())
+    guider = ChainGuidance(str(CFG(7.0)))
+    guider.set_state(step=0, num_inference_steps=3, timestep=torch.tensor(0.7))
+    guider.prepare_inputs({"hidden_states": torch.zeros(1, 2)})
+    with pytest.raises(ValueError, match="is not 1000 sigma"):
+        guider.forward(torch.ones(1, 2), torch.zeros(1, 2))

@@ -1,0 +1,286 @@
+"""What a user may do around one pipeline, shown on Stable Diffusion 3."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from spy import Spy
+from tiny_models import CASES
+from tiny_pipelines import call, model, pipeline
+from torch import Tensor
+
+from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, guide, heun, sample
+from meancap.adapters.diffusers import Layout, guide_pipeline, guided, unguide
+from meancap.rules.catalogue import catalogue
+
+SD3 = "StableDiffusion3Pipeline"
+INF = float("inf")
+
+
+@pytest.fixture
+def pipe() -> Any:
+    return pipeline(SD3)
+
+
+def traces(pipe: Any) -> tuple[set[str], set[str], int]:
+    """Everything an adapter could leave behind on a pipeline."""
+    return set(vars(pipe)), set(vars(pipe.scheduler)), len(pipe.transformer._forward_hooks)
+
+
+def test_leaving_the_block_leaves_no_trace(pipe: Any) -> None:
+    call(SD3, pipe)
+    before = traces(pipe)
+    with guided(pipe, Cap(1.05)):
+        call(SD3, pipe)
+        assert traces(pipe) != before
+    assert traces(pipe) == before
+
+
+def test_an_exception_restores_everything_and_the_next_run_starts_afresh(pipe: Any) -> None:
+    native = call(SD3, pipe)
+    before = traces(pipe)
+
+    def stop(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), guided(pipe, Cap(1.05)):
+        call(SD3, pipe, callback_on_step_end=stop)
+    assert traces(pipe) == before
+    with guided(pipe, Cap(INF)) as record:
+        with pytest.raises(KeyboardInterrupt):
+            call(SD3, pipe, callback_on_step_end=stop)
+        assert torch.equal(call(SD3, pipe), native)
+    assert len(record) == 3, "the broken run should not count into the next one"
+
+
+def test_a_chain_replaces_the_pipelines_own_combination(pipe: Any) -> None:
+    native = call(SD3, pipe, guidance_scale=7.0)
+    with guided(pipe, CFG(7.0)) as record:
+        found = call(SD3, pipe, guidance_scale=2.0)
+    torch.testing.assert_close(found, native, rtol=1e-4, atol=1e-4)
+    assert record.summary().startswith("asked for 7.0, got 7.0")
+
+
+def test_a_cap_over_the_pipeline_is_the_chain_of_both(pipe: Any) -> None:
+    with guided(pipe, Cap(1.05)):
+        capped = call(SD3, pipe, guidance_scale=7.0)
+    with guided(pipe, CFG(7.0) | Cap(1.05)):
+        chain = call(SD3, pipe, guidance_scale=3.0)
+    torch.testing.assert_close(capped, chain, rtol=1e-4, atol=1e-4)
+
+
+def test_a_rule_may_be_written_as_text(pipe: Any) -> None:
+    with guided(pipe, apg(7.0)) as record:
+        found = call(SD3, pipe)
+    with guided(pipe, "apg(7)") as other:
+        assert torch.equal(call(SD3, pipe), found)
+    assert record.about == other.about
+
+
+@pytest.mark.parametrize("entry", [e for e in catalogue() if e.kind == "rule"], ids=lambda e: e.name)
+def test_every_rule_gives_in_the_pipeline_what_the_core_gives(pipe: Any, entry: Any) -> None:
+    """Written out with the core alone: m = x - sigma v, guided, and back."""
+    rule = entry.rule()
+    spy = Spy(SD3, pipe)
+    with guided(pipe, rule):
+        call(SD3, pipe)
+    state, sigmas = rule.init(), [float(s) for s in pipe.scheduler.sigmas]
+    for i, seen in enumerate(spy.steps):
+        x, sigma = seen["x"].double(), sigmas[i]
+        c, u = (seen["parts"][k].double() for k in "cu")
+        p = Prediction.from_mean(x, 1 - sigma, x - sigma * c, x - sigma * u).until(1 - sigmas[i + 1])
+        m, state = guide(rule, p, state)
+        torch.testing.assert_close(seen["received"].double(), (x - m) / sigma, rtol=1e-3, atol=1e-3)
+
+
+ENDING = [
+    Cap(1.03),
+    CFG(7.0) | Cap(1.03),
+    apg(7.0) | Cap(1.03),
+    CFG(9.0) | Rescale(0.5) | Cap(1.03, smooth=0.3),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rule", ENDING, ids=str)
+def test_a_chain_that_ends_in_a_cap_keeps_its_bound_at_the_scheduler(rule: Rule, dtype: torch.dtype) -> None:
+    pipe = pipeline(SD3, dtype)
+    spy = Spy(SD3, pipe)
+    with guided(pipe, rule) as record:
+        call(SD3, pipe)
+    assert record.stacked()["active"].any()
+    allowed = 4 * 2.0**-24 if dtype == torch.float32 else 2e-3
+    assert float(spy.ratios().max()) <= 1.03 * (1 + allowed)
+
+
+def test_nested_blocks_chain_from_the_outside_in(pipe: Any) -> None:
+    with guided(pipe, CFG(5.0)) as outer, guided(pipe, Cap(1.05)) as inner:
+        nested = call(SD3, pipe)
+    with guided(pipe, CFG(5.0) | Cap(1.05)):
+        chain = call(SD3, pipe)
+    torch.testing.assert_close(nested, chain, rtol=1e-5, atol=1e-5)
+    assert not outer.stacked()["active"].any() and inner.stacked()["active"].any()
+
+
+def test_leaving_an_inner_block_leaves_the_outer_rule_at_work(pipe: Any) -> None:
+    native = call(SD3, pipe)
+    with guided(pipe, Cap(1.05)):
+        outer = call(SD3, pipe)
+        with guided(pipe, Cap(1.01)):
+            assert not torch.equal(call(SD3, pipe), outer)
+        assert torch.equal(call(SD3, pipe), outer)
+    assert torch.equal(call(SD3, pipe), native)
+
+
+def test_notebooks_guide_until_told_otherwise_and_the_last_rule_counts(pipe: Any) -> None:
+    native, before = call(SD3, pipe), traces(pipe)
+    guide_pipeline(pipe, Cap(1.01))
+    tight = call(SD3, pipe)
+    record = guide_pipeline(pipe, Cap(1.2))
+    loose = call(SD3, pipe)
+    with guided(pipe, Cap(1.2)):
+        assert torch.equal(call(SD3, pipe), loose)
+    assert not torch.equal(tight, loose) and float(record.stacked()["ratio"].max()) <= 1.2001
+    unguide(pipe)
+    unguide(pipe)
+    assert traces(pipe) == before and torch.equal(call(SD3, pipe), native)
+
+
+def test_a_deep_copy_of_the_scheduler_made_inside_works_and_is_harmless_afterwards(pipe: Any) -> None:
+    native = call(SD3, pipe)
+    with guided(pipe, Cap(1.05)):
+        capped = call(SD3, pipe)
+        twin = copy.deepcopy(pipe.scheduler)
+        assert twin.step.__self__ is twin
+        pipe.scheduler = twin
+        assert torch.equal(call(SD3, pipe), capped)
+    assert torch.equal(call(SD3, pipe), native)
+
+
+def test_a_scheduler_exchanged_inside_the_block_is_guided_too(pipe: Any) -> None:
+    with guided(pipe, Cap(1.05)) as record:
+        pipe.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0)
+        call(SD3, pipe)
+        assert float(record.stacked()["ratio"].max()) <= 1.05001 and record.stacked()["active"].any()
+        assert len(record) == 3
+
+
+def test_heun_is_capped_at_both_stages_and_state_advances_once_per_step() -> None:
+    pipe = pipeline(SD3, scheduler=diffusers.FlowMatchHeunDiscreteScheduler(shift=3.0))
+    native = call(SD3, pipe, num_inference_steps=4)
+    with guided(pipe, Cap(INF)) as record:
+        assert torch.equal(call(SD3, pipe, num_inference_steps=4), native)
+    assert len(record) == 7
+    spy = Spy(SD3, pipe)
+    with guided(pipe, Cap(1.05)) as record:
+        call(SD3, pipe, num_inference_steps=4)
+    assert len(spy.steps) == 7 and record.stacked()["active"][1:3].any(1).all()
+    assert float(spy.ratios().max()) <= 1.05 * (1 + 4 * 2.0**-24)
+
+
+def test_momentum_under_heun_is_the_cores_own_heun() -> None:
+    """The core's solver and the pipeline's scheduler agree on when the state advances."""
+    rule = apg(4.0, radius=None)
+    pipe = pipeline(SD3, scheduler=diffusers.FlowMatchHeunDiscreteScheduler(shift=3.0)).to(torch.float64)
+    spy = Spy(SD3, pipe)
+    with guided(pipe, rule):
+        found = call(SD3, pipe, num_inference_steps=3)
+    said = iter(spy.steps)
+
+    def predict(x: Tensor, t: float) -> Prediction:
+        seen = next(said)
+        torch.testing.assert_close(x, seen["x"], rtol=1e-4, atol=1e-4)
+        return Prediction.from_velocity(x, t, -seen["parts"]["c"], -seen["parts"]["u"])
+
+    sigmas = [float(s) for s in pipe.scheduler.sigmas]
+    times = [1 - s for s in (sigmas[0], *sigmas[1:-1:2], 0.0)]
+    ours = sample(predict, rule, spy.steps[0]["x"], times, heun)
+    torch.testing.assert_close(found, ours, rtol=1e-3, atol=1e-3)
+
+
+def test_callbacks_see_and_may_change_the_latents(pipe: Any) -> None:
+    seen: list[Tensor] = []
+
+    def halve(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen.append(values["latents"])
+        return {"latents": values["latents"] / 2}
+
+    native = call(SD3, pipe, callback_on_step_end=halve)
+    with guided(pipe, Cap(INF)):
+        assert torch.equal(call(SD3, pipe, callback_on_step_end=halve), native)
+    assert len(seen) == 6
+    with guided(pipe, Cap(1.05)) as record:
+        assert not torch.equal(call(SD3, pipe, callback_on_step_end=halve), native)
+    assert float(record.stacked()["ratio"].max()) <= 1.05001
+
+
+def test_layer_skipping_terms_are_capped_with_the_rest() -> None:
+    wider = CASES[SD3].config | {"num_layers": 2}
+    pipe = pipeline(SD3, transformer=model("SD3Transformer2DModel", wider))
+    skip = {"skip_guidance_layers": [0], "skip_layer_guidance_stop": 1.0}
+    native = call(SD3, pipe, **skip)
+    assert not torch.equal(native, call(SD3, pipe))
+    with guided(pipe, Cap(INF)):
+        assert torch.equal(call(SD3, pipe, **skip), native)
+    spy = Spy(SD3, pipe)
+    with guided(pipe, Cap(1.05)) as record:
+        call(SD3, pipe, **skip)
+    assert record.stacked()["active"].any()
+    assert float(spy.ratios().max()) <= 1.05 * (1 + 4 * 2.0**-24)
+
+
+def test_every_sample_of_a_batch_gets_its_own_scale(pipe: Any) -> None:
+    drawn = torch.Generator().manual_seed(3)
+    sizes = {"": (5, 5, 16), "pooled_": (5, 16)}
+    embeds = {
+        f"{sign}{kind}prompt_embeds": torch.randn(size, generator=drawn)
+        for kind, size in sizes.items()
+        for sign in ("", "negative_")
+    }
+    with guided(pipe, CapDisplacement(1.05)) as record:
+        call(SD3, pipe, **embeds)
+    scale = record.stacked()["scale"]
+    assert scale.shape == (3, 5) and len(set(scale[0].tolist())) == 5
+
+
+def test_rows_that_are_not_capped_keep_the_pipelines_own_bits(pipe: Any) -> None:
+    """One sample of two is capped; the other arrives at the scheduler as the pipeline made it."""
+    spy = Spy(SD3, pipe)
+    call(SD3, pipe)
+    first = spy.steps[0]["received"]
+    ratios = spy.ratios()[0]
+    gamma = float(ratios.sqrt().prod())
+    assert float(ratios.min()) < gamma < float(ratios.max())
+    spy.steps = []
+    with guided(pipe, Cap(gamma)):
+        call(SD3, pipe)
+    kept = [torch.equal(a, b) for a, b in zip(spy.steps[0]["received"], first, strict=True)]
+    assert kept == (ratios <= gamma).tolist()
+
+
+def test_equal_prompts_say_that_there_is_nothing_to_guide(pipe: Any) -> None:
+    same = torch.ones(2, 5, 16)
+    pooled = torch.ones(2, 16)
+    with pytest.warns(UserWarning, match="the same prediction with and without"), guided(pipe, Cap(1.1)):
+        call(
+            SD3,
+            pipe,
+            prompt_embeds=same,
+            negative_prompt_embeds=same,
+            pooled_prompt_embeds=pooled,
+            negative_pooled_prompt_embeds=pooled,
+        )
+
+
+def test_what_is_no_rule_and_what_is_no_pipeline_are_refused(pipe: Any) -> None:
+    with pytest.raises(TypeError, match="a rule is needed"), guided(pipe, 7.0):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(TypeError, match="a diffusers pipeline is needed"), guided(object(), Cap(1.1)):
+        pass
+    with pytest.raises(ValueError, match="leave that block first"), guided(pipe, Cap(1.1)):  # noqa: SIM117
+        with guided(pipe, Cap(1.1), layout=Layout("apart", "cu")):
+            pass

@@ -1,0 +1,62 @@
+"""Building and calling the tiny pipelines."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import diffusers
+import torch
+from tiny_models import STEPS
+from tiny_variants import ALL as CASES
+
+
+def model(name: str, config: dict[str, Any], std: float = 0.2, seed: int = 0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    made = getattr(diffusers, name)(**config).eval().requires_grad_(False)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.normal_(0, std)
+    return made
+
+
+def pipeline(name: str, dtype: torch.dtype = torch.float32, **components: Any) -> Any:
+    """The pipeline of one case; whatever is not given and not in the case is None."""
+    case, cls = CASES[name], getattr(diffusers, name)
+    needed = inspect.signature(cls.__init__).parameters
+    given: dict[str, Any] = {k: None for k, v in needed.items() if k != "self" and v.default is v.empty}
+    denoiser = "unet" if "unet" in needed else "transformer"
+    given |= {denoiser: model(case.model, case.config, case.std), "scheduler": case.scheduler()}
+    pipe = cls(**(given | case.parts() | components))
+    pipe.set_progress_bar_config(disable=True)
+    for key, value in case.settings.items():
+        setattr(pipe, key, value)
+    pipe.to(dtype)
+    # What from_pretrained keeps in float32 stays so.
+    for key, module in (pipe.unet if denoiser == "unet" else pipe.transformer).named_modules():
+        if set(key.split(".")) & set(given[denoiser]._keep_in_fp32_modules or ()):
+            module.float()
+    return pipe
+
+
+def call(name: str, pipe: Any, seed: int = 0, **changes: Any) -> torch.Tensor:
+    """One call with random embeddings; the latents that come out."""
+    case = CASES[name]
+    dtype = getattr(pipe, "unet", None) or pipe.transformer
+    drawn = torch.Generator().manual_seed(1000 + seed)
+    arguments: dict[str, Any] = {k: draw(v, drawn, dtype.dtype) for k, v in case.inputs.items()}
+    arguments |= {"num_inference_steps": STEPS, "output_type": "latent", "return_dict": False}
+    arguments |= {"generator": torch.Generator().manual_seed(seed)} | case.call
+    if case.scale:
+        arguments |= {case.scale: 7.0}
+    torch.manual_seed(seed)  # some pipelines encode their images without the generator
+    with torch.no_grad():
+        return pipe(**(arguments | changes))[0]
+
+
+def draw(what: Any, generator: torch.Generator, dtype: torch.dtype) -> Any:
+    if isinstance(what, list):
+        return [draw(one, generator, dtype) for one in what]
+    if isinstance(what, tuple):
+        return torch.randn(what, generator=generator).to(dtype)
+    return what() if callable(what) else what

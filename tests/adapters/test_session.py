@@ -1,0 +1,181 @@
+"""A rule at work in a host: laws of the one function that every adapter goes through."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from meancap import CFG, Cap, CapDisplacement, Rescale, Rule, apg, guided_velocity
+from meancap.adapters.record import RunRecord
+from meancap.adapters.session import Edge, Session, respond
+
+INF = float("inf")
+RULES: list[Rule] = [
+    Cap(1.05),
+    CapDisplacement(1.05),
+    CFG(6.0),
+    CFG(6.0) | Cap(1.05),
+    CFG(6.0) | Rescale(0.7),
+    apg(6.0),
+]
+
+
+def drawn(
+    seed: int, batch: int = 3, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A state, two outputs and a host's own combination of them."""
+    x, c, d = torch.randn(3, batch, 4, 6, 6, generator=torch.Generator().manual_seed(seed))
+    c, u = c.to(dtype), (c - 0.3 * d).to(dtype)
+    return x.to(dtype), c, u, u + 7.0 * (c - u)
+
+
+def flow_edge(sigma: float) -> Edge:
+    return Edge(a=1.0, k=-sigma, t=1 - sigma)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_a_batch_is_its_samples_one_by_one(rule: Rule) -> None:
+    x, c, u, nominal = drawn(0, batch=5)
+    whole, _ = respond(rule, flow_edge(0.6), x, c, u, nominal, rule.init())
+    for i in range(5):
+        one = [v[i : i + 1] for v in (x, c, u, nominal)]
+        alone, _ = respond(rule, flow_edge(0.6), *one, rule.init())
+        assert torch.equal(alone[0], whole[i])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_neighbours_may_be_anything(rule: Rule) -> None:
+    """Even a neighbour that is infinite, or not a number."""
+    x, c, u, nominal = drawn(0)
+    before, _ = respond(rule, flow_edge(0.6), x, c, u, nominal, rule.init())
+    for bad in (INF, math.nan, 1e30):
+        for v in (x, c, u, nominal):
+            v[1] = bad
+        after, _ = respond(rule, flow_edge(0.6), x, c, u, nominal, rule.init())
+        assert torch.equal(before[0], after[0]) and torch.equal(before[2], after[2])
+
+
+def test_an_infinite_cap_hands_the_hosts_own_tensor_back() -> None:
+    x, c, u, nominal = drawn(0)
+    out, _ = respond(Cap(INF), flow_edge(0.6), x, c, u, nominal, None)
+    assert torch.equal(out, nominal)
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if not r.caps], ids=str)
+def test_on_a_flow_it_is_the_cores_guided_velocity(rule: Rule) -> None:
+    x, c, u, nominal = (v.double() for v in drawn(1))
+    out, _ = respond(rule, flow_edge(0.4), x, c, u, nominal, rule.init())
+    velocity, _ = guided_velocity(rule, x, 0.6, -c, -u)
+    torch.testing.assert_close(out, -velocity, rtol=1e-9, atol=1e-9)
+
+
+def test_where_the_mean_does_not_depend_on_the_output_nothing_is_made_of_nothing() -> None:
+    x, c, u, nominal = drawn(2)
+    for rule in RULES:
+        out, _ = respond(rule, Edge(a=1.0, k=0.0, t=1.0), x, c, u, nominal, rule.init())
+        assert out.isfinite().all()
+        if rule.caps:
+            assert torch.equal(out, nominal)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    sigma=st.floats(1e-3, 1.0),
+    gamma=st.floats(1.0, 1.5),
+    size=st.floats(1e-3, 1e3),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_the_bound_holds_after_rounding_to_the_hosts_dtype(
+    seed: int, sigma: float, gamma: float, size: float, dtype: torch.dtype
+) -> None:
+    if dtype == torch.float16:
+        size = min(size, 100.0)  # float16 ends at 65504
+    x, c, u, nominal = (v.mul(size).to(dtype) for v in drawn(seed))
+    out, _ = respond(Cap(gamma), flow_edge(sigma), x, c, u, nominal, None)
+    assert out.dtype == dtype
+    m, m_c = (x.double() - sigma * v.double() for v in (out, c))
+    ratio = m.flatten(1).norm(dim=1) / m_c.flatten(1).norm(dim=1)
+    allowed = 4 * 2.0**-24 if dtype == torch.float32 else 2e-3
+    assert float(ratio.max()) <= gamma * (1 + allowed)
+
+
+def test_state_advances_with_the_first_stage_only() -> None:
+    session = Session(apg(4.0, radius=None))
+    one, two = drawn(0), drawn(1)
+    session.guide(flow_edge(0.9), *one, first=True)
+    after = session.state
+    session.guide(flow_edge(0.5), *two, first=False)
+    assert session.state is after
+    session.begin()
+    assert len(session.record) == 0 and session.state[0] is None
+
+
+def test_the_record_measures_a_small_displacement_by_itself() -> None:
+    """Late in a run the gap is a millionth of the mean; the scale asked for is known all the same."""
+    x, c, u, nominal = drawn(0)
+    record = RunRecord()
+    respond(Cap(INF), flow_edge(1e-6), x, c, u, nominal, None, record)
+    torch.testing.assert_close(
+        record.stacked()["asked"], torch.full((1, 3), 7.0, dtype=torch.float64), rtol=1e-4, atol=0
+    )
+
+
+def test_the_record_agrees_with_the_definitions() -> None:
+    x, c, u, nominal = (v.double() for v in drawn(3))
+    record, sigma = RunRecord(), 0.7
+    out, _ = respond(Cap(1.02), flow_edge(sigma), x, c, u, nominal, None, record)
+    m_c, m_u, m = ((x - sigma * v).flatten(1) for v in (c, u, out))
+    s = {k: v[0] for k, v in record.stacked().items()}
+    gap = m_c - m_u
+    torch.testing.assert_close(s["gap"], gap.norm(dim=1))
+    torch.testing.assert_close(s["ratio"], m.norm(dim=1) / m_c.norm(dim=1))
+    torch.testing.assert_close(s["cosine"], torch.cosine_similarity(m_c, gap, dim=1))
+    torch.testing.assert_close(s["scale"], 1 + ((m - m_c) * gap).sum(1) / gap.square().sum(1))
+    torch.testing.assert_close(s["asked"], torch.full_like(s["asked"], 7.0))
+    assert s["active"].tolist() == (s["scale"] < 6.999).tolist()
+
+
+@pytest.fixture
+def record() -> RunRecord:
+    session = Session(Cap(1.02))
+    for seed, sigma in enumerate((1.0, 0.7, 0.2)):
+        session.guide(flow_edge(sigma), *drawn(seed))
+    session.record.about = {"pipeline": "Some", "rule": "Cap(1.02)"}
+    return session.record
+
+
+def test_a_record_is_saved_as_json_and_as_parquet_with_the_same_rows(
+    record: RunRecord, tmp_path: Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    stored = json.loads(record.save(tmp_path / "run.json").read_text())
+    table = parquet.read_table(record.save(str(tmp_path / "run.parquet")))
+    assert stored["rows"] == table.to_pylist() == record.rows()
+    assert stored["summary"] == record.summary() == table.schema.metadata[b"summary"].decode()
+    assert stored["about"] == json.loads(table.schema.metadata[b"about"]) == record.about
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "run.parquet"]
+
+
+def test_an_unknown_suffix_is_refused_and_nothing_is_written(record: RunRecord, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.json or \.parquet"):
+        record.save(tmp_path / "run.csv")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_plot_shows_every_sample_and_the_cap(record: RunRecord, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = record.plot()
+    assert [axes.get_ylabel().split()[0] for axes in figure.axes] == ["effective", "ratio", "gap", "cosine"]
+    solid = [line for line in figure.axes[1].lines if line.get_linestyle() == "-"]
+    assert len(solid) == 3
+    torch.testing.assert_close(torch.tensor(solid[0].get_ydata()), record.stacked()["ratio"][:, 0])
+    figure.savefig(tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5000
