@@ -21,6 +21,8 @@ $(READY): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (a few minutes the first time) ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $$(grep '^torch==' constraints.txt)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# A peer of the tests whose metadata ask for torchvision, which has no CPU build to match torch's.
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $$(grep -i '^torch[-_]fidelity==' constraints.txt)
 	@touch $@
 
 demo: $(READY)
