@@ -1,0 +1,76 @@
+"""Features to numbers, each with its protocol.
+
+    frechet_distance(a, b)                features or Gaussians
+    precision_recall(real, generated)     k = 3, closed balls
+    Score(name, value, interval, n, protocol)
+
+Every rung can be called by itself: an extractor gives features, `gaussian` gives statistics, a function
+gives the number, and the same function ending in `_estimate` gives it with what each image contributed.
+"""
+
+from .alignment import class_hits, class_probability, cosine
+from .colour import brightness, clipped, saturation
+from .diversity import diversity, diversity_estimate, diversity_kept
+from .extractors import Extractor, extract
+from .frechet import frechet_distance, frechet_estimate, trace_of_root
+from .gaussian import Gaussian, Moments, gaussian, joined, moments
+from .inception_score import inception_score, inception_score_estimate
+from .kernel import kernel_distance, kernel_estimate
+from .locate import MissingWeights
+from .manifold import (
+    DensityCoverage,
+    PrecisionRecall,
+    density_coverage,
+    insiders,
+    manifold_estimates,
+    precision_recall,
+    recall_at,
+)
+from .protocols import PROTOCOLS, Generated, Protocol, Reference, direction, protocol
+from .score import Estimate, Score, bootstrap, difference, mean_estimate, ratio
+
+__all__ = [
+    "PROTOCOLS",
+    "DensityCoverage",
+    "Estimate",
+    "Extractor",
+    "Gaussian",
+    "Generated",
+    "MissingWeights",
+    "Moments",
+    "PrecisionRecall",
+    "Protocol",
+    "Reference",
+    "Score",
+    "bootstrap",
+    "brightness",
+    "class_hits",
+    "class_probability",
+    "clipped",
+    "cosine",
+    "density_coverage",
+    "difference",
+    "direction",
+    "diversity",
+    "diversity_estimate",
+    "diversity_kept",
+    "extract",
+    "frechet_distance",
+    "frechet_estimate",
+    "gaussian",
+    "inception_score",
+    "inception_score_estimate",
+    "insiders",
+    "joined",
+    "kernel_distance",
+    "kernel_estimate",
+    "manifold_estimates",
+    "mean_estimate",
+    "moments",
+    "precision_recall",
+    "protocol",
+    "ratio",
+    "recall_at",
+    "saturation",
+    "trace_of_root",
+]

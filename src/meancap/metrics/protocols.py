@@ -1,0 +1,252 @@
+"""Named protocols: which network, which resize, which reference, which numbers.
+
+A Frechet distance is not a number without these four, so every score carries them. The paper's two image
+tables use five of them; `efficientnet-lite0` and `fashion` run anywhere and have names of their own for
+their distances (FD, KD), because they compare with nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .alignment import class_hits, class_probability, cosine
+from .colour import brightness, clipped, saturation
+from .diversity import diversity_estimate
+from .extractors import (
+    Extractor,
+    Features,
+    clip_b32,
+    efficientnet_lite0,
+    fashion_classifier,
+    image_reward,
+    inception,
+)
+from .frechet import frechet_estimate
+from .gaussian import Gaussian, gaussian
+from .inception_score import inception_score_estimate
+from .kernel import kernel_estimate
+from .manifold import ball_radii, insiders, manifold_estimates, recall_estimate
+from .neighbours import points
+from .score import Estimate, mean_estimate
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The real images of a protocol: their features, or statistics taken by someone else, or both."""
+
+    name: str
+    features: Features = field(default_factory=dict)
+    gaussians: dict[str, Gaussian] = field(default_factory=dict)
+    radii: dict[int, Tensor] = field(default_factory=dict)
+
+    def gaussian(self, name: str) -> Gaussian:
+        if name not in self.gaussians:
+            self.gaussians[name] = gaussian(self.features[name])
+        return self.gaussians[name]
+
+    def balls(self) -> dict[int, Tensor]:
+        """The radii of the real images' balls; taken once, however many runs are scored."""
+        if not self.radii:
+            self.radii.update(ball_radii(self.features["pool"]))
+        return self.radii
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """The images to score: features by name, and the class each was asked for (None for prompts)."""
+
+    features: Features
+    labels: Tensor | None = None
+
+
+Measure = Callable[[Generated, Reference | None], list[Estimate]]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A way to get from images to numbers. `reference` says which real images it wants, "" if none."""
+
+    name: str
+    about: str
+    numbers: tuple[str, ...]
+    reference: str
+    load: Callable[[str | Path | None], Extractor]
+    measure: Measure
+
+
+LOWER = ("FID", "sFID", "FD-fashion", "sFD-fashion", "FD-EffLite0", "KD-EffLite0")
+NEITHER = ("saturation", "brightness", "clipped")
+
+
+def direction(number: str) -> int:
+    """-1 where less is better, +1 where more is, 0 for diagnostics."""
+    return -1 if number in LOWER else 0 if number in NEITHER else 1
+
+
+def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
+    assert r is not None
+    pool = g.features["pool"]
+    found = [
+        frechet_estimate("FID", pool, r.gaussian("pool")),
+        frechet_estimate("sFID", g.features["spatial"], r.gaussian("spatial")),
+        inception_score_estimate("IS", g.features["logits"]),
+    ]
+    if "pool" not in r.features:  # statistics alone have no images to measure coverage of
+        return found
+    real, fake = points(r.features["pool"], pool)
+    precision = mean_estimate("precision", insiders(pool, r.features["pool"]))
+    return [*found, precision, recall_estimate(real, fake)]
+
+
+def _coco_fid(g: Generated, r: Reference | None) -> list[Estimate]:
+    assert r is not None
+    return [frechet_estimate("FID", g.features["pool"], r.gaussian("pool"))]
+
+
+def _coco_recall(g: Generated, r: Reference | None) -> list[Estimate]:
+    assert r is not None
+    real, fake = points(r.features["pool"], g.features["pool"])
+    return [recall_estimate(real, fake, name="Recall@3")]
+
+
+def _clip(g: Generated, r: Reference | None) -> list[Estimate]:
+    return [mean_estimate("CLIP", cosine(g.features["image"], g.features["text"]))]
+
+
+def _reward(g: Generated, r: Reference | None) -> list[Estimate]:
+    return [mean_estimate("ImageReward", g.features["reward"])]
+
+
+def _hsv(g: Generated, r: Reference | None) -> list[Estimate]:
+    return [mean_estimate(name, g.features[name]) for name in NEITHER]
+
+
+def _efficientnet(g: Generated, r: Reference | None) -> list[Estimate]:
+    assert r is not None
+    pool, real = g.features["pool"], r.features["pool"]
+    found = [
+        frechet_estimate("FD-EffLite0", pool, r.gaussian("pool")),
+        kernel_estimate("KD-EffLite0", real, pool),
+        *manifold_estimates(real, pool, r.balls()),
+    ]
+    return [*found, *_diversity(g)]
+
+
+def _fashion(g: Generated, r: Reference | None) -> list[Estimate]:
+    assert r is not None
+    pool, logits = g.features["pool"], g.features["logits"]
+    found = [
+        frechet_estimate("FD-fashion", pool, r.gaussian("pool")),
+        frechet_estimate("sFD-fashion", g.features["spatial"], r.gaussian("spatial")),
+        inception_score_estimate("IS", logits),
+        *manifold_estimates(r.features["pool"], pool, r.balls()),
+    ]
+    if g.labels is not None:
+        found.append(mean_estimate("alignment", class_probability(logits, g.labels)))
+        found.append(mean_estimate("accuracy", class_hits(logits, g.labels)))
+    return [*found, *_diversity(g), *(mean_estimate(n, g.features[n]) for n in ("brightness", "clipped"))]
+
+
+def _diversity(g: Generated) -> list[Estimate]:
+    if g.labels is None or int(g.labels.bincount()[g.labels].min()) < 2:
+        return []
+    return [diversity_estimate("diversity", g.features["pool"], g.labels)]
+
+
+def _colours(weights: str | Path | None) -> Extractor:
+    def run(images: Tensor, prompts: object) -> Features:
+        measured = {
+            "saturation": saturation(images),
+            "brightness": brightness(images),
+            "clipped": clipped(images),
+        }
+        return {name: value[:, None] for name, value in measured.items()}
+
+    return Extractor("HSV of the 8-bit image as Pillow has it", run)
+
+
+_COVER = ("precision", "recall", "density", "coverage")
+PROTOCOLS: dict[str, Protocol] = {
+    p.name: p
+    for p in (
+        Protocol(
+            "adm-imagenet256",
+            "the paper's ImageNet table: ADM's evaluator, 50,000 samples",
+            ("FID", "sFID", "IS", "precision", "recall"),
+            "VIRTUAL_imagenet256_labeled.npz",
+            lambda weights: inception("adm", weights),
+            _adm,
+        ),
+        Protocol(
+            "coco-torchmetrics",
+            "the paper's SD3.5 FID: 8-bit images straight to 299 x 299, TorchMetrics' formula",
+            ("FID",),
+            "a folder with the 5,000 images of COCO 2017 val",
+            lambda weights: inception("direct", weights),
+            _coco_fid,
+        ),
+        Protocol(
+            "coco-cleanfid-recall",
+            "the paper's SD3.5 Recall@3: Clean-FID features, 5,000 real and 5,000 generated images",
+            ("Recall@3",),
+            "a folder with the 5,000 images of COCO 2017 val",
+            lambda weights: inception("clean", weights),
+            _coco_recall,
+        ),
+        Protocol(
+            "clip-b32", "raw cosine of CLIP ViT-B/32 between image and prompt", ("CLIP",), "", clip_b32, _clip
+        ),
+        Protocol("imagereward-1.0", "ImageReward-v1.0", ("ImageReward",), "", image_reward, _reward),
+        Protocol("hsv", "saturation, brightness and clipping of the pixels", NEITHER, "", _colours, _hsv),
+        Protocol(
+            "efficientnet-lite0",
+            "ImageNet features of EfficientNet-Lite0; runs anywhere",
+            ("FD-EffLite0", "KD-EffLite0", *_COVER, "diversity"),
+            "real images of the same kind: a folder, an .npz, or fashion-mnist",
+            efficientnet_lite0,
+            _efficientnet,
+        ),
+        Protocol(
+            "fashion",
+            "the shipped Fashion-MNIST classifier; for the model in the box",
+            (
+                "FD-fashion",
+                "sFD-fashion",
+                "IS",
+                *_COVER,
+                "alignment",
+                "accuracy",
+                "diversity",
+                "brightness",
+                "clipped",
+            ),
+            "shipped: features of the 10,000 Fashion-MNIST test images",
+            fashion_classifier,
+            _fashion,
+        ),
+    )
+}
+
+
+def protocol(name: str) -> Protocol:
+    if name not in PROTOCOLS:
+        raise ValueError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def adm_reference(path: Path, features: Features | None = None) -> Reference:
+    """mu, sigma, mu_s and sigma_s of an ADM reference file; features of its arr_0 are taken elsewhere."""
+    from .images import npz_array
+
+    found = {key: npz_array(path, key) for key in ("mu", "sigma", "mu_s", "sigma_s")}
+    if any(value is None for value in found.values()):
+        missing = ", ".join(key for key, value in found.items() if value is None)
+        raise ValueError(f"{path} is not an ADM reference file: it has no {missing}")
+    pool = Gaussian(torch.as_tensor(found["mu"]), torch.as_tensor(found["sigma"]))
+    spatial = Gaussian(torch.as_tensor(found["mu_s"]), torch.as_tensor(found["sigma_s"]))
+    return Reference(path.name, dict(features or {}), {"pool": pool, "spatial": spatial})

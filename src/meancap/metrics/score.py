@@ -1,0 +1,151 @@
+"""Numbers with their uncertainty and their protocol.
+
+    parts   pseudo-values: what each image (or each group of images) says the metric is; their mean is the
+            value to first order, and their spread is its error
+
+Every metric here is a smooth function of the sample, so it has such parts: for a mean they are the values
+themselves, for a Frechet distance they come from its derivative, for recall from leaving groups of images
+out. Two runs that share seeds differ part by part, which is what makes their comparison sharp. The
+reference images are taken as given: an interval tells how the number would move with other seeds, not with
+other references.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Interval = tuple[float, float]
+REPLICATES, LEVEL = 2000, 0.95
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number of a report. `protocol` says how it was made: extractor, resize, reference, count."""
+
+    name: str
+    value: float
+    interval: Interval | None
+    n: int
+    protocol: str
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.name} {self.value:.4g} (n = {self.n:,}; {self.protocol})"
+        low, high = self.interval
+        return f"{self.name} {self.value:.4g} [{low:.4g}, {high:.4g}] (n = {self.n:,}; {self.protocol})"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A number with the parts that it is the mean of, to first order; no parts where no error is known."""
+
+    name: str
+    value: float
+    n: int
+    parts: Tensor | None = None
+
+    @property
+    def error(self) -> float:
+        """Standard error; nan where it is not known."""
+        if self.parts is None or len(self.parts) < 2:
+            return math.nan
+        return float(self.parts.double().std()) / math.sqrt(len(self.parts))
+
+    def interval(self, level: float = LEVEL) -> Interval | None:
+        """Bootstrap interval of the parts, set round the value."""
+        return self._usual_interval if level == LEVEL else self._interval(level)
+
+    @cached_property
+    def _usual_interval(self) -> Interval | None:
+        return self._interval(LEVEL)
+
+    def _interval(self, level: float) -> Interval | None:
+        if self.parts is None or len(self.parts) < 2:
+            return None
+        parts = self.parts.double()
+        low, high = bootstrap(parts - parts.mean(), level=level)
+        return self.value + low, self.value + high
+
+    def score(self, protocol: str, level: float = LEVEL) -> Score:
+        return Score(self.name, self.value, self.interval(level), self.n, protocol)
+
+
+def bootstrap(
+    values: Tensor, *, level: float = LEVEL, replicates: int = REPLICATES, seed: int = 0
+) -> Interval:
+    """Percentile interval of the mean of `values`, one entry or row per sample, under resampling with
+    replacement.
+
+    With m values the bootstrap spread is short by sqrt((m - 1) / m); that is put back, which matters for
+    few groups.
+    """
+    if values.dim() != 1 or len(values) < 2:
+        raise ValueError(f"a bootstrap needs a vector of two values or more; got shape {tuple(values.shape)}")
+    if not 0 < level < 1:
+        raise ValueError(f"the level of an interval lies between 0 and 1; got {level}")
+    values, m = values.double().cpu(), len(values)
+    centre = values.mean()
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.empty(replicates, dtype=torch.float64)
+    block = max(1, 4_000_000 // m)
+    for start in range(0, replicates, block):
+        rows = means[start : start + block]
+        rows.copy_(values[torch.randint(m, (len(rows), m), generator=generator)].mean(1))
+    means = centre + (means - centre) * (m / (m - 1)) ** 0.5
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = torch.quantile(means, ends).tolist()
+    return low, high
+
+
+def mean_estimate(name: str, values: Tensor) -> Estimate:
+    """The mean of one number per image."""
+    values = values.double().flatten()
+    return Estimate(name, values.mean().item(), len(values), values)
+
+
+def difference(a: Estimate, b: Estimate, *, paired: bool = True) -> Estimate:
+    """a - b. Paired: image i of both runs grew from the same noise under the same condition.
+
+    Unpaired, the two are taken as independent, and the parts only carry the right standard error.
+    """
+    if a.name != b.name:
+        raise ValueError(f"a difference needs two values of one metric; got {a.name!r} and {b.name!r}")
+    value, n = a.value - b.value, min(a.n, b.n)
+    if a.parts is None or b.parts is None:
+        return Estimate(a.name, value, n)
+    if not paired:
+        spread = math.hypot(a.error, b.error)
+        m = max(len(a.parts), len(b.parts))
+        standard = torch.linspace(-1, 1, m, dtype=torch.float64)
+        return Estimate(a.name, value, n, value + standard / standard.std() * spread * m**0.5)
+    if len(a.parts) != len(b.parts):
+        raise ValueError(
+            f"{a.name}: a paired difference needs the same images in both runs; got {a.n:,} and {b.n:,}"
+        )
+    return Estimate(a.name, value, n, a.parts.double() - b.parts.double())
+
+
+def ratio(a: Estimate, b: Estimate, name: str) -> Estimate:
+    """a / b for paired runs, to first order in both errors."""
+    if b.value == 0:
+        raise ValueError(f"{name}: the run to compare with has {b.name} = 0")
+    value = a.value / b.value
+    if a.parts is None or b.parts is None or len(a.parts) != len(b.parts):
+        return Estimate(name, value, min(a.n, b.n))
+    return Estimate(name, value, min(a.n, b.n), value + (a.parts - value * b.parts) / b.value)
+
+
+def best(estimates: Sequence[Estimate], *, lowest: bool) -> int:
+    """Index of the best value; ties go to the first."""
+    values = [e.value if lowest else -e.value for e in estimates]
+    return values.index(min(values))

@@ -1,0 +1,105 @@
+"""Two honest ways to compare guidance rules: at the same nominal scale, and at the same alignment.
+
+A cap does less than the scale it is given, so at equal scale a weaker rule can look better for being
+weaker. At equal alignment each rule is read off its own sweep over scales, by straight lines between
+neighbours, at the point where it aligns as well as fixed CFG does; errors follow every image through both
+runs of the pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...metrics.score import Estimate, difference
+from .collect import Entry
+
+ALIGNMENTS = ("alignment", "CLIP", "IS")
+
+
+def alignment_of(scores: dict[str, Estimate]) -> str | None:
+    """Which number of a protocol says how well the condition is met."""
+    return next((name for name in ALIGNMENTS if name in scores), None)
+
+
+def contrast(a: Entry, b: Entry, protocol: str, number: str) -> Estimate:
+    """a - b, image by image where the two runs share their noise."""
+    one, two = a.scores[protocol][number], b.scores[protocol][number]
+    fits = one.parts is not None and two.parts is not None and len(one.parts) == len(two.parts)
+    return difference(one, two, paired=a.pairing == b.pairing and fits)
+
+
+def at_level(
+    sweep: Sequence[tuple[Estimate, Estimate]], level: Estimate, *, paired: bool = True
+) -> Estimate | None:
+    """The second number of a sweep where its first number equals `level`; None where it never does.
+
+    `sweep` holds (alignment, number) in the order of the scale. With a and b the ends of the first piece that
+    crosses the level, the value is n_a + (l - a)(n_b - n_a)/(b - a); its parts follow all five estimates.
+    """
+    for (a, n_a), (b, n_b) in pairwise(sweep):
+        if min(a.value, b.value) <= level.value <= max(a.value, b.value) and a.value != b.value:
+            share = (level.value - a.value) / (b.value - a.value)
+            slope = (n_b.value - n_a.value) / (b.value - a.value)
+            value = n_a.value + share * (n_b.value - n_a.value)
+            moved = [n_a.parts, n_b.parts, a.parts, b.parts, level.parts]
+            if not paired or any(part is None for part in moved):
+                return Estimate(n_a.name, value, n_a.n)
+            size = min(len(part) for part in moved if part is not None)
+            n_a_, n_b_, a_, b_, level_ = (_grouped(part, size) for part in moved if part is not None)
+            change = (1 - share) * (n_a_ - n_a.value) + share * (n_b_ - n_b.value)
+            change = change + slope * (
+                (level_ - level.value) - (1 - share) * (a_ - a.value) - share * (b_ - b.value)
+            )
+            return Estimate(n_a.name, value, n_a.n, value + change)
+    return None
+
+
+def at_alignment(sweep: Sequence[Entry], b: Entry, protocol: str, number: str) -> Estimate | None:
+    """A sweep's number where it aligns as well as run b does, minus b's; None where it never does."""
+    alignment = alignment_of(b.scores[protocol])
+    if alignment is None:
+        return None
+    having = [e for e in sweep if number in e.scores[protocol] and alignment in e.scores[protocol]]
+    points = [(e.scores[protocol][alignment], e.scores[protocol][number]) for e in having]
+    paired = all(e.pairing == b.pairing for e in having)
+    found, base = at_level(points, b.scores[protocol][alignment], paired=paired), b.scores[protocol][number]
+    if found is None or found.parts is None or base.parts is None:
+        return None if found is None else Estimate(number, found.value - base.value, base.n)
+    size = min(len(found.parts), len(base.parts))
+    parts = _grouped(found.parts, size) - _grouped(base.parts, size)
+    return Estimate(number, found.value - base.value, base.n, parts)
+
+
+def sweeps(entries: Sequence[Entry], protocol: str) -> dict[tuple[int, str], list[Entry]]:
+    """The runs of each method over its scales, by (evaluations, label); unguided runs begin every sweep."""
+    chosen = [e for e in entries if protocol in e.scores and e.name.scale is not None]
+    found: dict[tuple[int, str], list[Entry]] = {}
+    for e in chosen:
+        if e.name.method != "Conditional":
+            found.setdefault((e.evaluations, e.name.label), []).append(e)
+    for (evaluations, _), sweep in found.items():
+        plain = [e for e in chosen if e.name.method == "Conditional" and e.evaluations == evaluations]
+        sweep[:0] = plain[:1]
+    return found
+
+
+def clear(e: Estimate) -> int:
+    """+1 or -1 where the 95 % interval of a difference leaves zero out, else 0."""
+    interval = e.interval()
+    if interval is None:
+        return 0
+    low, high = interval
+    return 1 if low > 0 else -1 if high < 0 else 0
+
+
+def _grouped(parts: Tensor, size: int) -> Tensor:
+    """Parts of images as parts of groups: image i belongs to group i mod size, as in recall."""
+    if len(parts) == size:
+        return parts.double()
+    group = torch.arange(len(parts)) % size
+    total = torch.zeros(size, dtype=torch.float64).index_add_(0, group, parts.double())
+    return total / torch.bincount(group, minlength=size)

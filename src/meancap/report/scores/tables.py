@@ -1,0 +1,214 @@
+"""The tables of a report on scored runs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+
+from ...metrics.protocols import direction
+from ...metrics.score import Estimate
+from ...runs.paper import paper_table
+from ..document import Table
+from .collect import Entry
+from .compare import alignment_of, at_alignment, clear, contrast, sweeps
+
+ARROWS = {-1: "↓", 0: "", 1: "↑"}
+# Which table of the paper a protocol belongs to, and what its columns are called there.
+PAPER = {
+    "adm-imagenet256": (
+        "imagenet",
+        {"FID": "fid", "sFID": "sfid", "IS": "is", "precision": "precision", "recall": "recall"},
+    ),
+    "coco-torchmetrics": ("sd35", {"FID": "fid"}),
+    "coco-cleanfid-recall": ("sd35", {"Recall@3": "recall_at_3"}),
+    "clip-b32": ("sd35", {"CLIP": "clip"}),
+    "imagereward-1.0": ("sd35", {"ImageReward": "image_reward"}),
+    "hsv": ("sd35", {"saturation": "saturation"}),
+}  # fmt: skip
+
+
+def numbers_of(entries: Sequence[Entry], protocol: str) -> list[str]:
+    """The numbers of a protocol, in its own order."""
+    return list(dict.fromkeys(name for e in entries for name in e.scores.get(protocol, {})))
+
+
+def titled(number: str) -> str:
+    return f"{number}{ARROWS[direction(number)]}"
+
+
+def cell(e: Estimate | None, *, sign: bool = False) -> str:
+    """A value with half of its 95 % interval, to the digits that the interval leaves."""
+    if e is None:
+        return "—"
+    interval = e.interval()
+    plus = "+" if sign else ""
+    if interval is None:
+        return f"{e.value:{plus}.4g}"
+    half = (interval[1] - interval[0]) / 2
+    places = 0 if half >= 10 else 1 if half >= 1 else 2 if half >= 0.1 else 3 if half >= 0.01 else 4
+    return f"{e.value:{plus}.{places}f} ± {half:.{places}f}"
+
+
+def results(entries: Sequence[Entry], protocol: str) -> Table:
+    """Every run with every number, by scale; the best of each column and evaluation count is strong."""
+    columns = numbers_of(entries, protocol)
+    chosen = [e for e in entries if protocol in e.scores]
+    best = {(n, c): _best(chosen, protocol, c, n) for n in {e.evaluations for e in chosen} for c in columns}
+    groups: dict[tuple[int, float], list[tuple[str, ...]]] = {}
+    for e in chosen:
+        cells = []
+        for c in columns:
+            text = cell(e.scores[protocol].get(c))
+            cells.append(f"**{text}**" if best[e.evaluations, c] is e else text)
+        kept = "—" if e.kept is None else f"{e.kept:.2f}"
+        line = (_method(e), _number(e.name.scale), _gamma(e), str(e.evaluations), kept, *cells)
+        groups.setdefault((e.evaluations, e.name.scale or 0.0), []).append(line)
+    head = ("method", "λ", "Γ", "evaluations", "mean λ in effect")
+    return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
+
+
+def paper_layout(entries: Sequence[Entry], protocol: str, columns: Sequence[str]) -> Table:
+    """The paper's layout: one line per method and scale, the evaluation counts side by side."""
+    chosen = [e for e in entries if protocol in e.scores]
+    counts = sorted({e.evaluations for e in chosen})
+    lines: dict[tuple[float, str, str], dict[int, Entry]] = {}
+    for e in chosen:
+        lines.setdefault((e.name.scale or 0.0, e.name.method, _gamma(e)), {})[e.evaluations] = e
+    groups: dict[float, list[tuple[str, ...]]] = {}
+    for (scale, method, gamma), found in lines.items():
+        cells = [
+            f"{found[n].scores[protocol][c].value:.4g}"
+            if n in found and c in found[n].scores[protocol]
+            else "—"
+            for n in counts
+            for c in columns
+        ]
+        groups.setdefault(scale, []).append((method, _number(scale), gamma, *cells))
+    head = [f"{titled(c)} ({n})" for n in counts for c in columns]
+    return Table(("method", "λ", "Γ", *head), tuple(tuple(groups[s]) for s in sorted(groups)), names=3)
+
+
+def beside_paper(entries: Sequence[Entry], protocol: str) -> Table | None:
+    """Ours beside the paper's values, row by row; None where the paper has no such protocol."""
+    if protocol not in PAPER:
+        return None
+    table, columns = PAPER[protocol]
+    rows = []
+    for row in paper_table(table):
+        gamma, scale = row["gamma"], float(row["scale"])
+        match = [
+            e
+            for e in entries
+            if protocol in e.scores
+            and e.name.method.partition(",")[0] == row["method"]
+            and e.name.scale == scale
+            and (not gamma or e.name.gamma == float(gamma))
+            and e.evaluations == int(row.get("evaluations") or 10)
+        ]
+        ours = match[0].scores[protocol] if match else {}
+        cells = [text for name, key in columns.items() for text in (row[key], cell(ours.get(name)))]
+        count = row.get("evaluations") or "10"
+        rows.append((row["method"], _number(scale), gamma or "—", count, *cells))
+    head = [text for name in columns for text in (f"{titled(name)} paper", "ours")]
+    return Table(("method", "λ", "Γ", "evaluations", *head), (tuple(rows),), names=4)
+
+
+def equal_scale(
+    entries: Sequence[Entry], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
+) -> Table:
+    """Each rule minus fixed CFG at the same nominal scale and evaluations, image by image."""
+    chosen = [e for e in entries if protocol in e.scores]
+    groups: dict[tuple[int, float], list[tuple[str, ...]]] = {}
+    for b in (e for e in chosen if e.name.method == base):
+        for e in chosen:
+            same = e.evaluations == b.evaluations and e.name.scale == b.name.scale
+            if same and e is not b:
+                cells = [_marked(contrast(e, b, protocol, c), c) for c in columns if c in e.scores[protocol]]
+                line = (_method(e), _number(e.name.scale), _gamma(e), str(e.evaluations), *cells)
+                groups.setdefault((b.evaluations, b.name.scale or 0.0), []).append(line)
+    head = ("method − fixed CFG", "λ", "Γ", "evaluations")
+    return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
+
+
+def equal_alignment(
+    entries: Sequence[Entry], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
+) -> Table | None:
+    """Each rule where it aligns as well as fixed CFG at some scale, minus fixed CFG there."""
+    found = sweeps(entries, protocol)
+    groups = []
+    for (evaluations, label), runs in found.items():
+        if label != base:
+            continue
+        for b in (e for e in runs if e.name.method == base):
+            alignment = alignment_of(b.scores[protocol])
+            if alignment is None:
+                return None
+            level = b.scores[protocol][alignment]
+            own = f"at fixed CFG's λ = {_number(b.name.scale)}: {level.value:.3f}"
+            lines = [
+                (
+                    own,
+                    name,
+                    str(evaluations),
+                    *(_reached(at_alignment(sweep, b, protocol, c), c) for c in columns),
+                )
+                for (n, name), sweep in found.items()
+                if n == evaluations and name != base
+            ]
+            groups.append(tuple(lines))
+    head = ("alignment", "method − fixed CFG", "evaluations")
+    return Table((*head, *map(titled, columns)), tuple(groups), names=3) if groups else None
+
+
+def _reached(d: Estimate | None, number: str) -> str:
+    return "not reached" if d is None else _marked(d, number)
+
+
+def as_csv(entries: Sequence[Entry]) -> str:
+    """Everything as one plain table: a line per run and number."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["run", "rule", "method", "scale", "gamma", "evaluations", "n", "mean_effective_scale"]
+    writer.writerow([*head, "number", "value", "low", "high", "protocol"])
+    for e in entries:
+        for protocol, scores in e.scores.items():
+            for number, s in scores.items():
+                low, high = s.interval() or ("", "")
+                own = [
+                    e.folder.name,
+                    e.rule,
+                    e.name.method,
+                    e.name.scale,
+                    e.name.gamma,
+                    e.evaluations,
+                    s.n,
+                    e.kept,
+                ]
+                writer.writerow([*own, number, s.value, low, high, e.protocols[protocol]])
+    return text.getvalue()
+
+
+def _marked(e: Estimate, number: str) -> str:
+    """A difference; strong where its interval leaves zero out and it is for the better."""
+    text = cell(e, sign=True)
+    return f"**{text}**" if clear(e) and clear(e) == direction(number) else text
+
+
+def _best(entries: Sequence[Entry], protocol: str, number: str, evaluations: int) -> Entry | None:
+    if not direction(number):
+        return None
+    having = [e for e in entries if e.evaluations == evaluations and number in e.scores[protocol]]
+    return max(having, key=lambda e: direction(number) * e.scores[protocol][number].value, default=None)
+
+
+def _method(e: Entry) -> str:
+    return e.name.method
+
+
+def _gamma(e: Entry) -> str:
+    return "—" if e.name.gamma is None else f"{e.name.gamma:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:g}"

@@ -1,0 +1,88 @@
+"""The real images that a protocol measures against.
+
+    fashion-mnist[:test|:train]   the data set, found by $MEANCAP_FASHION_MNIST or where Debian installs it
+    *.npz                         for adm-imagenet256 its statistics and arr_0; else the images in arr_0
+    a folder                      of pictures, or another run
+
+Features of reference images are kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from ..metrics.extractors import Extractor
+from ..metrics.extractors.fashion import WEIGHTS
+from ..metrics.gaussian import Gaussian
+from ..metrics.images import Held, Images, Unreadable
+from ..metrics.protocols import Protocol, Reference, adm_reference
+from ..models.data import fashion
+from .features import Kept, cache_root
+from .scoring import Progress, open_target
+
+FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
+FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
+
+
+@dataclass
+class Finding:
+    """Iterate over it to get a reference ready; `reference` stays None where the protocol needs none."""
+
+    protocol: Protocol
+    extractor: Extractor
+    source: str | None
+    reference: Reference | None = field(default=None, init=False)
+
+    def __iter__(self) -> Iterator[Progress]:
+        if not self.protocol.reference:
+            if self.source is not None:
+                raise ValueError(f"{self.protocol.name} measures against nothing; leave --reference out")
+            return
+        if self.source is None:
+            if self.protocol.name == "fashion":
+                self.reference = shipped_fashion()
+                return
+            raise ValueError(f"{self.protocol.name} needs --reference: {self.protocol.reference}")
+        images = reference_images(self.source)
+        kept = Kept.of(cache_root() / "features", self.protocol.name, self.extractor, images)
+        for done in kept.fill(images, self.extractor):
+            yield Progress("reference", done, len(images))
+        features = kept.load()
+        if self.protocol.name == "adm-imagenet256" and self.source.endswith(".npz"):
+            self.reference = adm_reference(Path(self.source), features)
+        else:
+            self.reference = Reference(f"{images.name} ({len(images):,} images)", features)
+
+
+def reference_images(source: str) -> Images:
+    """The images a name or a path stands for."""
+    name, _, part = source.partition(":")
+    if name == "fashion-mnist" and part in ("", "test", "train"):
+        found = fashion(fashion_folder(), train=part == "train")
+        images = found.images.permute(0, 2, 3, 1).contiguous()
+        return Held(images, f"Fashion-MNIST {part or 'test'}")
+    if not Path(source).exists():
+        raise Unreadable(
+            f"there is no {source}; a reference is a folder of pictures, an .npz, or fashion-mnist"
+        )
+    return open_target(source).images
+
+
+def fashion_folder() -> Path:
+    return Path(os.environ.get(FASHION_VARIABLE) or FASHION_DEBIAN)
+
+
+@cache
+def shipped_fashion() -> Reference:
+    """Features of the 10,000 held-out test images, which the classifier never saw, in half precision."""
+    from safetensors.torch import load_file
+
+    found = load_file(WEIGHTS / "fashion_reference.safetensors")
+    pool = found["pool"].float()
+    spatial = Gaussian(found["spatial_mean"], found["spatial_covariance"], len(pool))
+    name = f"Fashion-MNIST test ({len(pool):,} images, shipped features)"
+    return Reference(name, {"pool": pool}, {"spatial": spatial})

@@ -1,0 +1,74 @@
+"""The scores of a run on disk.
+
+scores.jsonl                   one line per number: a Score, and the images it was taken of
+scores/<protocol>.safetensors  what each image contributed, for paired comparisons between runs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..metrics.score import Estimate, Score
+
+
+class Damaged(ValueError):
+    """A file of scores that cannot be read."""
+
+
+def read_scores(folder: str | Path) -> list[Score]:
+    """The scores of a run, in the order they were written; none where there are none."""
+    return [
+        Score(r["name"], r["value"], tuple(r["interval"]) if r["interval"] else None, r["n"], r["protocol"])
+        for r in _rows(Path(folder))
+    ]
+
+
+def read_estimates(folder: str | Path, protocol: str) -> dict[str, Estimate]:
+    """The scores of one protocol with what each image contributed, by name."""
+    from safetensors.torch import load_file
+
+    path = Path(folder) / "scores" / f"{protocol}.safetensors"
+    parts = load_file(path) if path.is_file() else {}
+    found = [s for s in read_scores(folder) if s.protocol.startswith(f"{protocol}:")]
+    return {s.name: Estimate(s.name, s.value, s.n, parts.get(s.name)) for s in found}
+
+
+def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Estimate], mark: str) -> None:
+    """Replaces the lines of this protocol and keeps all others; `mark` stands for the images."""
+    from safetensors.torch import save
+
+    parts = {e.name: e.parts.double().contiguous() for e in estimates if e.parts is not None}
+    _atomically(folder / "scores" / f"{protocol}.safetensors", save(parts))
+    rows = [r for r in _rows(folder) if not r["protocol"].startswith(f"{protocol}:")]
+    rows += [{**e.score(text).as_json(), "images": mark} for e in estimates]
+    _atomically(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def scored(folder: Path, protocol: str, mark: str) -> bool:
+    """Whether these images have been scored under this very protocol."""
+    return any(r["protocol"] == protocol and r.get("images") == mark for r in _rows(folder))
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "scores.jsonl"
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError:
+        raise Damaged(f"{path} is damaged; delete it and score again") from None
+
+
+def _atomically(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{os.getpid()}-{path.name}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,33 @@
+"""Finished run folders with given pictures, written by the real writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from meancap.runs.config import RunConfig, sample_seed
+from meancap.runs.store import Store
+
+
+def made_run(
+    folder: Path, images: Tensor, labels: Tensor | None, rule: str = "CFG(2)", *, kind: str = "npz",
+    evaluations: int = 50, seed: int = 0, prompts: list[str] | None = None,
+) -> Path:  # fmt: skip
+    """`images` (n, h, w, c) as one run of one block."""
+    config = RunConfig(
+        model="given", model_sha256="0" * 64, rule=rule, times=(0.0, 1.0), count=len(images),
+        batch=len(images), images=kind, seed=seed,
+    )  # fmt: skip
+    store = Store(folder, config, {})
+    records = []
+    for i in range(len(images)):
+        record = {"index": i, "seed": sample_seed(seed, i), "evaluations": evaluations}
+        if labels is not None:
+            record["label"] = int(labels[i])
+        if prompts is not None:
+            record["prompt"] = prompts[i]
+        records.append(record)
+    store.save(0, images.numpy(), records)
+    assert store.finish()
+    return folder

@@ -1,0 +1,179 @@
+"""Precision, recall, density, coverage: known answers, brute force, and the other implementations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peers import peer
+from torch import Tensor
+
+from meancap.metrics import density_coverage, insiders, manifold_estimates, precision_recall, recall_at
+from meancap.metrics import neighbours as engine
+
+
+def brute(real: Tensor, generated: Tensor, k: int) -> tuple[float, float, float, float]:
+    """All four by whole float64 distance matrices."""
+    real, generated = real.double(), generated.double()
+
+    def radius(x: Tensor) -> Tensor:
+        apart = (x[:, None] - x[None]).square().sum(-1)
+        apart.fill_diagonal_(torch.inf)
+        return apart.sort(1).values[:, k - 1]
+
+    across = (real[:, None] - generated[None]).square().sum(-1)
+    in_real = across <= radius(real)[:, None]
+    in_generated = across <= radius(generated)[None]
+    precision, recall = in_real.any(0).double().mean(), in_generated.any(1).double().mean()
+    density, coverage = in_real.double().sum(0).mean() / k, in_real.any(1).double().mean()
+    return precision.item(), recall.item(), density.item(), coverage.item()
+
+
+def test_on_a_line_the_answer_can_be_counted() -> None:
+    # Real at 0, 1, 2, 3: third neighbours at 3, 2, 2, 3. Generated at 5, 6, 7, 100: at 95, 94, 93, 95.
+    real = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    generated = torch.tensor([[5.0], [6.0], [7.0], [100.0]])
+    found = precision_recall(real, generated)
+    assert found.precision == 2 / 4  # 5 and 6 are within 3 of 3, on the rim; 7 and 100 are outside
+    assert found.recall == 1.0  # the ball round 5 has radius 95
+    assert insiders(generated, real).tolist() == [True, True, False, False]
+
+
+def test_the_third_neighbour_is_other_than_the_point_itself() -> None:
+    # The point at 0 has its third other point at distance 3, not 2.
+    real = torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]])
+    assert insiders(torch.tensor([[-3.0], [-3.001]]), real).tolist() == [True, False]
+
+
+def test_balls_are_closed_and_duplicates_are_neighbours() -> None:
+    real = torch.tensor([[0.0, 0.0]] * 4 + [[5.0, 0.0]])
+    # Four equal points: their third neighbour is at distance 0, and their ball is that point.
+    assert insiders(torch.tensor([[0.0, 0.0], [1e-6, 0.0]]), real).tolist() == [True, True]
+    four = real[:4]
+    assert insiders(torch.tensor([[0.0, 0.0], [1e-6, 0.0]]), four).tolist() == [True, False]
+
+
+def test_a_set_covers_itself() -> None:
+    x = torch.randn(500, 32)
+    assert precision_recall(x, x) == (1.0, 1.0)
+    assert precision_recall(x, x.flip(0)) == (1.0, 1.0)
+
+
+def test_dropping_classes_lowers_recall_and_not_precision(real_features: Tensor) -> None:
+    real, other = real_features[:4000], real_features[4000:8000]
+    all_of_them = precision_recall(real, other)
+    bright = other[:, :8].sum(1)
+    half = other[bright > bright.median()]
+    some = precision_recall(real, half)
+    assert some.recall < all_of_them.recall - 0.1
+    assert some.precision == pytest.approx(all_of_them.precision, abs=0.03)
+
+
+@given(
+    n=st.integers(5, 60),
+    m=st.integers(5, 60),
+    d=st.integers(1, 12),
+    k=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    grid=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_it_equals_brute_force_with_ties_too(n: int, m: int, d: int, k: int, seed: int, grid: bool) -> None:
+    g = torch.Generator().manual_seed(seed)
+    real, fake = torch.randn(n, d, generator=g), torch.randn(m, d, generator=g) * 0.8
+    if grid:  # many exact ties
+        real, fake = real.round(), fake.round()
+    expected = brute(real, fake, k)
+    assert precision_recall(real, fake, k) == expected[:2]
+    assert density_coverage(real, fake, k) == pytest.approx(expected[2:], abs=1e-12)
+    assert recall_at(real, fake, k) == expected[1]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e7])
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_far_from_the_origin_and_at_any_scale_it_stays_exact(offset: float, scale: float) -> None:
+    # Float32 products of such vectors know nothing of their distances; the answers must not notice.
+    g = torch.Generator().manual_seed(1)
+    real = (torch.randn(150, 16, generator=g, dtype=torch.float64) + offset) * scale
+    fake = (torch.randn(150, 16, generator=g, dtype=torch.float64) * 0.9 + offset) * scale
+    assert precision_recall(real, fake) == brute(real, fake, 3)[:2]
+
+
+def test_an_outlier_among_thousands_does_not_blur_the_rest() -> None:
+    g = torch.Generator().manual_seed(2)
+    real = torch.randn(300, 8, generator=g, dtype=torch.float64)
+    fake = torch.randn(300, 8, generator=g, dtype=torch.float64)
+    real[0] = 1e6
+    assert precision_recall(real, fake) == brute(real, fake, 3)[:2]
+
+
+def test_block_sizes_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, fake = torch.randn(700, 40), torch.randn(900, 40) * 0.9
+    expected = [(e.name, e.value) for e in manifold_estimates(real, fake)]
+    for rows, columns in ((64, 128), (1, 700), (1000, 33)):
+        monkeypatch.setattr(engine, "ROWS", rows)
+        monkeypatch.setattr(engine, "COLUMNS", columns)
+        assert [(e.name, e.value) for e in manifold_estimates(real, fake)] == expected
+
+
+def test_order_of_the_images_does_not_change_the_answer() -> None:
+    real, fake = torch.randn(400, 10), torch.randn(300, 10)
+    shuffled = precision_recall(real[torch.randperm(400)], fake[torch.randperm(300)])
+    assert shuffled == precision_recall(real, fake)
+
+
+@pytest.mark.parametrize("source", ["random", "real"])
+def test_it_equals_torch_fidelity(source: str, real_features: Tensor) -> None:
+    metric = peer("torch_fidelity.metric_prc")
+    real, fake = _pair(source, real_features)
+    theirs = metric.prc_features_to_metric(
+        fake.double(),
+        real.double(),
+        prc_neighborhood=3,
+        prc_batch_size=10000,
+        save_cpu_ram=False,
+        verbose=False,
+    )
+    ours = precision_recall(real, fake)
+    assert ours == pytest.approx((theirs["precision"], theirs["recall"]), abs=1e-6)  # they average in float32
+
+
+@pytest.mark.parametrize("source", ["random", "real"])
+def test_it_equals_prdc(source: str, real_features: Tensor, capsys: pytest.CaptureFixture[str]) -> None:
+    prdc = peer("prdc")
+    real, fake = _pair(source, real_features)
+    theirs = prdc.compute_prdc(real.double().numpy(), fake.double().numpy(), nearest_k=5)
+    assert precision_recall(real, fake, 5) == pytest.approx(
+        (theirs["precision"], theirs["recall"]), abs=1e-12
+    )
+    ours = density_coverage(real, fake, 5)
+    assert ours == pytest.approx((theirs["density"], theirs["coverage"]), abs=1e-12)
+
+
+def test_estimates_have_the_values_of_the_plain_functions() -> None:
+    real, fake = torch.randn(600, 12), torch.randn(500, 12) * 0.8
+    found = {e.name: e.value for e in manifold_estimates(real, fake)}
+    assert (found["precision"], found["recall"]) == precision_recall(real, fake)
+    assert (found["density"], found["coverage"]) == pytest.approx(density_coverage(real, fake))
+
+
+def test_recall_parts_are_what_leaving_each_group_out_gives() -> None:
+    real, fake = torch.randn(300, 5), torch.randn(200, 5) * 0.9
+    recall = manifold_estimates(real, fake)[1]
+    assert recall.parts is not None and len(recall.parts) == 50
+    for group in (0, 7, 49):
+        stays = torch.arange(200) % 50 != group
+        without = recall_at(real, fake[stays])
+        assert recall.parts[group].item() == pytest.approx(50 * recall.value - 49 * without, abs=1e-9)
+
+
+def test_too_few_points_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 4 points"):
+        precision_recall(torch.randn(3, 2), torch.randn(10, 2))
+
+
+def _pair(source: str, real: Tensor) -> tuple[Tensor, Tensor]:
+    if source == "random":
+        return torch.randn(700, 48), torch.randn(900, 48) * 0.9
+    return real[:1500], real[1500:3000] * 1.02 + 0.02

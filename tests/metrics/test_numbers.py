@@ -1,0 +1,179 @@
+"""Inception score, kernel distance, diversity, alignment, colour: hand-made cases, and peers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from peers import peer
+from torch import Tensor
+
+from meancap.metrics import (
+    brightness,
+    class_hits,
+    class_probability,
+    clipped,
+    cosine,
+    diversity,
+    diversity_kept,
+    inception_score,
+    inception_score_estimate,
+    kernel_distance,
+    kernel_estimate,
+    saturation,
+)
+
+
+def test_sure_and_even_predictions_score_the_number_of_classes() -> None:
+    logits = torch.eye(10).repeat(20, 1) * 1e4  # probabilities of exactly 0: log-softmax must not make a NaN
+    assert inception_score(logits) == pytest.approx(10, rel=1e-12)
+
+
+def test_a_constant_prediction_scores_one() -> None:
+    assert inception_score(torch.randn(1, 7).repeat(50, 1)) == pytest.approx(1, abs=1e-12)
+
+
+def test_splits_are_consecutive_and_of_fixed_size_so_order_matters() -> None:
+    logits = torch.eye(4).repeat_interleave(5000, 0) * 1e4  # 20,000 images sorted by class
+    assert inception_score(logits) == pytest.approx(1, abs=1e-9)  # every split holds one class
+    mixed = torch.eye(4).repeat(5000, 1) * 1e4
+    assert inception_score(mixed) == pytest.approx(4, rel=1e-9)
+    assert inception_score(logits[:5000]) == inception_score(
+        logits[:5000], split=10**9
+    )  # one split up to 5,000
+
+
+def test_inception_score_equals_torch_fidelity_without_its_shuffle() -> None:
+    metric = peer("torch_fidelity.metric_isc")
+    logits = torch.randn(3000, 50) * 3
+    theirs = metric.isc_features_to_metric(logits, splits=3, shuffle=False)["inception_score_mean"]
+    assert inception_score(logits, split=1000) == pytest.approx(theirs, rel=1e-12)
+
+
+def test_inception_score_equals_torchmetrics_on_one_split() -> None:
+    inception = peer("torchmetrics.image.inception")
+
+    class Given(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    logits = torch.randn(800, 20, dtype=torch.float64) * 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of memory, and of the spread of one split
+        metric = inception.InceptionScore(feature=Given(), splits=1)
+        metric.set_dtype(torch.float64)
+        metric.update(logits)
+        theirs = float(metric.compute()[0])
+    assert inception_score(logits) == pytest.approx(theirs, rel=1e-10)
+
+
+def test_inception_score_parts_are_its_derivative() -> None:
+    logits = torch.randn(300, 6, dtype=torch.float64) * 2
+    full = inception_score_estimate("IS", logits)
+    assert full.parts is not None
+    for i in (0, 100, 299):
+        without = inception_score(torch.cat((logits[:i], logits[i + 1 :])))
+        pseudo = 300 * full.value - 299 * without
+        assert full.parts[i].item() == pytest.approx(pseudo, abs=0.05 * full.parts.std().item())
+
+
+def test_kernel_distance_equals_a_sum_over_pairs() -> None:
+    real, fake = torch.randn(7, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+
+    def k(a: Tensor, b: Tensor) -> float:
+        return (float(a @ b) / 3 + 1) ** 3
+
+    own = sum(k(a, b) for i, a in enumerate(fake) for j, b in enumerate(fake) if i != j) / 20
+    theirs = sum(k(a, b) for i, a in enumerate(real) for j, b in enumerate(real) if i != j) / 42
+    across = sum(k(a, b) for a in fake for b in real) / 35
+    assert kernel_distance(real, fake) == pytest.approx(own + theirs - 2 * across, rel=1e-12)
+
+
+@pytest.mark.parametrize("source", ["random", "real"])
+def test_kernel_distance_equals_torch_fidelity(source: str, real_features: Tensor) -> None:
+    metric = peer("torch_fidelity.metric_kid")
+    a, b = (
+        torch.randn(2, 500, 32) if source == "random" else real_features[:1000].reshape(2, 500, 64)
+    ).double()
+    theirs = metric.kernel_mmd(
+        a.numpy(), (b * 1.1).numpy(), kid_kernel="poly", kid_kernel_poly_degree=3,
+        kid_kernel_poly_gamma=None, kid_kernel_poly_coef0=1,
+    )  # fmt: skip
+    assert kernel_distance(a, b * 1.1) == pytest.approx(theirs, rel=1e-9)
+
+
+def test_kernel_distance_equals_torchmetrics() -> None:
+    kid = peer("torchmetrics.image.kid")
+    a, b = torch.randn(200, 16, dtype=torch.float64), torch.randn(200, 16, dtype=torch.float64) * 1.2
+    theirs = kid.poly_mmd(a, b).item()
+    assert kernel_distance(a, b) == pytest.approx(theirs, rel=1e-10)
+
+
+def test_kernel_distance_of_subsets_is_unbiased_and_repeatable() -> None:
+    real, fake = torch.randn(3000, 8), torch.randn(3000, 8) * 1.2
+    some = kernel_distance(real, fake, subsets=100, size=500)
+    assert some == kernel_distance(real, fake, subsets=100, size=500)
+    whole = kernel_estimate("KD", real, fake)
+    assert some == pytest.approx(whole.value, abs=4 * whole.error)
+    with pytest.raises(ValueError, match="subsets of 5000"):
+        kernel_distance(real, fake, subsets=3, size=5000)
+
+
+def test_diversity_is_the_mean_distance_within_classes() -> None:
+    features = torch.tensor([[0.0], [2.0], [10.0], [14.0], [12.0]])
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    assert diversity(features, labels) == pytest.approx((2 + (4 + 2 + 2) / 3) / 2)
+    assert diversity(torch.ones(4, 3), torch.tensor([0, 0, 1, 1])) == 0.0
+    with pytest.raises(ValueError, match="class 1 has one"):
+        diversity(features[:3], labels[:3])
+
+
+def test_diversity_kept_halves_when_a_rule_halves_all_distances() -> None:
+    base = torch.randn(60, 5)
+    labels = torch.arange(60) % 3
+    kept = diversity_kept(base * 0.5, base, labels)
+    assert kept.value == pytest.approx(0.5, rel=1e-6)
+    assert kept.error == pytest.approx(0, abs=1e-6)  # the same images: the pairing leaves no doubt
+
+
+def test_clip_is_the_raw_cosine() -> None:
+    a = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    b = torch.tensor([[3.0, 0.0], [0.0, -1.0], [1.0, 0.0]])
+    assert cosine(a, b).tolist() == pytest.approx([1, -1, math.sqrt(0.5)])
+
+
+def test_alignment_and_accuracy() -> None:
+    logits = torch.tensor([[0.0, math.log(3.0)], [5.0, 0.0]])
+    labels = torch.tensor([1, 1])
+    assert class_probability(logits, labels).tolist() == pytest.approx([0.75, 1 / (1 + math.exp(5))])
+    assert class_hits(logits, labels).tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"0\.\.1 here; got 1 to 2"):
+        class_hits(logits, torch.tensor([1, 2]))
+
+
+def test_saturation_is_pillows_for_every_pair_of_extremes() -> None:
+    image = pytest.importorskip("PIL.Image")
+    numpy = pytest.importorskip("numpy")
+    high, low = torch.meshgrid(torch.arange(256), torch.arange(256), indexing="ij")
+    pixels = torch.stack((torch.maximum(high, low), torch.minimum(high, low), low), -1).byte()
+    theirs = numpy.asarray(image.fromarray(pixels.numpy()).convert("HSV"))[..., 1]
+    ours = torch.stack([saturation(row[None, None]) for row in pixels.reshape(-1, 256, 3)[::7]])
+    assert ours.flatten().tolist() == pytest.approx((theirs.mean(1) / 255)[::7].tolist(), abs=1e-15)
+    single = saturation(pixels.reshape(-1, 1, 1, 3)) * 255
+    assert torch.equal(single.round().int().reshape(256, 256), torch.from_numpy(theirs.astype("int32")))
+
+
+def test_grey_images_have_brightness_and_no_saturation() -> None:
+    grey = torch.full((2, 4, 4, 1), 51, dtype=torch.uint8)
+    assert saturation(grey).tolist() == [0, 0]
+    assert brightness(grey).tolist() == pytest.approx([0.2, 0.2])
+    grey[0, 0, 0] = 255
+    assert clipped(grey).tolist() == [1 / 16, 0]
+
+
+def test_float_or_channels_first_images_are_refused() -> None:
+    for bad in (torch.rand(2, 4, 4, 3), torch.zeros(2, 3, 4, 4, dtype=torch.uint8)):
+        with pytest.raises(ValueError, match="uint8 of shape"):
+            saturation(bad)

@@ -1,0 +1,166 @@
+"""Reports on scored runs: names, interpolation, tables, the page, and the whole study in small."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from made import made_run
+from torch import Tensor
+
+from meancap.cli import main
+from meancap.metrics import Estimate, mean_estimate
+from meancap.models import classes
+from meancap.models.checkpoint import save_sit
+from meancap.models.data import FASHION, Pixels
+from meancap.models.sit import SiTConfig
+from meancap.report.scores import collect
+from meancap.report.scores.collect import Name, named
+from meancap.report.scores.compare import at_level
+from meancap.report.scores.reading import reading, tally
+from meancap.runs.paper import paper_source, paper_table
+from small_sit import random_sit
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("CFG(1)", Name("Conditional", 1.0)),
+        ("CFG(2.5)", Name("Fixed CFG", 2.5)),
+        ("CFG(Exponential(2, 0.2))", Name("C2FG", 2.0)),
+        ("apg(4, radius=2.5)", Name("APG", 4.0)),
+        ("CFG(4) | Cap(1.05)", Name("PMC-CFG", 4.0, 1.05)),
+        ("CFG(4) | Cap(1.1, anchor='first')", Name("PMC-CFG, anchored", 4.0, 1.1)),
+        ("CFG(4) | Cap(1, anchor=[0], floor=Piecewise([0, 1], [2, 3]))", Name("PMC-CFG, calibrated", 4.0)),
+        ("CFG(7) | CapDisplacement(1.15)", Name("PMC-CFG, displacement", 7.0, 1.15)),
+        ("CFG(3) | Rescale(0.7)", Name("CFG(3) | Rescale(0.7)")),
+    ],
+)
+def test_rules_get_the_names_of_the_paper(rule: str, expected: Name) -> None:
+    assert named(rule) == expected
+
+
+def test_a_pipelines_own_scale_counts_where_the_rule_only_caps() -> None:
+    assert named("CapDisplacement(1.15)", 7.0) == Name("PMC-CFG, displacement", 7.0, 1.15)
+    assert named("", 5.0) == Name("Fixed CFG", 5.0)
+
+
+def flat(name: str, value: float, parts: Tensor | None = None) -> Estimate:
+    return Estimate(name, value, 100, parts)
+
+
+def test_interpolation_goes_through_the_points_and_between_them() -> None:
+    sweep = [(flat("a", a), flat("FD", f)) for a, f in ((0.5, 4.0), (0.7, 2.0), (0.9, 3.0))]
+    for level, expected in ((0.5, 4.0), (0.6, 3.0), (0.7, 2.0), (0.85, 2.75)):
+        found = at_level(sweep, flat("a", level))
+        assert found is not None and found.value == pytest.approx(expected)
+    assert at_level(sweep, flat("a", 0.95)) is None
+    assert at_level(sweep, flat("a", 0.4)) is None
+
+
+def test_the_error_at_equal_alignment_agrees_with_simulation() -> None:
+    values, errors = [], []
+    for seed in range(200):
+        g = torch.Generator().manual_seed(seed)
+        shared = torch.randn(400, generator=g, dtype=torch.float64)
+
+        def one(name: str, mean: float, g: torch.Generator = g, shared: Tensor = shared) -> Estimate:
+            own = torch.randn(400, generator=g, dtype=torch.float64)
+            return mean_estimate(name, mean + 0.3 * shared + 0.3 * own)
+
+        sweep = [(one("a", 0.5), one("f", 1.0)), (one("a", 0.9), one("f", 3.0))]
+        found = at_level(sweep, one("a", 0.6))
+        assert found is not None
+        values.append(found.value)
+        errors.append(found.error)
+    spread = torch.tensor(values).std().item()
+    assert sum(errors) / 200 == pytest.approx(spread, rel=0.2)  # the spread of 200 is known to 5 %
+
+
+def test_all_tables_of_the_paper_are_there() -> None:
+    imagenet, sd35 = paper_table("imagenet"), paper_table("sd35")
+    assert len(imagenet) == 30 and len(sd35) == 16
+    best = min((r for r in imagenet if r["evaluations"] == "50"), key=lambda r: float(r["fid"]))
+    assert (best["method"], best["scale"], best["gamma"], best["fid"]) == ("PMC-CFG", "1.50", "1.05", "2.10")
+    worst = min(sd35, key=lambda r: float(r["image_reward"]))
+    assert (worst["method"], worst["scale"], worst["image_reward"]) == ("Fixed CFG", "9", "-0.0295")
+    for name in ("gmm", "imagenet", "sd35"):
+        assert "Peng" in paper_source(name)
+
+
+def dimmed(images: Tensor, share: float) -> Tensor:
+    return (images.float() * share).byte()
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory, garments: tuple[Tensor, Tensor]) -> Path:
+    """Runs whose quality is known: dimmer pictures are worse, and the 'cap' dims less."""
+    torch.set_num_threads(1)
+    images, labels = garments
+    images, labels = images[:300], labels[:300]
+    kinds = {"CFG(1)": 1.0, "CFG(2)": 0.8, "CFG(4)": 0.5, "CFG(2) | Cap(1.1)": 0.9, "CFG(4) | Cap(1.1)": 0.8}
+    out = tmp_path_factory.mktemp("scored")
+    for i, (rule, share) in enumerate(kinds.items()):
+        made_run(out / f"run{i}", dimmed(images, share), labels, rule)
+    assert main(["score", *(str(p) for p in sorted(out.iterdir())), "--protocol", "fashion"]) == 0
+    return out
+
+
+def test_a_report_orders_compares_and_judges(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["report", str(scored)]) == 0
+    written = [Path(line).name for line in capsys.readouterr().out.split()]
+    assert written == ["fronts-fashion.png", "fronts-fashion.svg", "scores.csv", "report.md", "report.html"]
+    entries = collect(scored)
+    assert [e.name.label for e in entries] == [
+        "Conditional", "Fixed CFG", "PMC-CFG 1.10", "Fixed CFG", "PMC-CFG 1.10",
+    ]  # fmt: skip
+    said = reading(entries, "fashion")
+    assert any("λ = 4" in s and "FD-fashion" in s and ": better" in s for s in said)
+    counted = tally(entries, "fashion")
+    assert counted is not None
+    first = counted.groups[0][0]
+    assert first[:5] == ("PMC-CFG 1.10", "equal scale", "FD-fashion", "2", "·")
+    page = (scored / "report.html").read_text()
+    assert "<script" not in page and "PMC-CFG" in page and "data:image/png;base64" in page
+
+
+def test_the_csv_holds_every_number_with_its_protocol(scored: Path) -> None:
+    main(["report", str(scored)])
+    page = (scored / "report.html").read_bytes()
+    main(["report", str(scored)])
+    assert (scored / "report.html").read_bytes() == page  # the same folder, the same bytes
+    rows = list(csv.DictReader(io.StringIO((scored / "scores.csv").read_text())))
+    assert len(rows) == 5 * 12
+    assert all(row["protocol"].startswith("fashion: ") and row["n"] == "300" for row in rows)
+    assert all(float(r["low"]) <= float(r["value"]) <= float(r["high"]) for r in rows)
+
+
+def test_a_report_on_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no scored runs" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_whole_study_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SiTConfig(
+        size=28, channels=1, patch=7, width=16, depth=1, heads=2, classes=10, learn_sigma=False
+    )
+    pixels = Pixels(torch.full((1, 28, 28), 0.3), 0.3)
+    save_sit(tmp_path / "tiny.safetensors", random_sit(config), pixels, names=FASHION)
+    monkeypatch.setattr(classes, "SHIPPED", tmp_path / "tiny.safetensors")
+    command = ["reproduce", "fashion", "--per-class", "4", "--scales", "2,4", "--evaluations", "2"]
+    command += ["--protocols", "fashion", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    entries = collect(tmp_path / "out")
+    assert len(entries) == 1 + 2 * 7
+    assert {e.name.method for e in entries} == {
+        "Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG", "PMC-CFG, anchored", "PMC-CFG, calibrated",
+    }  # fmt: skip
+    assert len({e.pairing for e in entries}) == 1 and {e.evaluations for e in entries} == {2}
+    report = (tmp_path / "out" / "report.html").read_bytes()
+    assert main(command) == 0  # everything is there: nothing is made again, and the page is the same
+    assert (tmp_path / "out" / "report.html").read_bytes() == report

@@ -1,0 +1,276 @@
+"""From folders to scores.jsonl: order, resumption, caching, pairing, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from made import made_run
+from torch import Tensor
+
+from meancap.cli import main
+from meancap.metrics import difference, frechet_distance, protocol
+from meancap.metrics.extractors import Extractor, fashion_classifier
+from meancap.metrics.images import Folder, Unreadable, open_images, open_npz
+from meancap.runs import features as kept_features
+from meancap.runs.features import Kept
+from meancap.runs.references import Finding, reference_images, shipped_fashion
+from meancap.runs.scores import Damaged, read_estimates, read_scores
+from meancap.runs.scoring import open_target, paired, scoring
+
+
+def blurred(images: Tensor) -> Tensor:
+    x = images.permute(0, 3, 1, 2).float()
+    x = torch.nn.functional.avg_pool2d(x, 5, stride=1, padding=2)
+    return x.permute(0, 2, 3, 1).round().byte()
+
+
+def noisy(images: Tensor) -> Tensor:
+    g = torch.Generator().manual_seed(0)
+    return (images.float() + 60 * torch.randn(images.shape, generator=g)).clamp(0, 255).byte()
+
+
+def numbers(folder: Path, name: str = "fashion") -> dict[str, float]:
+    return {s.name: s.value for s in read_scores(folder) if s.protocol.startswith(name)}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, garments: tuple[Tensor, Tensor]) -> dict[str, Path]:
+    images, labels = garments
+    changed = {"clean": images, "blurred": blurred(images), "noisy": noisy(images)}
+    return {name: made_run(tmp_path / name, x, labels) for name, x in changed.items()}
+
+
+def test_worse_images_score_worse_and_png_equals_npz(
+    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = made_run(tmp_path / "png", *garments, kind="png")
+    assert main(["score", *map(str, runs.values()), str(pictures), "--protocol", "fashion"]) == 0
+    found = {name: numbers(path) for name, path in runs.items()}
+    assert numbers(pictures) == found["clean"]
+    assert found["clean"]["FD-fashion"] * 5 < found["blurred"]["FD-fashion"]
+    assert found["blurred"]["FD-fashion"] < found["noisy"]["FD-fashion"]
+    assert found["clean"]["precision"] > 0.75 > found["noisy"]["precision"]
+    assert found["clean"]["accuracy"] == pytest.approx(0.93, abs=0.03)
+    out = capsys.readouterr().out
+    assert "FD-fashion" in out and "Fashion-MNIST test (10,000 images" in out and "±" in out
+
+
+def test_scores_carry_protocol_count_and_interval(runs: dict[str, Path]) -> None:
+    main(["score", str(runs["clean"]), "--protocol", "fashion"])
+    lines = [json.loads(line) for line in (runs["clean"] / "scores.jsonl").read_text().splitlines()]
+    assert {tuple(line) for line in lines} == {("name", "value", "interval", "n", "protocol", "images")}
+    for line in lines:
+        assert line["n"] == 600
+        assert line["protocol"].startswith("fashion: Fashion-MNIST classifier (sha256 ")
+        low, high = line["interval"]
+        assert low <= line["value"] <= high
+
+
+def test_the_value_is_the_plain_function_of_plain_features(
+    runs: dict[str, Path], garments: tuple[Tensor, Tensor]
+) -> None:
+    main(["score", str(runs["clean"]), "--protocol", "fashion"])
+    pool = fashion_classifier()(garments[0])["pool"]
+    expected = frechet_distance(pool, shipped_fashion().features["pool"])
+    assert numbers(runs["clean"])["FD-fashion"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_order_of_the_images_does_not_matter(
+    tmp_path: Path, garments: tuple[Tensor, Tensor], runs: dict[str, Path]
+) -> None:
+    images, labels = garments
+    order = torch.randperm(len(images))
+    shuffled = made_run(tmp_path / "shuffled", images[order], labels[order])
+    main(["score", str(runs["clean"]), str(shuffled), "--protocol", "fashion"])
+    assert numbers(shuffled) == pytest.approx(numbers(runs["clean"]), rel=1e-4)
+
+
+def test_a_stopped_extraction_goes_on_and_ends_the_same(
+    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_features, "BLOCK", 200)
+    images = open_target(runs["clean"]).images
+    extractor = fashion_classifier()
+    small = Extractor(extractor.identity, extractor.run, batch=100)
+    kept = Kept.of(tmp_path / "features", "fashion", small, images)
+    steps = kept.fill(images, small)
+    for _ in range(5):
+        next(steps)  # 500 images read, two blocks of 200 written
+    steps.close()
+    assert len(kept.missing()) == 1  # of three
+    assert sum(kept.fill(images, small)) == 600 - 400
+    assert not list(kept.folder.glob(".*"))
+    torch.testing.assert_close(kept.load()["pool"], extractor(garments[0])["pool"], rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_done_twice_and_changed_images_are(
+    runs: dict[str, Path], garments: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    p, extractor = protocol("fashion"), fashion_classifier()
+    target = open_target(runs["clean"])
+    assert sum(s.done for s in scoring(target, p, extractor, shipped_fashion())) == 600
+    assert list(scoring(target, p, extractor, shipped_fashion())) == []
+    again = list(scoring(target, p, extractor, shipped_fashion(), force=True))
+    assert sum(s.done for s in again) == 0 and len(again) == 1  # numbers anew, from the kept features
+    (runs["clean"] / "samples.npz").unlink()
+    made_run(tmp_path / "other", garments[0][:300], garments[1][:300])
+    for name in ("samples.npz", "records.jsonl"):
+        (tmp_path / "other" / name).replace(runs["clean"] / name)
+    assert sum(s.done for s in scoring(open_target(runs["clean"]), p, extractor, shipped_fashion())) == 300
+    assert len(list((runs["clean"] / "features").iterdir())) == 1  # the old features are gone
+    assert {s.n for s in read_scores(runs["clean"])} == {300}
+
+
+def test_runs_that_share_seeds_pair(
+    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor]
+) -> None:
+    main(["score", str(runs["clean"]), str(runs["noisy"]), "--protocol", "fashion"])
+    assert paired(runs["clean"], runs["noisy"])
+    assert not paired(runs["clean"], made_run(tmp_path / "seed1", *garments, seed=1))
+    a, b = read_estimates(runs["noisy"], "fashion"), read_estimates(runs["clean"], "fashion")
+    worse = difference(a["alignment"], b["alignment"])
+    assert worse.value < 0 and worse.interval()[1] < 0
+    brighter = difference(a["brightness"], b["brightness"])
+    assert brighter.error < 0.3 * difference(a["brightness"], b["brightness"], paired=False).error
+
+
+def test_a_folder_of_pictures_and_an_npz_can_be_scored_too(
+    tmp_path: Path, garments: tuple[Tensor, Tensor], runs: dict[str, Path]
+) -> None:
+    pictures = made_run(tmp_path / "png", garments[0][:60], garments[1][:60], kind="png") / "samples"
+    npz = made_run(tmp_path / "npz", garments[0][:60], garments[1][:60]) / "samples.npz"
+    assert main(["score", str(pictures), str(npz), "--protocol", "fashion"]) == 0
+    assert "alignment" not in numbers(pictures)  # a plain folder tells no labels
+    beside = npz.with_name("samples.npz.scores")
+    assert numbers(beside)["FD-fashion"] == numbers(pictures)["FD-fashion"]
+    assert "alignment" in numbers(beside)  # arr_1 does
+
+
+def test_pictures_are_read_in_the_order_of_their_names_and_may_differ_in_size(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name, size in (("b", 4), ("a", 4), ("c", 6)):
+        image.new("RGB", (size, size), (ord(name), 0, 0)).save(tmp_path / f"{name}.png")
+    (tmp_path / "notes.txt").write_text("not a picture")
+    found = open_images(tmp_path)
+    assert isinstance(found, Folder) and [p.stem for p in found.paths] == ["a", "b", "c"]
+    stacks = found.read(0, 3)
+    assert [tuple(s.shape) for s in stacks] == [(2, 4, 4, 3), (1, 6, 6, 3)]
+    assert stacks[0][0, 0, 0, 0] == ord("a")
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "1 or 3"),
+        (torch.zeros(2, 8, 8, 3), "must be uint8"),
+        (torch.zeros(8, 8, 3, dtype=torch.uint8), "must be uint8 of shape"),
+    ],
+)
+def test_npz_files_of_another_form_are_refused(array: Tensor, words: str, tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    numpy.savez(tmp_path / "x.npz", arr_0=array.numpy())
+    with pytest.raises(Unreadable, match=words):
+        open_npz(tmp_path / "x.npz")
+
+
+def test_npz_is_streamed_from_any_place_compressed_or_not(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    x = torch.randint(0, 256, (50, 8, 8, 3), dtype=torch.uint8)
+    for save in (numpy.savez, numpy.savez_compressed):
+        save(tmp_path / "x.npz", arr_0=x.numpy())
+        found = open_npz(tmp_path / "x.npz")
+        assert len(found) == 50
+        assert torch.equal(found.read(13, 20)[0], x[13:33])
+        assert torch.equal(found.read(45, 20)[0], x[45:])
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run = made_run(tmp_path / "run", garments[0][:40], garments[1][:40])
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("MEANCAP_FASHION_MNIST", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("MEANCAP_WEIGHTS", raising=False)
+    cases = {
+        ("score", str(run)): "at least one RUN and one --protocol",
+        ("score", str(run), "--protocol", "fid"): "no protocol 'fid'",
+        ("score", str(tmp_path / "none"), "--protocol", "fashion"): "there is no",
+        ("score", str(run), "--protocol", "adm-imagenet256"): "weights-inception-2015-12-05",
+        ("score", str(run), "--protocol", "efficientnet-lite0"): "needs --reference",
+        (
+            "score",
+            str(run),
+            "--protocol",
+            "efficientnet-lite0",
+            "--reference",
+            "fashion-mnist",
+        ): "Fashion-MNIST",
+        ("score", str(run), "--protocol", "fashion", "--reference", str(tmp_path / "no")): "there is no",
+    }
+    for command, words in cases.items():
+        assert main(list(command)) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1 and said.startswith("meancap: ")
+    assert not (run / "scores.jsonl").exists()
+
+
+def test_prompt_protocols_need_prompts(tmp_path: Path, garments: tuple[Tensor, Tensor]) -> None:
+    run = made_run(tmp_path / "run", garments[0][:10], garments[1][:10])
+    asks = Extractor("asks", lambda images, prompts: {"x": images.float().flatten(1)}, needs_prompts=True)
+    with pytest.raises(Unreadable, match="has no prompts"):
+        list(scoring(open_target(run), protocol("clip-b32"), asks, None))
+
+
+def test_damaged_scores_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "scores.jsonl").write_text("{torn")
+    with pytest.raises(Damaged, match="delete it and score again"):
+        read_scores(tmp_path)
+
+
+def test_an_adm_reference_gives_statistics_and_images(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    rng = numpy.random.default_rng(0)
+    arr_0 = rng.integers(0, 256, (12, 16, 16, 3), dtype=numpy.uint8)
+    stats = {
+        "mu": rng.random(2048),
+        "sigma": numpy.eye(2048),
+        "mu_s": rng.random(2023),
+        "sigma_s": numpy.eye(2023),
+    }
+    numpy.savez(tmp_path / "ref.npz", arr_0=arr_0, **stats)
+    fake = Extractor("fake", lambda images, prompts: {"pool": images.float().flatten(1)[:, :700]})
+    finding = Finding(protocol("adm-imagenet256"), fake, str(tmp_path / "ref.npz"))
+    assert sum(step.done for step in finding) == 12
+    reference = finding.reference
+    assert reference is not None and reference.name == "ref.npz"
+    assert torch.equal(reference.gaussian("pool").mean, torch.from_numpy(stats["mu"]))
+    assert torch.equal(reference.gaussian("spatial").covariance, torch.eye(2023, dtype=torch.float64))
+    assert reference.features["pool"].shape == (12, 700)
+    numpy.savez(tmp_path / "bad.npz", arr_0=arr_0, mu=stats["mu"])
+    with pytest.raises(ValueError, match="no sigma, mu_s, sigma_s"):
+        list(Finding(protocol("adm-imagenet256"), fake, str(tmp_path / "bad.npz")))
+
+
+def test_real_images_are_close_to_real_images_in_imagenet_features(garments: tuple[Tensor, Tensor]) -> None:
+    from meancap.metrics import extract, kernel_distance, precision_recall
+    from meancap.metrics.extractors import efficientnet_lite0
+
+    pytest.importorskip("efficientnet_lite_pytorch")
+    images = garments[0]
+    network = efficientnet_lite0()
+    sets = (images[:40], images[40:80], noisy(images[40:80]))
+    real, other, noise = (extract(network, x)["pool"] for x in sets)
+    assert kernel_distance(real, other) < 0.2 * kernel_distance(real, noise)
+    assert precision_recall(real, other).precision > precision_recall(real, noise).precision + 0.3
+
+
+def test_the_shipped_reference_is_the_test_set_seen_by_the_shipped_classifier(
+    garments: tuple[Tensor, Tensor],
+) -> None:
+    pool = fashion_classifier()(garments[0][:200])["pool"]
+    torch.testing.assert_close(shipped_fashion().features["pool"][:200], pool, rtol=2e-3, atol=1e-3)
+    assert len(reference_images("fashion-mnist:test")) == 10000
