@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable
 
 import torch
+from benchmarks.timing import interleaved, kernels, peak_bytes, versions
 from torch import Tensor
 
-from benchmarks.timing import interleaved, kernels, peak_bytes, versions
 from meancap import CFG, Cap, Record, guided_velocity
 
 SHAPES = {
