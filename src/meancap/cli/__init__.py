@@ -1,8 +1,8 @@
 """The command line: parse and print, nothing more.
 
-Each command has a module here with a function `add_NAME(commands)` that adds its parser and sets `run`, a function
-of the parsed options that returns an exit code. Modules import what they need inside `run`, so that `--help` is quick.
-Bad input is one sentence on stderr and exit code 2.
+Each command has a module here with a function `add_NAME(commands)` that adds its parser and sets `run`, a
+function of the parsed options that returns an exit code. Modules import what they need inside `run`, so that
+`--help` is quick. Bad input is one sentence on stderr and exit code 2.
 """
 
 from __future__ import annotations

@@ -48,7 +48,10 @@ def add_bench(commands: Commands) -> None:
 
 def bench(args: argparse.Namespace) -> int:
     from dataclasses import replace
+    from importlib.util import find_spec
 
+    if not all(map(find_spec, ("numpy", "pyarrow", "matplotlib"))):
+        raise ImportError('meancap bench writes tables and figures: pip install "meancap[report]"')
     import torch
 
     from ..lab.problems import PROBLEMS
@@ -81,16 +84,11 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def _report(folder: Path, cells: int) -> int:
+    from ..report.leaderboard import write_report
     from ..runs.bench.files import write_tables
 
     tables = write_tables(folder)
     failed = sorted({row["family"] for row in tables["results"] if row["failure"]})
-    try:
-        from ..report.leaderboard import write_report
-    except ImportError as error:
-        raise ImportError(
-            f'tables are written; figures and the page need pip install "meancap[report]" ({error})'
-        ) from None
     page = write_report(folder)
     if failed:
         print(f"meancap: cannot run on vectors, see results.csv: {', '.join(failed)}", file=sys.stderr)
@@ -108,6 +106,9 @@ def add_calibrate(commands: Commands) -> None:
     p.add_argument("--samples", type=int, default=1000, metavar="N", help="size of the pilot (1000)")
     p.add_argument("--steps", type=int, default=50, metavar="N", help="Euler steps of the pilot (50)")
     p.add_argument("--seed", type=int, default=0, help="of the pilot's noise (0)")
+    p.add_argument(
+        "--anchor", choices=("element", "channel"), default=None, help="values that the anchor has"
+    )
     p.add_argument("--batch", type=int, default=50, metavar="N", help="samples at a time, for networks (50)")
     p.set_defaults(run=calibrate)
 
@@ -124,7 +125,7 @@ def calibrate(args: argparse.Namespace) -> int:
     batches = pilots(args.model, args.samples, args.seed, args.batch)
     with _bar(len(batches) * (args.steps + 1), "pilot") as bar:
         counted = [(_ticking(predict, bar), x) for predict, x in batches]
-        found = run(counted, uniform(args.steps), model=args.model)
+        found = run(counted, uniform(args.steps), model=args.model, per=args.anchor)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     found.save(args.out)
     print(f"{args.out}: {found.samples} samples, {len(found.times)} times, levels {', '.join(found.radii)}")

@@ -151,10 +151,25 @@ def _run(protocol: ImageProtocol, base: Wish, args: argparse.Namespace, score_by
         raise SystemExit(unwritable(args.out, error, "finished blocks are kept")) from None
     if finish(protocol, args.out, score_by):
         print((args.out / "table.csv").read_text(encoding="utf-8"), end="")
+        _draw(protocol, args.out)
         print(
             f"{args.out}: {len(protocol.settings)} runs; choices and rules in protocol.json", file=sys.stderr
         )
     return 0
+
+
+def _draw(protocol: ImageProtocol, out: Path) -> None:
+    """sweep-nN.png for every number N of evaluations."""
+    try:
+        from ..report.pictures import save
+        from ..report.style import look
+        from ..report.sweep import sweep
+    except ImportError:
+        print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
+        return
+    for n in sorted({s.evaluations for s in protocol.settings}):
+        with look():
+            save(sweep(out, evaluations=n), out / f"sweep-n{n}.png")
 
 
 def _plan(protocol: ImageProtocol, needs: list[Need], out: Path, picture: int) -> int:

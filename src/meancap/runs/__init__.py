@@ -1,1 +1,1 @@
-"""Experiments as folders: frozen configurations in, files out; any of them can be stopped and taken up again."""
+"""Experiments as folders: frozen configurations in, files out; each can be stopped and taken up again."""

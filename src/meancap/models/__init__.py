@@ -1,0 +1,11 @@
+"""The SiT family, released and shipped, ready to be guided.
+
+model = fashion()
+sample(model.predict(labels), CFG(4) | Cap(1.1), noise(seeds, model.shape), uniform(50))
+"""
+
+from .checkpoint import load_sit, save_sit
+from .classes import ClassModel, fashion, open_sit
+from .sit import SiT, SiTConfig, named
+
+__all__ = ["ClassModel", "SiT", "SiTConfig", "fashion", "load_sit", "named", "open_sit", "save_sit"]

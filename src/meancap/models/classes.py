@@ -1,0 +1,117 @@
+"""A labelled image model, ready to be guided: network, labels and the way from its data to pictures.
+
+data      what the network moves: centred pixels, or the latents of an autoencoder
+pictures  (count, channels, height, width) uint8
+predict   (x, t) -> Prediction, for one class per sample; two networks' answers for each evaluation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..prediction import Prediction
+from .checkpoint import digest, load_sit
+from .data import FASHION
+from .sit import SiT
+
+Predict = Callable[[Tensor, float], Prediction]
+Decode = Callable[[Tensor], Tensor]
+
+SHIPPED = Path(__file__).parent / "weights" / "fashion.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassModel:
+    """A class-conditional flow model. `channels` guides only that many leading channels; None guides all."""
+
+    name: str
+    sha256: str
+    network: SiT
+    decode: Decode
+    names: tuple[str, ...] = ()
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.channels is not None and not 1 <= self.channels <= self.network.config.channels:
+            raise ValueError(
+                f"{self.name} has {self.network.config.channels} channels; guide 1 to that many, "
+                f"or None for all; got {self.channels}"
+            )
+
+    @property
+    def classes(self) -> int:
+        return self.network.config.classes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the data."""
+        c = self.network.config
+        return c.channels, c.size, c.size
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.pos_embed.device
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> ClassModel:
+        """The same model elsewhere or in another precision; guidance stays in float32."""
+        return replace(self, network=self.network.to(device, dtype))
+
+    def label(self, text: str) -> int:
+        """The class that a number or a name stands for."""
+        lowered = [name.lower() for name in self.names]
+        if text.strip().lower() in lowered:
+            return lowered.index(text.strip().lower())
+        try:
+            index = int(text)
+        except ValueError:
+            known = f"one of {', '.join(self.names)}" if self.names else "a number"
+            raise ValueError(f"{self.name} knows no class {text!r}; give {known}") from None
+        if not 0 <= index < self.classes:
+            raise ValueError(f"{self.name} has classes 0 to {self.classes - 1}; got {index}")
+        return index
+
+    def predict(self, labels: Sequence[int] | Tensor) -> Predict:
+        """The predictor for one label per sample."""
+        y = torch.as_tensor(labels, dtype=torch.long, device=self.device)
+        if y.dim() != 1 or bool(((y < 0) | (y >= self.classes)).any()):
+            raise ValueError(f"{self.name} needs labels from 0 to {self.classes - 1}; got {y.tolist()}")
+        both = torch.cat([y, torch.full_like(y, self.classes)])
+        dtype = self.network.x_embedder.proj.weight.dtype
+
+        @torch.no_grad()
+        def predict(x: Tensor, t: float) -> Prediction:
+            twice = torch.cat([x, x]).to(self.device, dtype)
+            times = torch.full((len(twice),), float(t), device=self.device)
+            v_c, v_u = self.network(twice, times, both).float().chunk(2)
+            if self.channels is not None:
+                # As in the reference sampler: the other channels keep the conditional prediction.
+                v_u = torch.cat([v_u[:, : self.channels], v_c[:, self.channels :]], dim=1)
+            return Prediction.from_velocity(x.to(self.device), t, v_c, v_u)
+
+        return predict
+
+
+def fashion(path: str | Path | None = None) -> ClassModel:
+    """The small Fashion-MNIST model that comes with the package (see its model card)."""
+    return open_sit(SHIPPED if path is None else path, name="fashion")
+
+
+def open_sit(path: str | Path, *, name: str = "", decode: Decode | None = None) -> ClassModel:
+    """A SiT from a file; a latent model needs `decode`, a pixel model brings its own."""
+    path = Path(path)
+    network, pixels, names = load_sit(path)
+    if decode is None and pixels is not None:
+        decode = pixels.pictures
+    if decode is None:
+        raise ValueError(
+            f"{path.name} makes latents of {network.config.channels} channels; name the autoencoder that "
+            "turns them into pictures (--vae, for example stabilityai/sd-vae-ft-mse)"
+        )
+    if not names and name == "fashion":
+        names = FASHION
+    return ClassModel(name or f"sit:{path.name}", digest(path), network, decode, names)

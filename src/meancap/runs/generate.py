@@ -1,0 +1,168 @@
+"""Making the samples of a run, block by block; the caller owns the loop and its progress bar.
+
+    rank, world   this process and the number of processes, from torchrun's or accelerate's environment
+    block b       belongs to process b mod world; which process makes it changes no bit of it
+
+On a CPU the bits of a matrix product depend on the number of threads, so that number is part of a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..diagnostics import Record
+from ..models.classes import ClassModel
+from ..prediction import Prediction
+from ..rules import Rule, parse
+from ..sampling import euler, heun, midpoint, noise, rk4, sample, uniform
+from ..sampling.steps import StepMethod
+from .arrays import Bytes
+from .config import RunConfig, class_items, versions
+from .store import Store
+
+SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one block yields: pictures NHWC, one record per sample, and the meter if it was asked for."""
+
+    images: Bytes
+    records: list[dict[str, Any]]
+    meter: Mapping[str, Any] | None = None
+
+
+MakeBlock = Callable[[int], Block]
+
+
+def class_run(
+    model: ClassModel,
+    rule: Rule | str,
+    *,
+    per_class: int = 10,
+    classes: Sequence[int] | None = None,
+    times: Sequence[float] = uniform(50),
+    solver: str = "euler",
+    seed: int = 0,
+    batch: int = 64,
+    images: str = "png",
+    diagnostics: bool = False,
+    threads: int = 1,
+    decoder: str = "",
+) -> RunConfig:
+    """The configuration of `per_class` samples of each class, all classes unless some are named."""
+    chosen = tuple(range(model.classes) if classes is None else classes)
+    if not chosen:
+        raise ValueError("a run needs at least one class")
+    for label in chosen:
+        if not 0 <= label < model.classes:
+            raise ValueError(f"{model.name} has classes 0 to {model.classes - 1}; got {label}")
+    if solver not in SOLVERS:
+        raise ValueError(f"known solvers are {', '.join(SOLVERS)}; got {solver!r}")
+    weight = model.network.x_embedder.proj.weight
+    return RunConfig(
+        model=model.name,
+        model_sha256=model.sha256,
+        rule=str(parse(rule) if isinstance(rule, str) else rule),
+        times=tuple(times),
+        count=per_class * len(chosen),
+        classes=chosen,
+        solver=solver,
+        seed=seed,
+        batch=batch,
+        dtype=str(weight.dtype).removeprefix("torch."),
+        channels=model.channels,
+        decoder=decoder,
+        images=images,
+        diagnostics=diagnostics,
+        device=weight.device.type,
+        threads=threads,
+    )
+
+
+def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
+    """The maker of a class-conditional run's blocks."""
+    rule, solver = parse(config.rule), SOLVERS[config.solver]
+
+    def make(block: int) -> Block:
+        items = class_items(config, block)
+        predict = Counted(model.predict([item.label for item in items if item.label is not None]))
+        x = noise([item.seed for item in items], model.shape, device=model.device)
+        record = Record() if config.diagnostics else None
+        pictures = model.decode(sample(predict, rule, x, config.times, solver, record=record))
+        kept = len(config.indices(block))
+        records = [
+            {"index": item.index, "seed": item.seed, "label": item.label, "evaluations": predict.count}
+            for item in items[:kept]
+        ]
+        return Block(to_nhwc(pictures[:kept]), records, meter_of(record, kept))
+
+    return make
+
+
+class Counted:
+    """A predictor that counts its evaluations."""
+
+    def __init__(self, predict: Callable[[Tensor, float], Prediction]) -> None:
+        self.predict, self.count = predict, 0
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        self.count += 1
+        return self.predict(x, t)
+
+
+def make_run(store: Store, make: MakeBlock, rank: int = 0, world: int = 1) -> Iterator[int]:
+    """Makes, saves and yields this process's missing blocks; the last process to end finishes the run."""
+    for block in store.missing(range(rank, store.config.blocks, world)):
+        made = make(block)
+        try:
+            store.save(block, made.images, made.records, made.meter)
+        except FileNotFoundError:
+            if store.finished:  # another launch of the same run was faster
+                break
+            raise
+        yield block
+    store.finish()
+
+
+def run(
+    folder: str | Path, model: ClassModel, config: RunConfig, *, rank: int = 0, world: int = 1
+) -> Iterator[int]:
+    """A class-conditional run in `folder`: begins it, or takes it up where it was left."""
+    if config.device == "cpu":
+        torch.set_num_threads(config.threads)
+    store = Store(folder, config, versions())
+    yield from make_run(store, class_blocks(model, config), rank, world)
+
+
+def place() -> tuple[int, int, int]:
+    """Rank, number of processes, and rank on this machine, as torchrun and accelerate tell them."""
+    found = []
+    for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
+        text = os.environ.get(name, str(default))
+        if not text.isdigit():
+            raise ValueError(f"the environment variable {name} must be a whole number; got {text!r}")
+        found.append(int(text))
+    rank, world, local = found
+    if not rank < max(world, 1):
+        raise ValueError(f"RANK={rank} needs a WORLD_SIZE above it; got {world}")
+    return rank, max(world, 1), local
+
+
+def to_nhwc(pictures: Tensor) -> Bytes:
+    found: Bytes = pictures.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+    return found
+
+
+def meter_of(record: Record | None, kept: int) -> dict[str, Any] | None:
+    """The meter as arrays of (evaluations, samples)."""
+    if record is None:
+        return None
+    return {name: value[:, :kept].numpy() for name, value in record.stacked().items()}

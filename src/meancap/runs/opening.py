@@ -1,0 +1,161 @@
+"""From what a user asked for to a job: the model opened, the configuration made, the maker of its blocks."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..models.checkpoint import digest
+from ..models.classes import ClassModel, fashion, open_sit
+from ..models.hub import local_folder
+from ..models.vae import decoder
+from ..rules import parse
+from ..sampling import uniform
+from .config import RunConfig, versions
+from .generate import MakeBlock, class_blocks, class_run
+from .prompts import Pipeline, open_pipeline, prompt_blocks, prompt_run, read_prompts
+
+# tf32: float32 weights whose matrix products an NVIDIA GPU takes in TF32, as SiT's own sampler does.
+DTYPES = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Everything that a run needs."""
+
+    config: RunConfig
+    make: MakeBlock
+    made_with: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user asked for; the fields are the options of `meancap generate`."""
+
+    model: str
+    rule: str | None = None
+    per_class: int = 10
+    classes: str | None = None
+    prompts: Path | None = None
+    steps: int = 50
+    solver: str = "euler"
+    seed: int = 0
+    batch: int = 50
+    npz: bool = False
+    diagnostics: bool = False
+    channels: int | None = None
+    vae: str | None = None
+    guidance_scale: float | None = None
+    size: int | None = None
+    sigmas: tuple[float, ...] = ()
+    noise: str = "per sample"
+    dtype: str = "float32"
+    threads: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """An open class-conditional model."""
+
+    model: ClassModel
+    decoded_by: str = ""
+
+    def job(self, wish: Wish) -> Job:
+        if wish.guidance_scale is not None:
+            raise ValueError(
+                '--guidance-scale goes with diffusers:PATH; here the rule states it, as in "CFG(4)"'
+            )
+        model = replace(self.model, channels=wish.channels)
+        chosen = None if wish.classes is None else [model.label(text) for text in wish.classes.split(",")]
+        config = class_run(
+            model,
+            wish.rule or "CFG(1)",
+            per_class=wish.per_class,
+            classes=chosen,
+            times=uniform(wish.steps),
+            solver=wish.solver,
+            seed=wish.seed,
+            batch=wish.batch,
+            images="npz" if wish.npz else "png",
+            diagnostics=wish.diagnostics,
+            threads=wish.threads,
+            decoder=self.decoded_by,
+        )
+        config = replace(config, dtype=wish.dtype)
+        packages = ("diffusers",) if self.decoded_by else ()
+        return Job(config, class_blocks(model, config), versions(packages))
+
+
+@dataclass(frozen=True, eq=False)
+class Prompted:
+    """An open diffusers pipeline."""
+
+    pipe: Pipeline
+    name: str
+    sha256: str
+
+    def job(self, wish: Wish) -> Job:
+        if wish.prompts is None:
+            raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
+        if wish.classes is not None or wish.channels is not None:
+            raise ValueError("--classes and --channels go with fashion and sit:PATH; a pipeline has prompts")
+        rule = None if wish.rule is None else parse(wish.rule)
+        if wish.guidance_scale is None and (rule is None or rule.caps):
+            raise ValueError(
+                "give --guidance-scale: without a rule, or with one that only caps, the pipeline guides by it"
+            )
+        lines = read_prompts(wish.prompts)
+        config = prompt_run(
+            self.pipe,
+            lines,
+            wish.rule or "",
+            name=self.name,
+            sha256=self.sha256,
+            # A full chain replaces the pipeline's combination; the scale only has to switch guidance on.
+            guidance_scale=2.0 if wish.guidance_scale is None else wish.guidance_scale,
+            steps=wish.steps,
+            sigmas=wish.sigmas,
+            size=None if wish.size is None else (wish.size, wish.size),
+            seed=wish.seed,
+            noise=wish.noise,
+            images="npz" if wish.npz else "png",
+            diagnostics=wish.diagnostics,
+            threads=wish.threads,
+        )
+        return Job(config, prompt_blocks(self.pipe, config, lines), versions(("diffusers", "transformers")))
+
+
+def open_model(wish: Wish, device: str = "cpu") -> Classes | Prompted:
+    """The model that a wish names, on a device; several jobs can be made with it."""
+    torch.backends.cuda.matmul.allow_tf32 = wish.dtype == "tf32"
+    kind, _, where = wish.model.partition(":")
+    dtype = DTYPES[wish.dtype]
+    if kind == "diffusers" and where:
+        pipe = open_pipeline(where, dtype=dtype, device=device)
+        return Prompted(pipe, f"diffusers:{Path(where).name}", source_digest(where))
+    if wish.prompts is not None:
+        raise ValueError(f"{wish.model} is guided by classes; --prompts goes with --model diffusers:PATH")
+    if kind == "fashion" and not where:
+        return Classes(fashion().to(device, dtype))
+    if kind == "sit" and where:
+        decode = None if wish.vae is None else decoder(wish.vae, device=device)
+        model = open_sit(where, decode=decode).to(device, dtype)
+        return Classes(model, "" if wish.vae is None else source_digest(wish.vae))
+    raise ValueError(f"a model is fashion, sit:PATH or diffusers:PATH; got {wish.model!r}")
+
+
+def source_digest(source: str | Path) -> str:
+    """SHA-256 over the names and contents of the files in a folder or a cached snapshot."""
+    folder = local_folder(source)
+    found = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        found.update(f"{path.relative_to(folder).as_posix()}\0{digest(path)}\n".encode())
+    return found.hexdigest()

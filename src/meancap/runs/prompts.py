@@ -1,0 +1,197 @@
+"""Runs of a diffusers pipeline over a file of prompts, one line each.
+
+    index         the number of a prompt's line, from 0; a blank line keeps its number and makes no sample, so
+                  that deleting a prompt shifts no other prompt's noise, file name or pairing
+    per sample    noise from a generator of its own, seeded by the run's seed and the index
+    stream        noise from one generator that serves all lines in order, as in the paper's SD3.5 runs; the
+                  process that makes line i first draws what lines 0 to i - 1 would have used
+
+Prompts are made one at a time: in half precision an image depends on the size of its batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..models.hub import loaded
+from ..rules import parse
+from .arrays import np
+from .config import RunConfig, sample_seed
+from .generate import Block, MakeBlock
+
+Pipeline = Any  # a diffusers pipeline
+
+
+def read_prompts(path: str | Path) -> list[str]:
+    """The lines of a prompt file, blank ones as empty text."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    lines = [line.strip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise ValueError(f"{path} holds no prompt")
+    return lines
+
+
+def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pipeline:
+    """A pipeline from a folder or from the local Hugging Face cache; nothing is downloaded."""
+    try:
+        from diffusers import DiffusionPipeline
+    except ImportError as error:
+        raise ImportError('pipelines need diffusers: pip install "meancap[diffusers]"') from error
+    pipe = loaded(DiffusionPipeline, source, dtype)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe.to(device)
+
+
+def prompt_run(
+    pipe: Pipeline,
+    prompts: Sequence[str],
+    rule: str,
+    *,
+    name: str,
+    sha256: str,
+    guidance_scale: float,
+    steps: int = 10,
+    sigmas: Sequence[float] = (),
+    size: tuple[int, int] | None = None,
+    seed: int = 0,
+    noise: str = "per sample",
+    images: str = "png",
+    diagnostics: bool = False,
+    threads: int = 1,
+) -> RunConfig:
+    """The configuration of one picture per prompt. An empty rule leaves the pipeline to itself."""
+    denoiser = _denoiser(pipe)
+    return RunConfig(
+        model=name,
+        model_sha256=sha256,
+        rule=str(parse(rule)) if rule else "",
+        times=grid_of(pipe, steps, sigmas),
+        count=len(prompts),
+        solver=type(pipe.scheduler).__name__,
+        seed=seed,
+        batch=1,
+        dtype=str(denoiser.dtype).removeprefix("torch."),
+        noise=noise,
+        images=images,
+        diagnostics=diagnostics,
+        device=denoiser.device.type,
+        threads=threads,
+        prompts_sha256=hashlib.sha256("\n".join(prompts).encode()).hexdigest(),
+        guidance_scale=float(guidance_scale),
+        size=size,
+        sigmas=tuple(float(s) for s in sigmas),
+    )
+
+
+def grid_of(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
+    """The grid t = 1 - sigma that the pipeline's scheduler will walk, read off a copy of it."""
+    scheduler = copy.deepcopy(pipe.scheduler)
+    if scheduler.config.get("use_dynamic_shifting", False):
+        raise ValueError(
+            f"{type(pipe).__name__} shifts its grid by the size of the picture, so that it is not known "
+            "beforehand; give it a scheduler without dynamic shifting"
+        )
+    if sigmas:
+        scheduler.set_timesteps(sigmas=list(sigmas))
+    else:
+        scheduler.set_timesteps(steps)
+    return tuple(1 - float(s) for s in scheduler.sigmas)
+
+
+def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> MakeBlock:
+    """The maker of a prompt run's blocks, one prompt each."""
+    from ..adapters.diffusers import guided
+
+    stream = Stream(pipe, config)
+
+    def make(block: int) -> Block:
+        prompt = prompts[block]
+        if not prompt:
+            return Block(np.zeros((0, 1, 1, 3), np.uint8), [])
+        seed = sample_seed(config.seed, block) if config.noise == "per sample" else config.seed
+        generator = stream.at(block) if config.noise == "stream" else torch.Generator().manual_seed(seed)
+        call: dict[str, Any] = {
+            "guidance_scale": config.guidance_scale,
+            "num_inference_steps": len(config.times) - 1,
+        }
+        if config.sigmas:
+            call["sigmas"] = list(config.sigmas)
+        if config.size is not None:
+            call["height"], call["width"] = config.size
+        calls = Calls(_denoiser(pipe))
+        meter = None
+        with torch.no_grad(), calls:
+            if config.rule:
+                with guided(pipe, parse(config.rule)) as record:
+                    image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
+                if config.diagnostics and len(record):
+                    meter = {name: value.numpy() for name, value in record.stacked().items()}
+            else:
+                image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
+        found = {"index": block, "seed": seed, "prompt": prompt, "evaluations": calls.count}
+        picture = (np.asarray(image) * 255).round().clip(0, 255).astype(np.uint8)
+        return Block(picture[None], [found], meter)
+
+    return make
+
+
+class Stream:
+    """One generator for all prompts in order, wound forward to any of them."""
+
+    def __init__(self, pipe: Pipeline, config: RunConfig) -> None:
+        self.config, self.dtype = config, _denoiser(pipe).dtype
+        height, width = config.size or (pipe.default_sample_size * pipe.vae_scale_factor,) * 2
+        channels = _denoiser(pipe).config.in_channels
+        self.shape = (1, channels, height // pipe.vae_scale_factor, width // pipe.vae_scale_factor)
+        self.generator, self.next = torch.Generator().manual_seed(config.seed), 0
+
+    def at(self, index: int) -> torch.Generator:
+        """A generator that draws next what a run in order would have drawn for this index."""
+        if index < self.next:
+            self.generator, self.next = torch.Generator().manual_seed(self.config.seed), 0
+        while self.next < index:
+            torch.randn(self.shape, generator=self.generator, dtype=self.dtype)
+            self.next += 1
+        return _copy(self.generator)
+
+
+class Calls:
+    """Counts the calls of a network while it is open."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        self.network, self.count = network, 0
+
+    def __enter__(self) -> Calls:
+        self.handle = self.network.register_forward_pre_hook(self._add)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.handle.remove()
+
+    def _add(self, *_: object) -> None:
+        self.count += 1
+
+
+def _copy(generator: torch.Generator) -> torch.Generator:
+    found = torch.Generator()
+    found.set_state(generator.get_state())
+    return found
+
+
+def _denoiser(pipe: Pipeline) -> Any:
+    """The network that a pipeline calls at every step."""
+    for name in ("transformer", "unet"):
+        if getattr(pipe, name, None) is not None:
+            return getattr(pipe, name)
+    raise ValueError(f"{type(pipe).__name__} has neither a transformer nor a unet to guide")

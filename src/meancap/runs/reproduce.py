@@ -1,0 +1,147 @@
+"""A protocol as a folder of runs that share their noise, and one table over them.
+
+OUT/<setting>/    a run folder for each setting
+OUT/table.csv     one row per setting: what was asked, what guidance did, and scores where there are any
+OUT/protocol.json the settings and the choices that the paper leaves open
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ..metrics.protocols import protocol as measured_by
+from .folder import Run
+from .generate import make_run
+from .opening import Wish, open_model
+from .protocols import PINNED_SIGMAS, ImageProtocol, Setting
+from .references import Finding
+from .scores import read_scores
+from .scoring import open_target, scoring
+from .store import Store, locked
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A block of a setting has been made; `total` counts the blocks of all settings."""
+
+    setting: str
+    done: int
+    total: int
+
+
+def wishes(protocol: ImageProtocol, base: Wish) -> list[tuple[Setting, Wish]]:
+    """Each setting as the options of `meancap generate`; `base` tells model, samples and format."""
+    found = []
+    for s in protocol.settings:
+        wish = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
+        if protocol.name == "sd35":
+            # The chain replaces the pipeline's combination; its scale only switches guidance on.
+            wish = replace(wish, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
+        found.append((s, wish))
+    return found
+
+
+def reproduce(
+    protocol: ImageProtocol, base: Wish, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
+) -> Iterator[Progress]:
+    """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
+    out.mkdir(parents=True, exist_ok=True)
+    todo = wishes(protocol, base)
+    done = 0
+    source = open_model(todo[0][1], device)
+    for setting, wish in todo:
+        job = source.job(wish)
+        store = Store(out / setting.name, job.config, job.made_with)
+        mine = len(range(rank, job.config.blocks, world))
+        ready = mine - len(store.missing(range(rank, job.config.blocks, world)))
+        done += ready
+        for _ in make_run(store, job.make, rank, world):
+            done += 1
+            yield Progress(setting.name, done, mine * len(todo))
+
+
+def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
+    """Scores the runs if asked to and writes the table, once every run is finished; whether they are.
+
+    Whichever process ends last does it.
+    """
+    with locked(out):
+        if not all(_is_finished(out / s.name) for s in protocol.settings):
+            return False
+        if score_by:
+            score([out / s.name for s in protocol.settings], score_by)
+        write_protocol(protocol, out)
+        return True
+
+
+def score(folders: Sequence[Path], name: str) -> None:
+    """Measures runs by a protocol that brings its own reference."""
+    chosen = measured_by(name)
+    extractor = chosen.load(None)
+    finding = Finding(chosen, extractor, None)
+    for _ in finding:
+        pass
+    for folder in folders:
+        for _ in scoring(open_target(folder), chosen, extractor, finding.reference):
+            pass
+
+
+def write_protocol(protocol: ImageProtocol, out: Path) -> None:
+    """protocol.json and table.csv."""
+    about = {
+        "protocol": protocol.name,
+        "samples": protocol.samples,
+        "seed": protocol.seed,
+        "choices": [asdict(c) for c in protocol.choices],
+        "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
+    }
+    _write(out / "protocol.json", json.dumps(about, indent=1) + "\n")
+    _write(out / "table.csv", table(protocol, out))
+
+
+def table(protocol: ImageProtocol, out: Path) -> str:
+    """The settings with their facts, as CSV."""
+    rows = [row(s, Run.open(out / s.name)) for s in protocol.settings]
+    columns = list(dict.fromkeys(key for r in rows for key in r))
+    text = StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def row(setting: Setting, run: Run) -> dict[str, Any]:
+    """One line of the table, from the run folder alone."""
+    found: dict[str, Any] = {
+        "method": setting.method,
+        "scale": setting.scale,
+        "gamma": "" if setting.gamma is None else setting.gamma,
+        "evaluations": run.finished["evaluations"] // max(1, run.finished["samples"]),
+        "samples": run.finished["samples"],
+    }
+    if run.config["diagnostics"] and run.meter:
+        meter = run.meter
+        found |= {
+            "effective_scale_first": round(float(meter["scale"][0].mean()), 4),
+            "effective_scale_last": round(float(meter["scale"][-1].mean()), 4),
+            "share_capped": round(float(meter["active"].mean()), 4),
+            "largest_ratio": round(float(meter["ratio"].max()), 4),
+        }
+    return found | {s.name: float(f"{s.value:.5g}") for s in read_scores(run.folder)}
+
+
+def _is_finished(folder: Path) -> bool:
+    path = folder / "run.json"
+    return path.is_file() and json.loads(path.read_text())["finished"] is not None
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

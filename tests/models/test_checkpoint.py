@@ -1,0 +1,121 @@
+"""Checkpoints as they are released, as training scripts nest them, and as this package writes them."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from meancap.models.checkpoint import config_of, digest, load_sit, read_tensors, save_sit
+from meancap.models.classes import open_sit
+from meancap.models.sit import SiTConfig
+from small_sit import SHAPE, pixels, random_sit
+
+# A published width, so that the shapes tell the number of heads.
+RELEASED = SiTConfig(size=8, channels=4, patch=2, width=384, depth=2, heads=6, classes=5)
+
+
+@pytest.fixture(scope="module")
+def released():
+    return random_sit(RELEASED, spread=0.05)
+
+
+@pytest.mark.parametrize(
+    "nest", [lambda s: s, lambda s: {"ema": s, "model": {}, "args": 1}, lambda s: {"model": s}]
+)
+def test_a_pt_file_loads_bare_and_nested(tmp_path, released, nest):
+    torch.save(nest(released.state_dict()), tmp_path / "sit.pt")
+    model, found, names = load_sit(tmp_path / "sit.pt")
+    assert model.config == RELEASED and found is None and names == ()
+    for name, value in released.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_ema_is_preferred_to_model(tmp_path, released):
+    other = {name: value + 1 for name, value in released.state_dict().items()}
+    torch.save({"model": other, "ema": released.state_dict()}, tmp_path / "sit.pt")
+    model, _, _ = load_sit(tmp_path / "sit.pt")
+    assert torch.equal(model.final_layer.linear.bias, released.final_layer.linear.bias)
+
+
+def test_safetensors_without_a_header_loads_as_a_released_file(tmp_path, released):
+    from safetensors.torch import save_file
+
+    save_file(
+        {name: value.contiguous() for name, value in released.state_dict().items()},
+        tmp_path / "x.safetensors",
+    )
+    assert load_sit(tmp_path / "x.safetensors")[0].config == RELEASED
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    model, map_ = random_sit(), pixels()
+    path = save_sit(tmp_path / "m.safetensors", model, map_, names=("a", "b"))
+    back, found, names = load_sit(path)
+    assert back.config == SHAPE and names == ("a", "b")
+    assert torch.equal(found.mean, map_.mean) and found.std == map_.std
+    for name, value in model.state_dict().items():
+        assert torch.equal(back.state_dict()[name], value), name
+    half = save_sit(tmp_path / "h.safetensors", model, map_, dtype=torch.float16)
+    assert half.stat().st_size < path.stat().st_size
+    assert load_sit(half)[0].pos_embed.dtype == torch.float32
+    assert digest(path) != digest(half)
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("this ran",))
+
+
+def test_a_file_with_code_in_it_is_not_run(tmp_path, capsys):
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"ema": Evil()}, protocol=2))
+    torch.save({"x": Evil()}, tmp_path / "evil2.pt")
+    for name in ("evil.pt", "evil2.pt"):
+        with pytest.raises(ValueError, match="no readable checkpoint"):
+            read_tensors(tmp_path / name)
+    assert "this ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no readable checkpoint"),
+        (b"PK\x03\x04 torn", "no readable checkpoint"),
+        (b"plain text", "no readable checkpoint"),
+    ],
+)
+def test_an_unreadable_file_is_named_in_one_sentence(tmp_path, content, words):
+    (tmp_path / "broken.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=words) as error:
+        load_sit(tmp_path / "broken.pt")
+    assert "broken.pt" in str(error.value) and "\n" not in str(error.value)
+    (tmp_path / "broken.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="no readable safetensors"):
+        load_sit(tmp_path / "broken.safetensors")
+
+
+def test_a_checkpoint_that_does_not_fit_names_the_tensor(tmp_path, released):
+    state = dict(released.state_dict())
+    del state["blocks.1.mlp.fc1.bias"]
+    torch.save(state, tmp_path / "lacks.pt")
+    with pytest.raises(ValueError, match=r"lacks blocks\.1\.mlp\.fc1\.bias"):
+        load_sit(tmp_path / "lacks.pt")
+    torch.save({**released.state_dict(), "teeth": torch.zeros(1)}, tmp_path / "extra.pt")
+    with pytest.raises(ValueError, match="unknown tensor teeth"):
+        load_sit(tmp_path / "extra.pt")
+    torch.save({**released.state_dict(), "x_embedder.proj.bias": torch.zeros(3)}, tmp_path / "shape.pt")
+    with pytest.raises(ValueError, match=r"x_embedder\.proj\.bias has shape \(3,\)"):
+        load_sit(tmp_path / "shape.pt")
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="holds no SiT"):
+        load_sit(tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="number of heads"):
+        config_of(random_sit(replace(RELEASED, width=320, heads=5)).state_dict())
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        load_sit(tmp_path / "absent.pt")
+
+
+def test_a_latent_model_asks_for_its_autoencoder(tmp_path, released):
+    torch.save(released.state_dict(), tmp_path / "sit.pt")
+    with pytest.raises(ValueError, match="--vae"):
+        open_sit(tmp_path / "sit.pt")

@@ -1,0 +1,70 @@
+"""The readers, on files written here by their published formats, and the map between pixels and data."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from meancap.models.data import Pixels, cifar10, fashion
+
+
+def idx(array):
+    head = bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_fashion_reads_idx_files(tmp_path, zipped):
+    images = np.arange(3 * 28 * 28).reshape(3, 28, 28) % 251
+    labels = np.array([9, 0, 5])
+    for name, array in (("t10k-images-idx3-ubyte", images), ("t10k-labels-idx1-ubyte", labels)):
+        raw = idx(array)
+        (tmp_path / (name + ".gz" * zipped)).write_bytes(gzip.compress(raw) if zipped else raw)
+    found = fashion(tmp_path, train=False)
+    assert np.array_equal(found.images[:, 0].numpy(), images) and found.labels.tolist() == [9, 0, 5]
+    assert found.names[9] == "ankle boot"
+    with pytest.raises(FileNotFoundError, match="dataset-fashion-mnist"):
+        fashion(tmp_path, train=True)
+
+
+def test_a_torn_idx_file_is_refused(tmp_path):
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((3, 28, 28)))[:-1])
+    with pytest.raises(ValueError, match="should hold 2352 bytes"):
+        fashion(tmp_path, train=False)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(b"\x89PNG")
+    with pytest.raises(ValueError, match="no idx file"):
+        fashion(tmp_path, train=False)
+
+
+def test_both_forms_of_cifar_10_read_the_same(tmp_path):
+    g = np.random.default_rng(0)
+    images = g.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    labels = [3, 1, 4, 1]
+    binary, sheets = tmp_path / "bin", tmp_path / "npm"
+    binary.mkdir()
+    sheets.mkdir()
+    rows = b"".join(
+        bytes([y]) + im.transpose(2, 0, 1).tobytes() for y, im in zip(labels, images, strict=True)
+    )
+    (binary / "test_batch.bin").write_bytes(rows)
+    Image.fromarray(images.reshape(4, 1024, 3)).save(sheets / "test_batch.png")
+    (sheets / "test_lables.json").write_text(json.dumps(labels))
+    one, two = cifar10(binary, train=False), cifar10(sheets, train=False)
+    assert torch.equal(one.images, two.images) and one.labels.tolist() == two.labels.tolist() == labels
+    assert np.array_equal(one.images[2, :, 5, 7].numpy(), images[2, 5, 7])
+    with pytest.raises(FileNotFoundError, match="CIFAR-10"):
+        cifar10(tmp_path / "bin")
+
+
+def test_pixels_centre_the_data_and_come_back():
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (50, 1, 4, 4), dtype=torch.uint8, generator=g)
+    map_ = Pixels.of(images)
+    data = map_.data(images)
+    torch.testing.assert_close(data.mean(0), torch.zeros(1, 4, 4), atol=1e-5, rtol=0)
+    assert data.square().mean().item() == pytest.approx(1, rel=1e-5)
+    assert torch.equal(map_.pictures(data), images)
+    assert map_.pictures(data * 100).min() == 0 and map_.pictures(data * 100).max() == 255

@@ -1,0 +1,42 @@
+"""The model in the box: what its card says of it, and that it makes what it is asked for."""
+
+from pathlib import Path
+
+import torch
+
+from meancap import CFG, Cap, Record, noise, sample, uniform
+from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.models import fashion
+from meancap.models.checkpoint import digest
+from meancap.models.classes import SHIPPED
+
+CARD = Path(__file__).parents[2] / "docs" / "model-card-fashion.md"
+
+
+def test_the_file_is_small_and_the_card_is_about_it():
+    assert SHIPPED.stat().st_size <= 8_000_000
+    card = CARD.read_text(encoding="utf-8")
+    assert digest(SHIPPED) in card
+    assert f"{sum(p.numel() for p in fashion().network.parameters()):,} parameters" in card
+    assert all(word in card for word in ("MIT", "seed", "recall", "precision"))
+
+
+def test_its_origin_is_the_mean_of_the_data():
+    model = fashion()
+    black = model.decode(torch.zeros(1, *model.shape)).float() / 255
+    assert 0.25 < black.mean() < 0.32  # Fashion-MNIST's mean brightness is 0.286
+    assert black[0, 0, 0, 0] < 0.05 < black[0, 0, 14, 14]
+
+
+def test_a_classifier_that_never_saw_it_names_the_garments():
+    model = fashion()
+    labels = [c for c in range(10) for _ in range(4)]
+    record = Record()
+    rule = CFG(4) | Cap(1.1)
+    x = sample(model.predict(labels), rule, noise(range(40), model.shape), uniform(16), record=record)
+    pictures = model.decode(x).permute(0, 2, 3, 1)
+    seen = fashion_classifier()(pictures, ())["logits"].argmax(1)
+    hits = seen == torch.tensor(labels)
+    # Chance gives 4 of 40.
+    assert hits.sum() >= 30
+    assert record.stacked()["ratio"].max() <= 1.1 * (1 + 1e-6)

@@ -1,0 +1,160 @@
+"""Pictures from run folders: what stands where, what is refused, what is escaped."""
+
+import base64
+import io
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from meancap.cli import main
+from meancap.report.gallery import gallery
+from meancap.report.meter import bundle, mechanism, norms
+from meancap.report.sheets import Unmatched, class_rows, need_matched, panels, sheet, tiled
+from meancap.report.sweep import sweep
+from meancap.runs.config import RunConfig, versions
+from meancap.runs.folder import Run
+from meancap.runs.store import Store
+
+PROMPT = '</td><script>alert("x")</script> & "cats"'
+
+
+def run_of(folder, rule="CFG(4)", seed=0, prompts=(), images="png", diagnostics=False, count=6):
+    """A finished run whose picture i is all i: the folder format without a model."""
+    times, classes = (0.0, 0.5, 1.0), (0, 1)
+    more = {"seed": seed, "batch": 3, "images": images, "diagnostics": diagnostics}
+    config = RunConfig("made", "0", rule, times, count, classes, **more)
+    store = Store(folder, config, versions())
+    for block in range(config.blocks):
+        indices = list(config.indices(block))
+        pictures = np.stack([np.full((4, 4, 3), i, np.uint8) for i in indices])
+        records = [{"index": i, "seed": 100 * seed + i, "evaluations": 2} for i in indices]
+        for record, i in zip(records, indices, strict=True):
+            record |= {"prompt": prompts[i]} if prompts else {"label": i % 2}
+        store.save(block, pictures, records, meter_of(len(indices)) if diagnostics else None)
+    assert store.finish()
+    return Run.open(folder)
+
+
+def meter_of(count):
+    ones = np.ones((2, count))
+    values = {"gap": 2, "scale": 3, "asked": 4, "ratio": 1.25, "cosine": 0.6, "length": 5}
+    found = {name: value * ones for name, value in values.items()}
+    return {**found, "t": np.array([[0.0], [0.5]]) * ones, "active": ones > 0}
+
+
+def test_runs_with_other_noise_or_conditions_are_refused(tmp_path):
+    a, b = run_of(tmp_path / "a"), run_of(tmp_path / "b", seed=1)
+    with pytest.raises(Unmatched, match="differ in their seeds"):
+        need_matched([a, b])
+    c = run_of(tmp_path / "c", prompts=["x"] * 6)
+    d = run_of(tmp_path / "d", prompts=["y"] * 6)
+    with pytest.raises(Unmatched, match="differ in their prompts"):
+        sheet([c, d])
+    need_matched([a, run_of(tmp_path / "e", rule="CFG(1)", count=4)])
+
+
+def test_a_sheet_has_a_row_per_seed_and_a_column_per_rule(tmp_path):
+    runs = [run_of(tmp_path / name, rule=rule) for name, rule in (("a", "CFG(1)"), ("b", "CFG(4)"))]
+    figure = sheet(runs, [5, 2, 0])
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["CFG(1)", "CFG(4)"]
+    shown = [int(axes.images[0].get_array().flat[0]) for axes in figure.axes]
+    assert shown == [5, 5, 2, 2, 0, 0]
+
+
+def test_a_panel_has_a_row_per_class(tmp_path):
+    run = run_of(tmp_path / "a")
+    assert class_rows(run, 3) == {0: [0, 2, 4], 1: [1, 3, 5]}
+    picture = tiled(run, [[0, 2, 4], [1, 3, 5]])
+    assert picture.shape == (8, 12, 3)
+    assert picture[::4, ::4, 0].tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert [t.get_text() for t in panels([run], 2, names=("zero", "one")).axes[0].get_yticklabels()] == [
+        "zero",
+        "one",
+    ]
+    with pytest.raises(ValueError, match="no class with 4"):
+        panels([run], 4)
+
+
+class Seen(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text, self.sources = [], "", []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_gallery_escapes_prompts_and_needs_no_other_file(tmp_path):
+    run = run_of(tmp_path / "a", rule="CFG(4)", prompts=[PROMPT] * 6)
+    page = Seen()
+    page.feed(gallery([run], count=4, title="<b>mine</b>"))
+    assert "script" not in page.tags and "b" not in page.tags
+    assert page.text.count(PROMPT) == 4 and "<b>mine</b>" in page.text
+    assert len(page.sources) == 4 and all(s.startswith("data:image/png;base64,") for s in page.sources)
+    picture = Image.open(io.BytesIO(base64.b64decode(page.sources[3].partition(",")[2])))
+    assert np.asarray(picture)[0, 0].tolist() == [3, 3, 3]
+
+
+def test_norms_come_back_from_the_meter():
+    g = np.random.default_rng(0)
+    m_c, m_u = g.normal(size=(2, 5, 7, 30))
+    m = m_c + 0.8 * (m_c - m_u)
+    size = lambda v: np.linalg.norm(v, axis=-1)  # noqa: E731
+    gap = m_c - m_u
+    meter = {
+        "length": size(m),
+        "ratio": size(m) / size(m_c),
+        "gap": size(gap),
+        "cosine": (m_c * gap).sum(-1) / size(m_c) / size(gap),
+    }
+    found = norms(meter)
+    np.testing.assert_allclose(found[0], size(m_c))
+    np.testing.assert_allclose(found[1], size(m_u))
+
+
+def test_thin_lines_are_samples_and_the_thick_one_their_mean(tmp_path):
+    figure = mechanism([run_of(tmp_path / "a", diagnostics=True)], samples=4)
+    lines = figure.axes[1].lines
+    assert [line.get_linewidth() for line in lines] == [0.5] * 4 + [2.0]
+    t, values = np.array([0.0, 1.0]), np.array([[0.0, 2.0, 7.0], [4.0, 6.0, 8.0]])
+    bundle(figure.axes[0], t, values, "k", samples=2)
+    assert figure.axes[0].lines[-1].get_ydata().tolist() == [3.0, 6.0]
+
+
+def test_pictures_command_draws_from_folders(tmp_path, capsys):
+    for name in "ab":
+        run_of(tmp_path / name, diagnostics=True, images="npz")
+    out = tmp_path / "out"
+    assert main(["pictures", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(out)]) == 0
+    names = {"gallery.html", "sheet.png", "panels.png", "mechanism.png", "meter.png"}
+    assert {p.name for p in out.iterdir()} == names
+    first = {p.name: p.read_bytes() for p in out.iterdir()}
+    assert main(["pictures", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(out)]) == 0
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == first
+    capsys.readouterr()
+    assert main(["pictures", str(tmp_path / "nowhere"), "--out", str(out)]) == 2
+    assert re.match(r"meancap: .*nowhere is no run folder", capsys.readouterr().err)
+
+
+def test_a_sweep_draws_each_method_over_the_scale(tmp_path):
+    (tmp_path / "table.csv").write_text(
+        "method,scale,gamma,evaluations,samples,FD,recall\n"
+        "Conditional,1.0,,50,9,3.0,0.9\n"
+        "CFG,4.0,,50,9,2.0,0.4\nCFG,2.0,,50,9,1.0,0.5\nPMC,2.0,1.05,50,9,0.5,0.8\nCFG,2.0,,20,9,7.0,0.1\n"
+    )
+    figure = sweep(tmp_path)
+    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    assert list(drawn["CFG"]) == [1.0, 2.0] and list(drawn["PMC 1.05"]) == [0.5]
+    assert list(drawn["Conditional"]) == [3.0, 3.0]
+    assert [axes.get_title() for axes in figure.axes] == ["FD", "recall"]
+    with pytest.raises(ValueError, match="hat"):
+        sweep(tmp_path, ["hat"])
+    with pytest.raises(ValueError, match="20, 50"):
+        sweep(tmp_path, evaluations=3)

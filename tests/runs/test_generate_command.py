@@ -1,0 +1,142 @@
+"""`meancap generate`, `train`, `reproduce`, `pictures` as a user types them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from meancap.cli import main
+from meancap.models.checkpoint import save_sit
+from meancap.runs.folder import Run
+from small_sit import pixels, random_sit
+
+SOURCE = Path(__file__).parents[2] / "src"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    return save_sit(path, random_sit(spread=0.4), pixels(), names=tuple("abcdefghij"))
+
+
+def options(model, out, *more):
+    rule = ["--rule", "CFG(4) | Cap(1.1)", "--device", "cpu"]
+    return ["generate", "--model", f"sit:{model}", *rule, "--steps", "3", "--out", str(out), *more]
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_torchrun_with_two_processes_makes_the_files_of_one(tmp_path, model, capsys):
+    more = ("--per-class", "4", "--batch", "8", "--npz", "--diagnostics")
+    assert main(options(model, tmp_path / "one", *more)) == 0
+    assert "40 samples, CFG(4) | Cap(1.1)" in capsys.readouterr().out
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--standalone",
+        "-m",
+        "meancap",
+    ]
+    subprocess.run(
+        [*launch, *options(model, tmp_path / "two", *more)], env=ENVIRONMENT, check=True, capture_output=True
+    )
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_processes_started_here_make_the_same_files(tmp_path, model, capfd):
+    assert main(options(model, tmp_path / "one", "--batch", "8")) == 0
+    assert main(options(model, tmp_path / "two", "--batch", "8", "--processes", "2")) == 0
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    capfd.readouterr()
+    assert main(options(model, tmp_path / "bad", "--classes", "99", "--processes", "2")) == 2
+    assert capfd.readouterr().err.count("classes 0 to 9; got 99") == 1
+
+
+def test_classes_by_number_and_name(tmp_path, model):
+    assert main(options(model, tmp_path / "r", "--classes", "j,0", "--per-class", "2")) == 0
+    assert Run.open(tmp_path / "r").labels == [9, 0, 9, 0]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--classes", "10"), "classes 0 to 9; got 10"),
+        (("--classes", "hat"), "knows no class 'hat'"),
+        (("--rule", "CFG(4) | Hat(1)"), "unknown name 'Hat'"),
+        (("--rule", "Cap(0.5)"), "gamma >= 1"),
+        (("--steps", "0"), "at least 1"),
+        (("--per-class", "0"), "at least 1 for count"),
+        (("--batch", "-1"), "at least 1 for batch"),
+        (("--seed", "-1"), "0 or more"),
+        (("--solver", "magic"), "known solvers"),
+        (("--model", "sit:/nowhere.pt"), "no checkpoint at"),
+        (("--model", "magic"), "fashion, sit:PATH or diffusers:PATH"),
+        (("--channels", "2"), "1 channels"),
+        (("--prompts", "p.txt"), "--prompts goes with"),
+        (("--guidance-scale", "3"), "--guidance-scale goes with"),
+        (("--threads", "0"), "--threads"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, model, capsys, more, words):
+    assert main(options(model, tmp_path / "r", *more)) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.startswith("meancap: ") and said.count("\n") == 1
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_unreadable_checkpoint_keeps_what_was_done(tmp_path, model, capsys):
+    assert main(options(model, tmp_path / "r")) == 0
+    before = contents(tmp_path / "r")
+    (tmp_path / "torn.safetensors").write_bytes(model.read_bytes()[:500])
+    assert main(options(tmp_path / "torn.safetensors", tmp_path / "r")) == 2
+    assert "no readable safetensors" in capsys.readouterr().err
+    assert main(options(model, tmp_path / "r", "--seed", "1")) == 2
+    assert "seed was 0, now 1" in capsys.readouterr().err
+    assert contents(tmp_path / "r") == before
+
+
+def test_a_full_disk_keeps_the_blocks_and_the_same_command_finishes(tmp_path, model):
+    resource = pytest.importorskip("resource")
+    more = ("--npz", "--per-class", "9", "--batch", "30")  # blocks of 2 kB, together 6 kB
+    command = [sys.executable, "-m", "meancap", *options(model, tmp_path / "r", *more)]
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+
+    found = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, preexec_fn=small_files)
+    assert found.returncode == 1 and "3 of 3 blocks are kept" in found.stderr.splitlines()[-1]
+    assert not (tmp_path / "r" / "samples.npz").exists()
+    assert main(options(model, tmp_path / "r", *more)) == 0
+    assert main(options(model, tmp_path / "whole", *more)) == 0
+    assert contents(tmp_path / "r") == contents(tmp_path / "whole")
+
+
+def test_train_writes_a_model_that_generate_takes(tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    g = np.random.default_rng(0)
+    for part in ("train", "t10k"):
+        images, labels = g.integers(0, 256, (20, 28, 28)), g.integers(0, 10, 20)
+        for name, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
+            head = bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+            (data / name).write_bytes(head + array.astype(np.uint8).tobytes())
+    threads = torch.get_num_threads()
+    train = ["train", "--folder", str(data), "--out", str(tmp_path / "t"), "--images", "32", "--batch", "8"]
+    assert main([*train, "--width", "32", "--depth", "1", "--threads", str(threads)]) == 0
+    assert json.loads((tmp_path / "t" / "log.jsonl").read_text().splitlines()[-1])["images"] == 32
+    trained = tmp_path / "t" / "model.safetensors"
+    assert main(options(trained, tmp_path / "r", "--classes", "sneaker", "--per-class", "1")) == 0
+    assert Run.open(tmp_path / "r").images().shape == (1, 28, 28, 1)
+    assert main([*train, "--width", "64", "--depth", "1"]) == 2
+    assert "begun with another recipe: model was" in capsys.readouterr().err

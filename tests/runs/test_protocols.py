@@ -1,0 +1,120 @@
+"""The paper's image experiments as settings, their cost, and a rehearsal of each from end to end."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from meancap import parse
+from meancap.cli import main
+from meancap.models.sit import SiT, named
+from meancap.report.sweep import read_table
+from meancap.runs import protocols
+from meancap.runs.folder import Run
+from meancap.runs.plan import plan, sit_work
+
+
+def test_imagenet_has_the_rows_of_the_papers_table():
+    p = protocols.imagenet()
+    assert len(p.settings) == 2 * 3 * 5 and p.samples == 50_000
+    rows = {(s.method, s.scale, s.gamma, s.evaluations): str(s.rule) for s in p.settings}
+    assert rows["PMC", 2.5, 1.05, 50] == "CFG(2.5) | Cap(1.05)"
+    assert rows["CFG", 1.5, None, 20] == "CFG(1.5)"
+    assert rows["C2FG", 2.0, None, 20] == "CFG(Exponential(2, 0.2))"
+    assert {s.scale for s in p.settings} == {1.5, 2.0, 2.5}
+
+
+def test_sd35_uses_the_displacement_cap_and_one_stream_of_noise():
+    p = protocols.sd35()
+    assert len(p.settings) == 16 and p.samples == 5000 and p.seed == 42
+    caps = [str(s.rule) for s in p.settings if s.method == "PMC"]
+    assert caps == [f"CFG({scale}) | CapDisplacement(1.15)" for scale in (3, 5, 7, 9)]
+    assert all(s.evaluations == 10 for s in p.settings)
+
+
+@pytest.mark.parametrize(
+    "p", [protocols.imagenet(), protocols.sd35(), protocols.fashion()], ids=lambda p: p.name
+)
+def test_names_are_distinct_and_rules_parse(p):
+    assert len({s.name for s in p.settings}) == len(p.settings)
+    for s in p.settings:
+        assert parse(str(s.rule)) == s.rule
+        assert not set(s.name) & set("/\\ |()")
+
+
+def test_what_the_paper_leaves_open_is_said():
+    said = " ".join(c.what for c in protocols.imagenet().choices)
+    assert all(word in said for word in ("channels", "APG", "C2FG"))
+    assert "diffusers version" in " ".join(c.why for c in protocols.sd35().choices)
+
+
+def test_the_work_of_a_call_is_counted_as_torch_counts_it():
+    """Against torch's own counter on a small model, and the published 118.6 G multiply-adds of SiT-XL/2."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = named("SiT-S/2", size=16)
+    with torch.device("meta"):
+        model = SiT(config)
+        inputs = torch.randn(1, 4, 16, 16), torch.rand(1), torch.zeros(1, dtype=torch.long)
+    with (
+        FlopCounterMode(display=False) as counter,
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ):
+        model(*inputs)
+    assert sit_work(config) == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert sit_work(named("SiT-XL/2")) == pytest.approx(2 * 118.64e9, rel=0.01)
+
+
+def test_the_plan_shows_its_arithmetic_and_what_is_missing(tmp_path, capsys):
+    assert main(["reproduce", "imagenet", "--plan", "--out", str(tmp_path / "o")]) == 0
+    said = capsys.readouterr().out
+    assert "1.05e+08 calls" in said  # 2 x (20 + 50) x 15 settings x 50,000
+    assert "A100, tf32: 2.49e+19 / (156 T x 0.4) = 111 h" in said
+    assert "[ ] the checkpoint: give --checkpoint" in said and "[ ] the autoencoder: hf download" in said
+    assert "not measured" in said
+    assert not (tmp_path / "o").exists()
+    assert main(["reproduce", "imagenet", "--out", str(tmp_path / "o")]) == 2
+    assert "--checkpoint" in capsys.readouterr().err
+    assert "80,000" not in plan(protocols.sd35(), [], Path(), picture=1024)
+
+
+def rehearsed(kind, out, capsys):
+    pytest.importorskip("diffusers")
+    assert main(["reproduce", kind, "--tiny", "--device", "cpu", "--out", str(out)]) == 0
+    capsys.readouterr()
+    return read_table(out)
+
+
+@pytest.mark.filterwarnings("default")  # the hosts warn about their own future
+def test_imagenet_rehearses_from_a_released_format_to_the_table(tmp_path, capsys):
+    rows = rehearsed("imagenet", tmp_path, capsys)
+    assert [int(r["evaluations"]) for r in rows] == [20] * 15 + [50] * 15
+    for r in rows:
+        if r["method"] == "PMC":
+            assert float(r["largest_ratio"]) <= float(r["gamma"]) + 1e-4 and float(r["share_capped"]) > 0
+        if r["method"] == "CFG":
+            assert float(r["effective_scale_first"]) == float(r["effective_scale_last"]) == float(r["scale"])
+    runs = [Run.open(tmp_path / name) for name in ("cfg-scale-2-n50", "pmc-1.05-scale-2-n50")]
+    assert runs[0].seeds == runs[1].seeds and runs[0].labels == [0, 207, 980]
+    assert runs[0].images().shape == (3, 16, 16, 3)
+    assert runs[0].config["channels"] is None and len(runs[0].config["decoder"]) == 64
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("samples.npz")}
+    rehearsed("imagenet", tmp_path, capsys)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("samples.npz")} == stamps
+
+
+@pytest.mark.filterwarnings("default")
+def test_sd35_rehearses_from_prompts_to_the_table(tmp_path, capsys):
+    rows = rehearsed("sd35", tmp_path, capsys)
+    assert len(rows) == 16 and {r["samples"] for r in rows} == {"2"}
+    capped = [float(r["effective_scale_first"]) for r in rows if r["method"] == "PMC"]
+    assert (
+        max(capped) < 3 and len({round(v, 3) for v in capped}) == 1
+    )  # where the cap acts, lambda does not matter
+    run = Run.open(tmp_path / "pmc-1.15-scale-7-n10")
+    assert run.config["dtype"] == "bfloat16" and run.config["noise"] == "stream" and run.config["seed"] == 42
+    assert [r["index"] for r in run.records] == [0, 2]
+    assert 1 - run.config["times"][1] == pytest.approx(0.960129321, abs=1e-6)
+    about = json.loads((tmp_path / "protocol.json").read_text())
+    assert any(c["what"] == "sigmas" for c in about["choices"])

@@ -1,0 +1,229 @@
+"""A run folder: the same bytes whatever the processes, their order and their number."""
+
+import json
+import random
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from meancap import CFG, Cap, noise, parse, sample, uniform
+from meancap.models.checkpoint import save_sit
+from meancap.models.classes import open_sit
+from meancap.runs.config import RunConfig, class_items, sample_seed, versions
+from meancap.runs.folder import Run
+from meancap.runs.generate import class_blocks, class_run, make_run, place, run
+from meancap.runs.npz import write_npz
+from meancap.runs.store import RunRefused, Store
+from small_sit import pixels, random_sit
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    return open_sit(save_sit(path, random_sit(spread=0.4), pixels(), names=tuple("abcdefghij")))
+
+
+def settings(model, **changes):
+    return class_run(
+        model, "CFG(4) | Cap(1.1)", **{"per_class": 3, "times": uniform(4), "batch": 7} | changes
+    )
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def finished(folder, model, config):
+    assert list(run(folder, model, config)) == list(range(config.blocks))
+    return contents(folder)
+
+
+@pytest.mark.parametrize("images", ["png", "npz"])
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_files_do_not_depend_on_the_number_of_processes(tmp_path, model, images, world):
+    config = settings(model, images=images, diagnostics=True)
+    whole = finished(tmp_path / "one", model, config)
+    for rank in reversed(range(world)):
+        list(run(tmp_path / "many", model, config, rank=rank, world=world))
+    assert contents(tmp_path / "many") == whole
+    assert not (tmp_path / "many" / "blocks").exists()
+
+
+def test_a_run_stopped_anywhere_ends_in_the_same_files(tmp_path, model):
+    config = settings(model, images="npz", diagnostics=True)
+    whole = finished(tmp_path / "one", model, config)
+    for stop in range(1, config.blocks):
+        folder = tmp_path / f"stopped{stop}"
+        steps = run(folder, model, config)
+        for _ in range(stop):
+            next(steps)
+        steps.close()
+        with pytest.raises(ValueError, match="not finished"):
+            Run.open(folder)
+        (folder / ".parts").mkdir(exist_ok=True)
+        (folder / ".parts" / "123-000000.npy").write_bytes(b"torn")
+        made = list(run(folder, model, config))
+        assert made == list(range(stop, config.blocks))
+        assert contents(folder) == whole
+
+
+def test_blocks_in_any_order_make_the_same_files(tmp_path, model):
+    config = settings(model)
+    whole = finished(tmp_path / "one", model, config)
+    store, make = Store(tmp_path / "two", config, versions()), class_blocks(model, config)
+    order = list(range(config.blocks))
+    random.Random(0).shuffle(order)
+    for block in order:
+        made = make(block)
+        store.save(block, made.images, made.records)
+    assert list(make_run(store, make)) == []
+    assert contents(tmp_path / "two") == whole
+
+
+def test_a_sample_is_what_its_record_says(tmp_path, model):
+    config = settings(model, diagnostics=True)
+    finished(tmp_path / "r", model, config)
+    found = Run.open(tmp_path / "r")
+    assert len(found) == 30 and found.rule == "CFG(4) | Cap(1.1)"
+    assert [found.labels.count(c) for c in range(10)] == [3] * 10
+    assert len(set(found.seeds)) == 30
+    x = sample(model.predict(found.labels), parse(found.rule), noise(found.seeds, model.shape), uniform(4))
+    expected = model.decode(x).permute(0, 2, 3, 1).numpy()
+    assert np.abs(found.images().astype(int) - expected.astype(int)).max() <= 1
+    assert found.images().std() > 20
+    assert found.finished == {"samples": 30, "evaluations": 120}
+    assert found.meter["ratio"].shape == (4, 30)
+    assert found.meter["ratio"].max() <= 1.1 * (1 + 1e-6)
+    assert np.array_equal(np.concatenate(list(found.batches(11))), found.images())
+
+
+def test_png_and_npz_hold_the_same_pixels(tmp_path, model):
+    png, npz = settings(model), settings(model, images="npz")
+    finished(tmp_path / "png", model, png)
+    finished(tmp_path / "npz", model, npz)
+    a, b = Run.open(tmp_path / "png"), Run.open(tmp_path / "npz")
+    assert np.array_equal(a.images(), b.images())
+    with np.load(tmp_path / "npz" / "samples.npz") as file:  # as the ADM evaluator reads it
+        assert file["arr_0"].dtype == np.uint8 and file["arr_0"].shape == (30, 8, 8, 1)
+        assert np.array_equal(file["arr_0"], a.images())
+        assert file["arr_1"].tolist() == a.labels
+
+
+def test_a_longer_run_begins_with_the_shorter_one(tmp_path, model):
+    finished(tmp_path / "short", model, settings(model, per_class=2))
+    finished(tmp_path / "long", model, settings(model, per_class=3))
+    short, long = Run.open(tmp_path / "short"), Run.open(tmp_path / "long")
+    assert np.array_equal(short.images(), long.images(range(20)))
+
+
+def test_rules_share_their_noise_and_seeds_do_not(model):
+    a, b = settings(model), settings(model, seed=1)
+    seeds = [{item.seed for block in range(c.blocks) for item in class_items(c, block)} for c in (a, b)]
+    assert not seeds[0] & seeds[1]
+    assert len({sample_seed(3, i) for i in range(50_000)}) == 50_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"times": uniform(5)}, "times was"),
+        ({"seed": 1}, "seed was 0, now 1"),
+        ({"batch": 8}, "batch was 7, now 8"),
+        ({"per_class": 4}, "count was 30, now 40"),
+        ({"images": "npz"}, 'images was "png", now "npz"'),
+        ({"threads": 2}, "threads was 1, now 2"),
+    ],
+)
+def test_another_configuration_is_refused_and_named(tmp_path, model, changes, words):
+    before = finished(tmp_path / "r", model, settings(model))
+    with pytest.raises(RunRefused, match=words):
+        list(run(tmp_path / "r", model, settings(model, **changes)))
+    assert contents(tmp_path / "r") == before
+
+
+def test_another_rule_weights_or_version_is_refused(tmp_path, model):
+    config = settings(model)
+    finished(tmp_path / "r", model, config)
+    other = class_run(model, CFG(4) | Cap(1.05), per_class=3, times=uniform(4), batch=7)
+    with pytest.raises(RunRefused, match=r"rule was .*Cap\(1.1\).*, now .*Cap\(1.05\)"):
+        Store(tmp_path / "r", other, versions())
+    with pytest.raises(RunRefused, match="torch was"):
+        Store(tmp_path / "r", config, versions() | {"torch": "1.0"})
+
+
+def test_a_strange_folder_is_left_alone(tmp_path, model):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(RunRefused, match=r"no run\.json"):
+        list(run(tmp_path, model, settings(model)))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunRefused, match="a run needs a folder"):
+        list(run(tmp_path / "file", model, settings(model)))
+
+
+def test_a_finished_run_is_not_made_again(tmp_path, model):
+    config = settings(model)
+    finished(tmp_path / "r", model, config)
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "r").rglob("*")}
+    (tmp_path / "r" / "blocks").mkdir()  # as a kill during the last tidying leaves it
+    assert list(run(tmp_path / "r", model, config)) == []
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "r").rglob("*") if p.is_file()} == {
+        p: s for p, s in stamps.items() if p.is_file()
+    }
+    assert not (tmp_path / "r" / "blocks").exists()
+
+
+def test_run_json_tells_everything_that_decides_the_bytes(tmp_path, model):
+    config = settings(model, solver="heun")
+    finished(tmp_path / "r", model, config)
+    found = json.loads((tmp_path / "r" / "run.json").read_text())
+    c = found["config"]
+    assert c["model_sha256"] == model.sha256 and len(model.sha256) == 64
+    assert c["times"] == list(uniform(4)) and c["solver"] == "heun" and c["dtype"] == "float32"
+    assert c["channels"] is None and found["made_with"]["torch"] == torch.__version__
+    assert found["finished"]["evaluations"] == 30 * 7  # Heun: two a step, one in the last
+
+
+def test_a_moved_run_still_opens(tmp_path, model):
+    finished(tmp_path / "a", model, settings(model))
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    assert len(Run.open(tmp_path / "b").images()) == 30
+
+
+def test_the_place_among_processes_comes_from_the_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert place() == (0, 1, 0)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert place() == (3, 8, 0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="RANK=3"):
+        place()
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(ValueError, match="whole number"):
+        place()
+
+
+def test_putting_an_npz_together_holds_one_block_at_a_time(tmp_path):
+    config = RunConfig("made", "0", "CFG(1)", (0.0, 1.0), 64, (0,), batch=1, images="npz")
+    store = Store(tmp_path / "r", config, versions())
+    for i in range(64):
+        picture = np.full((1, 512, 512, 3), i, np.uint8)
+        store.save(i, picture, [{"index": i, "seed": i, "label": 0, "evaluations": 1}])
+    tracemalloc.start()
+    assert store.finish()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    block = 512 * 512 * 3
+    assert peak < 4 * block, f"{peak / block:.1f} blocks of 64 stood in memory"
+    found = Run.open(tmp_path / "r")
+    assert found.images([63]).mean() == 63 and (tmp_path / "r" / "samples.npz").stat().st_size > 64 * block
+
+
+def test_pieces_that_do_not_fill_an_array_are_noticed(tmp_path):
+    with (tmp_path / "x.npz").open("wb") as file, pytest.raises(ValueError, match="bytes off"):
+        write_npz(file, {"arr_0": (np.dtype(np.uint8), (4,), [b"abc"])}, {})

@@ -1,0 +1,99 @@
+"""Training: a stopped run goes on as if it had not been stopped, and learns what there is to learn."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from meancap import CFG, noise, sample, uniform
+from meancap.models.classes import open_sit
+from meancap.models.data import Pictures
+from meancap.models.optimise import orthogonal
+from meancap.models.sit import SiTConfig
+from meancap.runs.train import TrainConfig, Training, read_log
+
+MODEL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=1, heads=2, classes=2, learn_sigma=False)
+CONFIG = TrainConfig(640, model=MODEL, batch=16, warmup=5, ema=0.9)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Two classes: bright above, or bright below."""
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 60, (200, 1, 8, 8), dtype=torch.uint8, generator=g)
+    labels = torch.arange(200) % 2
+    images[labels == 0, :, :4] += 180
+    images[labels == 1, :, 4:] += 180
+    return Pictures(images, labels, ("above", "below"))
+
+
+def weights(training):
+    return {name: value.clone() for name, value in training.ema.state_dict().items()}
+
+
+def test_a_stopped_run_goes_on_exactly(tmp_path, pictures):
+    whole = Training(tmp_path / "whole", CONFIG, pictures)
+    list(whole.rows(every=10))
+    first = Training(tmp_path / "two", CONFIG, pictures)
+    rows = first.rows(every=10)
+    next(rows), next(rows)
+    first.save()
+    next(rows)  # work after the last save is lost, and its log line with it
+    rows.close()
+    second = Training(tmp_path / "two", CONFIG, pictures)
+    assert second.step == 20 and [r.step for r in read_log(tmp_path / "two")] == [10, 20]
+    list(second.rows(every=10))
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(second)[name]), name
+    losses = [[r.loss for r in read_log(tmp_path / name)] for name in ("whole", "two")]
+    assert losses[0] == losses[1] and len(losses[0]) == 4
+
+
+def test_another_recipe_is_refused_but_a_longer_run_is_not(tmp_path, pictures):
+    training = Training(tmp_path / "t", CONFIG, pictures)
+    training.save()
+    with pytest.raises(ValueError, match=r"rate was 0.01, now 0.02"):
+        Training(tmp_path / "t", replace(CONFIG, rate=0.02), pictures)
+    assert Training(tmp_path / "t", replace(CONFIG, images=1280), pictures).config.steps == 80
+
+
+@pytest.mark.parametrize("bad", [{"images": 0}, {"batch": 0}, {"rate": 0.0}, {"dropout": 1.0}, {"seed": -1}])
+def test_a_recipe_that_cannot_be_is_named(bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))}"):
+        replace(CONFIG, **bad)
+
+
+def test_a_torn_log_line_is_left_out(tmp_path, pictures):
+    training = Training(tmp_path / "t", CONFIG, pictures)
+    list(training.rows(every=20))
+    with (tmp_path / "t" / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"step": 60})[:5])
+    assert [r.step for r in read_log(tmp_path / "t")] == [20, 40]
+
+
+def test_the_rate_warms_up_stays_and_cools_to_zero():
+    config = replace(CONFIG, images=1600, warmup=10, cooling=0.5)
+    rates = [config.rate_at(k) for k in range(config.steps)]
+    assert rates[0] == pytest.approx(0.001) and rates[9] == rates[49] == 0.01
+    assert rates[75] == pytest.approx(0.005) and 0 < rates[-1] < 0.0003
+
+
+def test_updates_of_matrices_have_equal_singular_values():
+    for shape in ((16, 48), (48, 16), (24, 24)):
+        g = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        s = torch.linalg.svdvals(orthogonal(g))
+        assert s.min() > 0.5 and s.max() < 1.3
+        u, _, v = torch.linalg.svd(g, full_matrices=False)
+        assert (orthogonal(g) * (u @ v)).sum() / s.norm() / min(shape) ** 0.5 > 0.97
+
+
+def test_the_trained_model_makes_the_class_it_is_asked_for(tmp_path, pictures):
+    training = Training(tmp_path / "t", replace(CONFIG, images=8000), pictures)
+    rows = list(training.rows(every=50))
+    assert rows[-1].loss < 0.5 * rows[0].loss
+    model = open_sit(training.export(tmp_path / "m.safetensors", torch.float16, pictures.names))
+    x = sample(model.predict([0, 1] * 10), CFG(1), noise(range(20), model.shape), uniform(20))
+    made = model.decode(x).float()
+    above, below = made[:, 0, :4].mean((1, 2)), made[:, 0, 4:].mean((1, 2))
+    assert bool((above > below)[0::2].all()) and bool((above < below)[1::2].all())
