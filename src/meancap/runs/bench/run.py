@@ -1,0 +1,156 @@
+"""The benchmark as a folder that grows cell by cell, safe against a stop at any moment.
+
+    run.json                      the configuration, and all problems and families asked for so far
+    cells/PROBLEM/FAMILY.npz      one family on one problem; written under another name, then renamed
+    results.csv and the tables    made from the cells by tables.py, again after every run
+
+Give the same folder again to go on, or to add problems and rules; another configuration is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ...lab.problems import problem as problem_named
+from .cell import Reading, measure_family
+from .config import ALL_PROBLEMS, Config
+from .families import Family
+
+FORMAT = 1
+
+
+class Task(NamedTuple):
+    folder: Path
+    config: Config
+    problem: str
+    family: Family
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "cells" / self.problem / f"{self.family.slug}.npz"
+
+
+def bench(
+    folder: str | Path,
+    config: Config,
+    problems: Sequence[str],
+    families: Sequence[Family],
+    processes: int = 2,
+) -> Iterator[Task]:
+    """Measures what is missing, yielding each cell as it is done; the caller owns the loop."""
+    todo = missing(prepare(folder, config, problems, families))
+    if processes == 1:
+        for task in todo:
+            _measure(task)
+            yield task
+        return
+    with ProcessPoolExecutor(
+        min(processes, max(1, len(todo))), mp_context=multiprocessing.get_context("spawn"), initializer=_quiet
+    ) as pool:
+        running = {pool.submit(_measure, task): task for task in todo}
+        try:
+            for done in as_completed(running):
+                done.result()
+                yield running[done]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def prepare(
+    folder: str | Path, config: Config, problems: Sequence[str], families: Sequence[Family]
+) -> list[Task]:
+    """Writes or checks run.json; all cells that were asked for, problem by problem."""
+    root = Path(folder)
+    for name in problems:
+        problem_named(name)
+    slugs = [one.slug for one in families]
+    if len({*slugs}) < len(slugs):
+        twice = next(s for s in slugs if slugs.count(s) > 1)
+        raise ValueError(f"two rules would share the file {twice}.npz; leave one of them out")
+    root.mkdir(parents=True, exist_ok=True)
+    old = read_run(root) or {"format": FORMAT, "config": config.as_json(), "problems": [], "families": []}
+    if old["config"] != config.as_json():
+        different = [k for k, v in config.as_json().items() if old["config"].get(k) != v]
+        raise ValueError(
+            f"{root} holds a benchmark with other settings ({', '.join(different)}); give another folder"
+        )
+    old["problems"] = [name for name in ALL_PROBLEMS if name in (*old["problems"], *problems)]
+    known = {one["name"]: one for one in old["families"]} | {one.name: asdict(one) for one in families}
+    write_whole(
+        root / "run.json", (json.dumps({**old, "families": [*known.values()]}, indent=1) + "\n").encode()
+    )
+    return [Task(root, config, name, family) for name in problems for family in families]
+
+
+def missing(tasks: Sequence[Task]) -> list[Task]:
+    """Those whose file is not there, or belongs to a rule of the same name and another text."""
+    return [task for task in tasks if not _is_done(task)]
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """The content of run.json, or None where there is none."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.get("format") != FORMAT or "families" not in found:
+        raise ValueError(f"{path} is not a benchmark of format {FORMAT}; give another folder")
+    return found
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{os.getpid()}-{path.name}.part")
+    part.write_bytes(content)
+    part.replace(path)
+
+
+def _measure(task: Task) -> None:
+    readings = measure_family(task.family, problem_named(task.problem), task.config)
+    write_whole(task.path, _packed(task.family, readings))
+
+
+def _packed(family: Family, readings: Sequence[Reading]) -> bytes:
+    buffer = BytesIO()
+    text = json.dumps(asdict(family))
+    np.savez_compressed(
+        buffer,
+        family=np.array(text),
+        variant=np.array([r.variant for r in readings]),
+        rule=np.array([r.rule for r in readings]),
+        failure=np.array([r.failure for r in readings]),
+        scale=np.array([r.scale for r in readings]),
+        nfe=np.array([r.nfe for r in readings]),
+        lost=np.array([r.lost for r in readings]),
+        slice_error=np.array([r.slice_error for r in readings]),
+        values=torch.stack([r.values for r in readings]).numpy(),
+        replicates=torch.stack([r.replicates for r in readings]).float().numpy(),
+    )
+    return buffer.getvalue()
+
+
+def _is_done(task: Task) -> bool:
+    if not task.path.is_file():
+        return False
+    with np.load(task.path, allow_pickle=False) as found:
+        return bool(json.loads(str(found["family"])) == asdict(task.family))
+
+
+def _quiet() -> None:
+    torch.set_num_threads(1)
