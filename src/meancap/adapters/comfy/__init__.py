@@ -1,0 +1,1 @@
+"""ComfyUI and Forge: `hooks` holds the logic and imports neither; `nodes` is what ComfyUI loads."""

@@ -1,0 +1,112 @@
+"""What the arguments of a post-CFG hook say; ComfyUI and Forge hand over nearly the same dictionary.
+
+denoised         the guided mean that the workflow made: sampler, guider and the nodes before this one
+cond_denoised    m_c
+uncond_denoised  m_u; zeros where the host evaluated no negative
+sigma            the noise level; x = alpha data + sigma noise, alpha = 1 - sigma in flow models, else 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...path import to_linear
+from ...prediction import Prediction
+from ...tensors import Number
+
+Args = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The host's noise levels as times. Data is at t = 1, so the clock is turned round here, once."""
+
+    flow: bool  # alpha = 1 - sigma; otherwise alpha = 1
+    level: Callable[[float], float]  # share of the run -> sigma
+
+    def time(self, sigma: Tensor) -> Tensor:
+        t = 1 - sigma if self.flow else 1 / (1 + sigma)
+        return t.clamp(0, 1)  # a sampler that adds noise may step above the first level
+
+    def state(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """x on the linear path."""
+        return x if self.flow else to_linear(x, 1.0, sigma)[0]
+
+
+def clock(args: Args) -> Clock:
+    """Asked of the model, which holds its schedule as `model_sampling` (ComfyUI) or `predictor` (Forge).
+
+    At sigma = 1/2, how much of the data is left? A model that does not tell is taken as a flow model.
+    """
+    model = args.get("model")
+    host = getattr(model, "model_sampling", None) or getattr(model, "predictor", None)
+    if host is None:
+        return Clock(True, lambda share: 1 - share)
+    left = float(host.noise_scaling(torch.full((1,), 0.5), torch.zeros(1), torch.ones(1)))
+    return Clock(left < 0.75, lambda share: float(host.percent_to_sigma(share)))
+
+
+def sigmas(args: Args) -> Tensor:
+    """One noise level per sample."""
+    sigma: Tensor = args["sigma"]
+    return sigma.reshape(1) if sigma.dim() == 0 else sigma.reshape(sigma.shape[0], -1)[:, 0]
+
+
+def negative(args: Args) -> tuple[Any, Tensor]:
+    """The negative conditioning and its mean; PerpNegGuider may have only an empty prompt in its place."""
+    if args.get("uncond", ()) is None and args.get("empty_cond") is not None:
+        return args["empty_cond"], args["empty_cond_denoised"]
+    return args.get("uncond", ()), args["uncond_denoised"]
+
+
+def prediction(args: Args) -> Prediction:
+    """The host's two means, on the linear path."""
+    sigma, at = sigmas(args), clock(args)
+    x = at.state(args["input"], sigma)
+    return Prediction.from_mean(x, at.time(sigma), args["cond_denoised"], negative(args)[1])
+
+
+def grid(args: Args) -> Tensor | None:
+    """The noise levels that the sampler was given, from noise to data, where the host shows them."""
+    options = args.get("model_options") or {}
+    found = (options.get("transformer_options") or {}).get("sample_sigmas")
+    return found if isinstance(found, Tensor) and found.dim() == 1 else None
+
+
+def step_end(args: Args) -> Number | None:
+    """The time at which the step under way will end."""
+    levels = grid(args)
+    if levels is None:
+        return None
+    below = levels[levels < sigmas(args)[0].to(levels)]
+    return clock(args).time(below[:1]) if len(below) else None
+
+
+def without_negative(args: Args) -> bool:
+    """Whether the host guides nothing here: cfg 1, where it skips the negative, or no negative at all."""
+    conditioning, mean = negative(args)
+    if conditioning is None:
+        return True
+    if "cond_scale" not in args:  # Forge tells no scale, and shows a negative even where it skipped it
+        return not bool(mean.any())
+    scale = args["cond_scale"]
+    return isinstance(scale, (int, float)) and math.isclose(scale, 1.0)
+
+
+def negative_in_range(args: Args) -> bool:
+    """Whether any part of the negative is meant for this noise level (ConditioningSetTimestepRange)."""
+    parts: Sequence[Mapping[str, Any]] = negative(args)[0] or ()
+    sigma = sigmas(args)[0]
+    return not parts or any(
+        not (
+            ("timestep_start" in part and bool(sigma > part["timestep_start"]))
+            or ("timestep_end" in part and bool(sigma < part["timestep_end"]))
+        )
+        for part in parts
+    )

@@ -1,0 +1,139 @@
+"""A guidance rule in the post-CFG hook of ComfyUI and of Forge. Nothing of either is imported here.
+
+    nominal  the guided mean that the workflow made; the hook's answer takes its place
+    share    how much of the way from m_c to the nominal mean a cap keeps, for each sample
+
+A rule that only caps shortens that way, whatever made it. Any other chain replaces the workflow's guidance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...prediction import Prediction
+from ...rules import Ray, Rule, displace, parse
+from ...rules.base import State, blend
+from ...tensors import on_host, promoted
+from .arguments import (
+    Args,
+    clock,
+    grid,
+    negative_in_range,
+    prediction,
+    sigmas,
+    step_end,
+    without_negative,
+)
+from .run import Run
+
+_KEPT = 8  # runs remembered: a workflow may sample several times before its reports are made
+
+
+class PostCFG:
+    """A rule at work in one patched model: call it with the host's arguments, `begin` before each run.
+
+    start and end are shares of the run, counted as the host counts them; outside, the host's result stands.
+    """
+
+    def __init__(self, rule: Rule | str, start: float = 0.0, end: float = 1.0) -> None:
+        self.rule = parse(rule) if isinstance(rule, str) else rule
+        if not 0 <= start <= end <= 1:
+            raise ValueError(
+                f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"
+            )
+        self.start, self.end = start, end
+        self.runs: list[Run] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A new run: the rule forgets, and a fresh record starts."""
+        self.state: State = self.rule.init()
+        self.within: State = self.state
+        self._reached = -math.inf
+        self.runs = [*(run for run in self.runs if run.calls), Run(self.rule)][-_KEPT:]
+
+    @property
+    def run(self) -> Run:
+        """The latest run."""
+        return self.runs[-1]
+
+    def run_of(self, latent: Tensor) -> Run:
+        """The run that made this latent; the latest one where it has been changed since."""
+        return next((run for run in reversed(self.runs) if run.is_of(latent)), self.run)
+
+    def __call__(self, args: Args) -> Tensor:
+        """What the host should use instead of `denoised`: the same tensor where there is nothing to do."""
+        nominal: Tensor = args["denoised"]
+        levels = grid(args)
+        self.run.calls += 1
+        self.run.steps = None if levels is None else len(levels) - 1
+        if without_negative(args):
+            self.run.idle += 1
+            return nominal
+        inside = self._inside(args)
+        if inside is False:
+            return nominal
+        with torch.no_grad():
+            guided = self._guide(args, nominal)
+        return guided if inside is True else torch.where(_column(inside, nominal), guided, nominal)
+
+    def _guide(self, args: Args, nominal: Tensor) -> Tensor:
+        p = prediction(args)
+        if self.rule.caps:
+            return shortened(nominal, self._displace(p, args, g=promoted(nominal) - p.m_c))
+        if not negative_in_range(args):  # its zeros are nobody's prediction: no gap, so nothing is added
+            p = Prediction.from_mean(p.x, p.t, p.m_c, p.m_c)
+        end = step_end(args)
+        ray = self._displace(p if end is None else p.until(end), args)
+        return blend(p.m_c, ray.coefficient, ray.direction).to(nominal.dtype)
+
+    def _displace(self, p: Prediction, args: Args, g: Tensor | None = None) -> Ray:
+        first = not self.rule.has_state or self._begins_step(args)
+        before = self.state if first else self.within
+        ray, after = displace(self.rule, p, before, g=g, record=self.run.record)
+        if first:
+            self.within, self.state = self.rule.within_step(before, after), after
+        return ray
+
+    def _begins_step(self, args: Args) -> bool:
+        """Whether this evaluation is the first to come to a noise level of the sampler's grid.
+
+        Samplers of higher order evaluate between two levels, or twice at one; a rule advances once for each.
+        A host that shows no grid is taken to make one evaluation per step.
+        """
+        levels, sigma = grid(args), float(sigmas(args)[0])
+        place = -sigma if levels is None else float((levels >= sigma).sum())
+        if place <= self._reached:
+            return False
+        self._reached = place
+        return True
+
+    def _inside(self, args: Args) -> bool | Tensor:
+        """Whether each sample is between start and end; plainly True where they are not set."""
+        if self.start <= 0 and self.end >= 1:
+            return True
+        sigma, level = sigmas(args), clock(args).level
+        inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
+        return inside if bool(inside.any()) else False
+
+
+def shortened(nominal: Tensor, ray: Ray) -> Tensor:
+    """The kept share of the way from m_c to the nominal mean; that mean bit for bit where nothing is cut."""
+    share = ray.coefficient
+    if not isinstance(share, Tensor):
+        return nominal if share == 1 else _cut(nominal, ray)
+    whole = share == 1
+    if on_host(whole) and bool(whole.all()):
+        return nominal
+    return torch.where(_column(whole, nominal), nominal, _cut(nominal, ray))
+
+
+def _cut(nominal: Tensor, ray: Ray) -> Tensor:
+    return blend(ray.p.m_c, ray.coefficient, ray.direction).to(nominal.dtype)
+
+
+def _column(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.reshape(-1, *[1] * (like.dim() - 1))

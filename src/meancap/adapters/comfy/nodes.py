@@ -1,0 +1,221 @@
+"""The ComfyUI nodes: Posterior-Mean Cap, Guidance Rule, Guidance Report.
+
+The only module that imports ComfyUI. It keeps to what version 0.3.48 of its node interface knows, and it
+never touches the model that comes in: a node patches a clone.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import folder_paths  # type: ignore[import-not-found]
+from comfy.patcher_extension import WrappersMP  # type: ignore[import-not-found]
+from comfy_api.latest import ComfyExtension, io, ui  # type: ignore[import-not-found]
+
+from ...rules import Cap, CapDisplacement, ParseError, Rule, parse
+from .hooks import PostCFG
+from .plot import image
+
+log = logging.getLogger(__name__)
+
+_CATEGORY = "advanced/guidance"
+_FORMS = {"ball": Cap, "displacement": CapDisplacement}
+
+
+def _window() -> list[Any]:
+    """start and end, which few will need; newer frontends fold them away."""
+    fields = [
+        io.Float.Input(
+            "start", default=0.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
+            tooltip="Share of the run at which the node begins to act; before, the workflow's result stands.",
+        ),
+        io.Float.Input(
+            "end", default=1.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
+            tooltip="Share of the run at which the node stops acting.",
+        ),
+    ]  # fmt: skip
+    for field in fields:
+        field.extra_dict = {"advanced": True}
+    return fields
+
+
+def _window_problem(start: float | None, end: float | None) -> str | None:
+    """What is wrong with start and end; ComfyUI leaves to a node what its validation names."""
+    if not 0 <= (start or 0) <= 1 or not 0 <= (1 if end is None else end) <= 1:
+        return f"start and end are shares of the run, from 0 to 1; got {start} and {end}"
+    if start is not None and end is not None and start > end:
+        return f"start ({start:g}) must not be after end ({end:g})"
+    return None
+
+
+def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
+    hook = PostCFG(rule, start, end)
+
+    def run(executor: Any, *values: Any, **named: Any) -> Any:
+        hook.begin()
+        latent = executor(*values, **named)
+        hook.run.made(latent)
+        log.info("%s: %s", rule, hook.run.headline())
+        return latent
+
+    m = model.clone()
+    m.set_model_sampler_post_cfg_function(hook)
+    m.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, "meancap", run)
+    return m
+
+
+class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
+    @classmethod
+    def define_schema(cls) -> Any:
+        return io.Schema(
+            node_id="MeancapPosteriorMeanCap",
+            display_name="Posterior-Mean Cap",
+            category=_CATEGORY,
+            description=(
+                "Keeps as much of the guidance as fits: the guided estimate of the clean image may be at "
+                "most gamma times as long as the one for your prompt alone. Goes last: put it after every "
+                "other model node. Does nothing at cfg 1 (distilled models). PMC-CFG, Peng & Ma 2026."
+            ),
+            inputs=[
+                io.Model.Input("model"),
+                io.Float.Input(
+                    "gamma", default=1.1, min=1.0, max=100.0, step=0.01, round=0.001,
+                    tooltip="How much longer guidance may make the estimate. 1.05 strict, 1.1 usual, "
+                    "1.3 loose; 100 never acts and only measures. Where every step is capped, a higher cfg "
+                    "changes nothing.",
+                ),
+                io.Combo.Input(
+                    "form", options=list(_FORMS), default="ball",
+                    tooltip="ball: |m| <= gamma |m_c|, the paper's rule. displacement: |m - m_c| <= "
+                    "(gamma - 1) |m_c|, its SD3.5 rule, the stricter of the two at the same gamma.",
+                ),
+                *_window(),
+            ],
+            outputs=[io.Model.Output()],
+        )  # fmt: skip
+
+    @classmethod
+    def validate_inputs(
+        cls, form: str | None = None, start: float | None = None, end: float | None = None
+    ) -> bool | str:
+        if form is not None and form not in _FORMS:  # older versions of ComfyUI do not look
+            return f"form is one of {', '.join(_FORMS)}; got {form!r}"
+        return _window_problem(start, end) or True
+
+    @classmethod
+    def execute(cls, model: Any, gamma: float, form: str, start: float = 0.0, end: float = 1.0) -> Any:
+        return io.NodeOutput(_patched(model, _FORMS[form](gamma), start, end))
+
+
+class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
+    @classmethod
+    def define_schema(cls) -> Any:
+        return io.Schema(
+            node_id="MeancapGuidanceRule",
+            display_name="Guidance Rule",
+            category=_CATEGORY,
+            description=(
+                "Any guidance of meancap as text. Caps alone, such as Cap(1.1, per='channel'), limit what "
+                "the workflow made. Any other chain, such as CFG(7) | Rescale(0.7) | Cap(1.1), replaces the "
+                "workflow's guidance and brings its own scale; the sampler's cfg then only has to differ "
+                "from 1. Goes last: put it after every other model node."
+            ),
+            inputs=[
+                io.Model.Input("model"),
+                io.String.Input(
+                    "rule", default="CFG(7) | Cap(1.1)", multiline=True,
+                    tooltip="Rules joined by |, applied from left to right; time runs from 0, the noise, "
+                    "to 1, the image.",
+                ),
+                *_window(),
+            ],
+            outputs=[io.Model.Output()],
+        )  # fmt: skip
+
+    @classmethod
+    def validate_inputs(
+        cls, rule: str | None = None, start: float | None = None, end: float | None = None
+    ) -> bool | str:
+        if isinstance(rule, str):
+            try:
+                parse(rule)
+            except ParseError as error:
+                return str(error)
+        return _window_problem(start, end) or True
+
+    @classmethod
+    def execute(cls, model: Any, rule: str, start: float = 0.0, end: float = 1.0) -> Any:
+        return io.NodeOutput(_patched(model, parse(rule), start, end))
+
+
+class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
+    @classmethod
+    def define_schema(cls) -> Any:
+        return io.Schema(
+            node_id="MeancapGuidanceReport",
+            display_name="Guidance Report",
+            category=_CATEGORY,
+            description=(
+                "What guidance did in the run that made this latent: how often it was capped, and the "
+                "effective CFG of every step, as text and as a picture. Wire it between sampler and VAE "
+                "Decode, with the model that the sampler used. Images saved after it carry the text."
+            ),
+            inputs=[
+                io.Latent.Input("latent", tooltip="From the sampler; it goes through unchanged."),
+                io.Model.Input("model", tooltip="As the sampler got it, with a cap or a rule on it."),
+                io.String.Input(
+                    "filename_prefix", default="guidance/report",
+                    tooltip="Where picture and numbers (JSON) go in the output folder; empty saves neither.",
+                ),
+            ],
+            outputs=[
+                io.Latent.Output(),
+                io.String.Output(display_name="text"),
+                io.Image.Output(display_name="plot"),
+            ],
+            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, io.Hidden.unique_id],
+            is_output_node=True,
+        )  # fmt: skip
+
+    @classmethod
+    def execute(cls, latent: dict[str, Any], model: Any, filename_prefix: str) -> Any:
+        hooks = [
+            hook
+            for hook in model.model_options.get("sampler_post_cfg_function", [])
+            if isinstance(hook, PostCFG)
+        ]
+        if not hooks:
+            raise ValueError(
+                "this model carries no Posterior-Mean Cap and no Guidance Rule; put one before the sampler "
+                "(gamma 100 measures without changing anything)"
+            )
+        run = hooks[-1].run_of(latent["samples"])
+        text, plot = run.text(), image(run)
+        if cls.hidden and cls.hidden.extra_pnginfo is not None:  # what later nodes write into images
+            cls.hidden.extra_pnginfo.setdefault("meancap", {})[str(cls.hidden.unique_id)] = text
+        if not filename_prefix.strip():
+            shown = ui.PreviewImage(plot, cls=cls).as_dict()
+        else:
+            saved = ui.ImageSaveHelper.get_save_images_ui(plot, filename_prefix, cls=cls)
+            shown = saved.as_dict()
+            if len(run.record):
+                run.record.about = run.about()
+                run.record.save(_beside(shown["images"][0]))
+        return io.NodeOutput(latent, text, plot, ui={**shown, "text": (text,)})
+
+
+def _beside(saved: Any) -> Path:
+    """The JSON file next to a picture that ComfyUI saved, and has kept inside its output folder."""
+    picture = Path(folder_paths.get_output_directory(), saved["subfolder"], saved["filename"])
+    return picture.with_suffix(".json")
+
+
+class Meancap(ComfyExtension):  # type: ignore[misc]
+    async def get_node_list(self) -> list[type]:
+        return [PosteriorMeanCap, GuidanceRule, GuidanceReport]
+
+
+async def comfy_entrypoint() -> Meancap:
+    return Meancap()

@@ -1,0 +1,216 @@
+"""The hook's contract, on arguments written by hand: needs no ComfyUI."""
+
+import pytest
+import torch
+from hook_arguments import arguments, forge, furthest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meancap import CFG, Cap, CapDisplacement, Momentum, Prediction, guide
+from meancap.adapters.comfy.arguments import prediction
+from meancap.adapters.comfy.hooks import PostCFG
+from meancap.path import velocity_from_mean
+
+SHAPES = [(4, 8, 8), (16, 16, 16), (16, 3, 6, 6), (8, 20), (1, 300), (5,)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("rule", "form"), [(Cap(1.1), "ball"), (CapDisplacement(1.1), "displacement")])
+@pytest.mark.parametrize("flow", [True, False])
+def test_the_result_is_the_furthest_allowed_point_towards_what_the_workflow_made(shape, rule, form, flow):
+    for seed, batch in enumerate((1, 2, 5, 20)):
+        args = arguments(batch, shape, seed=seed, flow=flow)
+        out = PostCFG(rule)(args)
+        expected = furthest(args["cond_denoised"], args["denoised"], 1.1, form)
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+        assert not torch.equal(out, args["denoised"])
+
+
+@given(st.integers(0, 10_000), st.floats(1.0, 2.0), st.floats(-3.0, 20.0), st.integers(1, 20))
+def test_the_bound_holds_for_every_scale_and_batch(seed, gamma, scale, batch):
+    args = arguments(batch, (3, 5), seed=seed, scale=scale)
+    out = PostCFG(Cap(gamma))(args)
+    if abs(scale - 1) > 1e-6:
+        length, bound = (v.double().flatten(1).norm(dim=1) for v in (out, args["cond_denoised"]))
+        assert (length <= gamma * bound * (1 + 1e-6)).all()
+
+
+def test_where_nothing_exceeds_the_bound_the_same_tensor_comes_back():
+    for batch in (1, 2, 40):
+        for shape in ((4, 8, 8), (4, 16, 16)):  # a single large sample has its numbers as floats
+            args = arguments(batch, shape)
+            assert PostCFG(Cap(100))(args) is args["denoised"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_in_a_mixed_batch_the_samples_inside_keep_every_bit(dtype):
+    args = arguments(6, dtype=dtype)
+    calm = torch.tensor([True, False, True, False, False, True])
+    near = args["cond_denoised"] + 0.001 * torch.randn_like(args["denoised"])
+    args["denoised"] = torch.where(calm[:, None, None, None], near, args["denoised"])
+    out = PostCFG(Cap(1.1))(args)
+    assert out.dtype == dtype
+    assert torch.equal(out[calm], args["denoised"][calm])
+    assert all(not torch.equal(a, b) for a, b in zip(out[~calm], args["denoised"][~calm], strict=True))
+
+
+@pytest.mark.parametrize("rule", ["Cap(1)", "CFG(7) | Cap(1.1)", "Momentum(-0.5) | CFG(4)"])
+def test_at_cfg_1_and_without_a_negative_it_is_inert(rule):
+    skipped = {"uncond": None, "uncond_denoised": torch.zeros(2, 4, 8, 8)}
+    for args in (
+        arguments(scale=1.0, **skipped),
+        arguments(scale=1.0),  # evaluated all the same, as the *_cfg_pp samplers ask
+        arguments(scale=7.0, **skipped),
+        forge(arguments(scale=1.0, uncond_denoised=torch.zeros(2, 4, 8, 8))),
+    ):
+        hook = PostCFG(rule)
+        assert hook(args) is args["denoised"]
+        assert len(hook.run.record) == 0 and hook.run.idle == hook.run.calls == 1
+
+
+def test_a_negative_out_of_its_range_is_capped_by_caps_and_ignored_by_chains():
+    """There the host multiplies the conditional mean by cfg, since its negative is all zeros."""
+    args = arguments(uncond_denoised=torch.zeros(2, 4, 8, 8), uncond=[{"timestep_end": 0.8}])
+    m_c = args["cond_denoised"]
+    args["denoised"] = 7 * m_c
+    torch.testing.assert_close(PostCFG("Cap(1.1)")(args), 1.1 * m_c)
+    assert torch.equal(PostCFG("CFG(7)")(args), m_c)
+    present = {**args, "uncond": [{"timestep_end": 0.8}, {"timestep_start": 0.9}]}
+    torch.testing.assert_close(PostCFG("CFG(7)")(present), 7 * m_c)  # zeros that a model did predict
+
+
+def test_an_empty_prompt_in_the_negatives_place_is_a_negative():
+    """PerpNegGuider at neg_scale 0 evaluates no negative, but guides away from its empty prompt."""
+    args = arguments()
+    perp = {**args, "uncond": None, "uncond_denoised": torch.zeros(2, 4, 8, 8)}
+    perp |= {"empty_cond": [{}], "empty_cond_denoised": args["uncond_denoised"]}
+    for rule in ("Cap(1.1)", "CFG(4) | Cap(1.1)"):
+        assert torch.equal(PostCFG(rule)(perp), PostCFG(rule)(args))
+
+
+def test_a_neighbour_changes_no_bit_of_a_sample():
+    args = arguments(6)
+    before = PostCFG(Cap(1.1))(args)
+    for other in (0.0, 1e20, float("nan")):
+        changed = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in args.items()}
+        for key in ("denoised", "cond_denoised", "uncond_denoised", "input"):
+            changed[key][3:] = other
+        assert torch.equal(PostCFG(Cap(1.1))(changed)[:3], before[:3])
+
+
+@pytest.mark.parametrize("turn", [lambda args: args, forge])
+@pytest.mark.parametrize("flow", [True, False])
+def test_the_clock_is_turned_round_and_the_path_made_linear(turn, flow):
+    args = turn(arguments(flow=flow))
+    p, sigma = prediction(args), 0.7
+    t = 1 - sigma if flow else 1 / (1 + sigma)
+    torch.testing.assert_close(p.t, torch.full((2,), t))
+    noise = (args["input"] - (1 - sigma if flow else 1) * args["cond_denoised"]) / sigma
+    torch.testing.assert_close(velocity_from_mean(p.x, p.t, p.m_c), args["cond_denoised"] - noise)
+
+
+def test_a_model_that_says_nothing_of_its_path_is_capped_all_the_same():
+    args = arguments(model=None)
+    assert torch.equal(PostCFG(Cap(1.1))(args), PostCFG(Cap(1.1))(arguments()))
+
+
+def test_forge_and_comfyui_get_the_same_answer():
+    args = arguments()
+    for rule in ("Cap(1.1)", "CFG(4) | Cap(1.1)"):
+        assert torch.equal(PostCFG(rule)(args), PostCFG(rule)(forge(args)))
+
+
+@pytest.mark.parametrize(
+    "text", ["CFG(4)", "CFG(4) | Cap(1.1)", "CFG(Linear(1, 9))", "apg(5)", "CFG(4) | Rescale(0.7)"]
+)
+def test_a_chain_replaces_the_workflows_guidance(text):
+    args = arguments(flow=False)
+    hook = PostCFG(text)
+    m, _ = guide(hook.rule, prediction(args))
+    torch.testing.assert_close(hook(args), m)
+    assert torch.equal(PostCFG(text)({**args, "denoised": args["denoised"] * 9}), hook(arguments(flow=False)))
+
+
+def test_start_and_end_are_the_hosts_shares_of_the_run():
+    """The shifted schedule has percent_to_sigma(0.5) = 0.75."""
+    for sigma, early, late in ((0.76, True, False), (0.75, True, True), (0.74, False, True)):
+        args = arguments(sigma=sigma)
+        assert (PostCFG(Cap(1.1), end=0.5)(args) is not args["denoised"]) == early
+        assert (PostCFG(Cap(1.1), start=0.5)(args) is not args["denoised"]) == late
+
+
+def test_start_and_end_hold_for_each_sample():
+    args = arguments(3)
+    args["sigma"] = torch.tensor([0.9, 0.6, 0.9])
+    out = PostCFG(Cap(1.1), start=0.5)(args)
+    assert [torch.equal(a, b) for a, b in zip(out, args["denoised"], strict=True)] == [True, False, True]
+
+
+def test_memory_advances_once_per_level_of_the_samplers_grid():
+    levels = [1.0, 0.8, 0.5, 0.0]
+    visited = [(1.0, True), (0.9, False), (0.8, True), (0.8, False), (0.6, False), (0.5, True), (0.1, False)]
+    rule, hook = Momentum(-0.5) | CFG(4), PostCFG("Momentum(-0.5) | CFG(4)")
+    state = within = None
+    for i, (sigma, first) in enumerate(visited):
+        args = arguments(sigma=sigma, seed=i, levels=levels)
+        m, after = guide(rule, prediction(args), state if first else within)
+        assert torch.equal(hook(args), m)
+        if first:
+            within, state = rule.within_step(state or rule.init(), after), after
+
+
+def test_a_new_run_starts_without_memory():
+    hook, fresh = (PostCFG("Momentum(-0.5) | CFG(4)") for _ in range(2))
+    for seed in range(3):
+        hook(arguments(seed=seed, sigma=0.9 - 0.1 * seed))
+    hook.begin()
+    assert torch.equal(hook(arguments(seed=9)), fresh(arguments(seed=9)))
+    assert hook.run.calls == 1 and len(hook.run.record) == 1 and len(hook.runs) == 2
+
+
+def test_the_step_end_is_known_where_the_host_shows_its_grid():
+    seen = []
+
+    class Curious(Cap):
+        caps = False
+
+        def update(self, ray, p, state):
+            seen.append(p.t_next)
+            return super().update(ray, p, state)
+
+    hook = PostCFG(Curious(1.1))
+    for sigma in (1.0, 0.9, 0.8, 0.5):
+        hook(arguments(sigma=sigma, levels=[1.0, 0.8, 0.5, 0.0]))
+    assert [round(float(t), 5) for t in seen] == [0.2, 0.2, 0.5, 1.0]
+
+
+def test_arguments_are_left_as_they_were():
+    args = arguments()
+    copies = {k: v.clone() for k, v in args.items() if isinstance(v, torch.Tensor)}
+    for rule in ("Cap(1.1)", "CFG(4) | Rescale(0.7) | Cap(1.1)"):
+        PostCFG(rule)(args)
+    assert all(torch.equal(args[k], v) for k, v in copies.items())
+
+
+def test_nonsense_gets_one_sentence():
+    with pytest.raises(ValueError, match="start and end are shares"):
+        PostCFG(Cap(1.1), start=0.8, end=0.2)
+    with pytest.raises(ValueError, match="known are"):
+        PostCFG("Nonsense(3)")
+
+
+def test_prediction_is_made_of_the_hosts_own_means():
+    args = arguments()
+    p = prediction(args)
+    assert isinstance(p, Prediction)
+    assert p.m_c is args["cond_denoised"] and p.m_u is args["uncond_denoised"] and p.x is args["input"]
+
+
+@pytest.mark.parametrize("rule", ["Cap(1.1)", "CapDisplacement(1.1)", "Cap(1.1, per='channel') | Cap(1.2)"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_cap_waits_for_no_value_on_an_accelerator(rule, batch):
+    """Tensors on the meta device have no values: whoever looked at one would fail."""
+    args = arguments(batch)
+    there = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in args.items()}
+    out = PostCFG(rule)(there)
+    assert out.device.type == "meta" and out.shape == args["denoised"].shape

@@ -1,0 +1,92 @@
+"""Guidance Report inside the real ComfyUI: whose run it tells of, what it hands on, what it saves."""
+
+import json
+
+import pytest
+import torch
+from comfy_host import capped, exact, hook_of, node, sampled
+
+pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
+
+SHAPE = (2, 4, 8, 8)
+
+
+@pytest.fixture
+def folder(comfy, tmp_path):
+    """ComfyUI's output folder for one test."""
+    before = comfy.folders.get_output_directory(), comfy.folders.get_temp_directory()
+    comfy.folders.set_output_directory(str(tmp_path / "output"))
+    comfy.folders.set_temp_directory(str(tmp_path / "temp"))
+    yield tmp_path / "output"
+    comfy.folders.set_output_directory(before[0])
+    comfy.folders.set_temp_directory(before[1])
+
+
+def report(latent, model, prefix="guidance/report"):
+    return node("MeancapGuidanceReport", {"samples": latent}, model, prefix)
+
+
+def test_the_latent_goes_through_and_the_words_are_the_runs(folder):
+    model = capped(exact(), 1.05)
+    latent = {"samples": sampled(model, SHAPE), "batch_index": [3, 4]}
+    through, text, plot = node("MeancapGuidanceReport", latent, model, "guidance/report")
+    assert through is latent
+    assert text == hook_of(model).run.text() and text.startswith("Cap(1.05): capped ")
+    assert plot.shape == (1, 600, 768, 3)
+
+
+def test_picture_and_numbers_are_saved_in_the_output_folder(folder):
+    model = capped(exact(), 1.05)
+    latent = sampled(model, SHAPE)
+    for _ in range(2):
+        report(latent, model)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
+    assert names == [f"guidance/report_0000{i}_.{kind}" for i in (1, 2) for kind in ("json", "png")]
+    saved = json.loads((folder / "guidance" / "report_00001_.json").read_text(encoding="utf-8"))
+    assert saved["about"]["headline"] == hook_of(model).run.headline() and len(saved["rows"]) == 12
+
+
+def test_without_a_prefix_nothing_is_kept_and_no_prefix_leads_out(folder):
+    model = capped(exact(), 1.05)
+    latent = sampled(model, SHAPE)
+    report(latent, model, "")
+    assert not folder.exists() or not any(folder.rglob("*.*"))
+    with pytest.raises(Exception, match="outside the output folder"):
+        report(latent, model, "../../elsewhere")
+    assert not any(folder.parent.parent.glob("elsewhere*"))
+
+
+def test_two_samplers_on_one_model_have_two_reports(folder):
+    model = capped(exact(), 1.05)
+    one, other = sampled(model, SHAPE, cfg=3.0), sampled(model, SHAPE, cfg=9.0, sampler="heun")
+    assert "asked for CFG 3.0" in report(one, model)[1]
+    assert "asked for CFG 9.0" in report(other, model)[1]
+
+
+def test_a_model_changed_after_the_cap_still_has_its_report(folder):
+    model = node("RescaleCFG", capped(exact(), 1.05), 0.7)[0]
+    latent = sampled(model, SHAPE)
+    assert "capped" in report(latent, model)[1]
+
+
+def test_cfg_1_is_reported_as_nothing_done(folder):
+    model = capped(exact(), 1.05)
+    text, plot = report(sampled(model, SHAPE, cfg=1.0), model)[1:]
+    assert "did nothing in 6 steps" in text and "Distilled models" in text
+    assert plot.shape == (1, 600, 768, 3)
+    assert [path.suffix for path in folder.rglob("*.*")] == [".png"]
+
+
+def test_a_model_without_guidance_nodes_gets_one_sentence():
+    with pytest.raises(ValueError, match="carries no Posterior-Mean Cap"):
+        report(torch.zeros(SHAPE), exact())
+
+
+def test_bad_input_is_refused_before_anything_runs(comfy):
+    cap, rule = comfy.known["MeancapPosteriorMeanCap"], comfy.known["MeancapGuidanceRule"]
+    assert rule.validate_inputs(rule="CFG(7) | Cap(1.1)", start=0.0, end=1.0) is True
+    assert "unknown name 'Kap'" in rule.validate_inputs(rule="CFG(7) | Kap(1.1)")
+    assert "must not be after" in cap.validate_inputs(start=0.9, end=0.2)
+    assert "from 0 to 1" in cap.validate_inputs(start=-0.1) and "from 0 to 1" in cap.validate_inputs(end=2.0)
+    assert "one of ball" in cap.validate_inputs(form="cube")
+    assert cap.validate_inputs(form="ball", start=0.0, end=1.0) is True and cap.validate_inputs() is True

@@ -1,0 +1,138 @@
+"""The nodes over HTTP: a real ComfyUI server, a random tiny SD3, and workflows as a client sends them."""
+
+import json
+import struct
+import urllib.error
+
+import pytest
+from comfy_host import ROOT
+from comfy_server import serving
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("comfy"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("comfyui")) as running:
+        yield running
+
+
+def graph(gamma=1.05, cfg=7.0, seed=1, form="ball", rule=None, report=True):
+    """A workflow as the API takes it; gamma None leaves the model as it was loaded."""
+    model = ["1" if gamma is None else "2", 0]
+    inputs = {"model": ["1", 0], "gamma": gamma, "form": form}
+    sampler = {
+        "model": model, "positive": ["3", 0], "negative": ["4", 0], "latent_image": ["5", 0], "seed": seed,
+        "steps": 6, "cfg": cfg, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0,
+    }  # fmt: skip
+    nodes = {
+        "1": ("UNETLoader", {"unet_name": "tiny.safetensors", "weight_dtype": "default"}),
+        "2": ("MeancapPosteriorMeanCap", inputs),
+        "3": ("TestWords", {"label": 1}),
+        "4": ("TestWords", {"label": 2}),
+        "5": ("EmptySD3LatentImage", {"width": 64, "height": 64, "batch_size": 2}),
+        "6": ("KSampler", sampler),
+        "7": ("MeancapGuidanceReport", {"latent": ["6", 0], "model": model, "filename_prefix": "guidance/r"}),
+        "8": ("SaveLatent", {"samples": ["7" if report else "6", 0], "filename_prefix": "latent"}),
+        "9": ("SaveImage", {"images": ["7", 2], "filename_prefix": "image"}),
+    }
+    if rule is not None:
+        nodes["2"] = ("MeancapGuidanceRule", {"model": ["1", 0], "rule": rule})
+    left_out = ("2" if gamma is None else "", *(() if report else "79"))
+    return {
+        key: {"class_type": name, "inputs": inputs}
+        for key, (name, inputs) in nodes.items()
+        if key not in left_out
+    }
+
+
+def numbers(data):
+    """The tensor's bytes of a .latent file: a safetensors file without its header, which holds the prompt."""
+    return data[8 + struct.unpack("<Q", data[:8])[0] :]
+
+
+def text_chunks(path):
+    """The text of a PNG file, by keyword."""
+    data, found, at = path.read_bytes(), {}, 8
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at : at + 8])
+        if kind == b"tEXt":
+            name, _, value = data[at + 8 : at + 8 + size].partition(b"\0")
+            found[name.decode()] = value.decode("latin-1")
+        at += 12 + size
+    return found
+
+
+def test_the_nodes_are_served(server):
+    for name in ("MeancapPosteriorMeanCap", "MeancapGuidanceRule", "MeancapGuidanceReport"):
+        known = server.get(f"/object_info/{name}")[name]
+        assert known["category"] == "advanced/guidance" and known["python_module"] == "custom_nodes.meancap"
+
+
+def test_a_loose_bound_is_bit_identical_and_a_strict_one_is_not(server):
+    plain, loose, strict = (
+        numbers(server.latent(server.run(graph(gamma, report=False)))) for gamma in (None, 100.0, 1.05)
+    )
+    assert len(plain) >= 2 * 16 * 8 * 8 * 4
+    assert plain == loose and plain != strict
+
+
+def test_the_report_is_shown_saved_and_written_into_later_images(server):
+    outputs = server.run(graph(1.05), extra_pnginfo={"workflow": {"nodes": []}})
+    text = outputs["7"]["text"][0]
+    assert text.startswith("Cap(1.05): capped 6/6 steps, effective CFG ")
+    picture = server.base / "output" / "guidance" / outputs["7"]["images"][0]["filename"]
+    record = json.loads(picture.with_suffix(".json").read_text(encoding="utf-8"))
+    assert len(record["rows"]) == 12 and record["about"]["headline"] in text
+    saved = server.base / "output" / outputs["9"]["images"][0]["filename"]
+    assert json.loads(text_chunks(saved)["meancap"]) == {"7": text}
+    assert f"Cap(1.05): {record['about']['headline']}" in server.log()
+
+
+def test_a_second_run_with_a_cached_node_has_its_own_report(server):
+    first = server.run(graph(1.07, seed=5))["7"]["text"][0]
+    other = server.run(graph(1.07, seed=6))["7"]["text"][0]
+    assert first != other and "6/6 steps" in other
+
+
+def test_at_cfg_1_the_report_says_that_nothing_was_done(server):
+    text = server.run(graph(1.05, cfg=1.0))["7"]["text"][0]
+    assert "did nothing in 6 steps" in text and "Distilled models" in text
+
+
+def test_a_rule_runs_over_http(server):
+    text = server.run(graph(rule="CFG(5) | Rescale(0.5) | Cap(1.1)"))["7"]["text"][0]
+    assert text.startswith("CFG(5) | Rescale(0.5) | Cap(1.1): ")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (graph(0.5), "smaller than min"),
+        (graph(rule="CFG(7) | Kap(1.1)"), "unknown name 'Kap'"),
+        (graph(form="cube"), "form is one of ball, displacement"),
+    ],
+)
+def test_bad_input_is_refused_with_a_reason(server, bad, message):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        server.post("/prompt", {"prompt": bad})
+    assert caught.value.code == 400
+    assert message in caught.value.read().decode()
+
+
+def test_the_example_workflows_are_offered_and_miss_no_node(server):
+    assert set(server.get("/workflow_templates")["meancap"]) == {
+        path.stem for path in (ROOT / "example_workflows").glob("*.json")
+    }
+    known = server.get("/object_info")
+    for path in (ROOT / "example_workflows").glob("*.json"):
+        offered = server.get(f"/api/workflow_templates/meancap/{path.name}")
+        for node in offered["nodes"]:
+            if node["type"] not in ("MarkdownNote", "Note"):
+                inputs = known[node["type"]]["input"]
+                names = set(inputs["required"]) | set(inputs.get("optional", {}))
+                assert {slot["name"] for slot in node["inputs"]} <= names
