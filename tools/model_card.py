@@ -52,7 +52,8 @@ def scores(runs: list[Run]) -> str:
         found = {s.name: s for s in read_scores(run.folder) if s.protocol.startswith("fashion:")}
         protocol = next(iter(found.values())).protocol if found else protocol
         cells = [_value(found[name].value, found[name].interval) if name in found else "–" for name in SHOWN]
-        lines.append(f"| `{run.rule}` | {len(run):,} | " + " | ".join(cells) + " |")
+        rule = run.rule.replace("|", "\\|")  # a bar would end the cell
+        lines.append(f"| `{rule}` | {len(run):,} | " + " | ".join(cells) + " |")
     steps = len(runs[0].config["times"]) - 1
     return "\n".join(lines) + f"\n\nProtocol: {protocol}. {steps} Euler evaluations."
 

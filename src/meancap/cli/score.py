@@ -30,7 +30,7 @@ def add_score(commands: Commands) -> None:
         "runs", nargs="*", type=Path, metavar="RUN", help="run folders, folders of pictures, or .npz"
     )
     p.add_argument(
-        "--protocol", action="append", metavar="NAME", help="see --list; may be given several times"
+        "--protocol", action="append", metavar="NAME", help="see --list; several with commas between them"
     )
     p.add_argument(
         "--reference", default=None, metavar="R", help="real images: a folder, an .npz, or fashion-mnist"
@@ -59,8 +59,9 @@ def score(args: argparse.Namespace) -> int:
         import torch
 
         torch.set_num_threads(max(1, args.threads))
-    score_runs(args.runs, args.protocol, args.reference, args.weights, force=args.force)
-    print(table(args.runs, args.protocol))
+    protocols = [name for text in args.protocol for name in text.split(",")]
+    score_runs(args.runs, protocols, args.reference, args.weights, force=args.force)
+    print(table(args.runs, protocols))
     return 0
 
 
