@@ -67,7 +67,7 @@ def moments(features: Tensor) -> Moments:
     """Of one (n, d) tensor, whatever its precision."""
     need_features(features)
     parts = []
-    for block in torch.split(features, _ROWS):
+    for block in torch.split(features.detach(), _ROWS):
         x = block.double()
         mean = x.mean(0)
         x = x - mean

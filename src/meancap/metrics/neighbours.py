@@ -50,6 +50,7 @@ class Points:
 def points(*sets: Tensor) -> list[Points]:
     """All sets in the same units, so that distances between them can be taken."""
     need_features(*sets)
+    sets = tuple(s.detach().cpu() for s in sets)
     centre = sets[0].double().mean(0) if len(sets[0]) < 65536 else sets[0][:65536].double().mean(0)
     longest = max(_longest(s, centre) for s in sets)
     if not longest < float("inf"):

@@ -1,5 +1,7 @@
 """The hook's contract, on arguments written by hand: needs no ComfyUI."""
 
+import copy
+
 import pytest
 import torch
 from hook_arguments import arguments, forge, furthest
@@ -166,6 +168,12 @@ def test_a_new_run_starts_without_memory():
     hook.begin()
     assert torch.equal(hook(arguments(seed=9)), fresh(arguments(seed=9)))
     assert hook.run.calls == 1 and len(hook.run.record) == 1 and len(hook.runs) == 2
+
+
+def test_a_copy_of_the_models_options_keeps_the_hook():
+    """ComfyUI copies them deeply whenever another node patches the model, but resets the first hook."""
+    hook = PostCFG("Cap(1.1)")
+    assert copy.deepcopy({"sampler_post_cfg_function": [hook]})["sampler_post_cfg_function"][0] is hook
 
 
 def test_the_step_end_is_known_where_the_host_shows_its_grid():

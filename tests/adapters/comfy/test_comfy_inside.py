@@ -141,13 +141,14 @@ def test_a_neighbour_changes_no_bit_of_a_sample():
     "rule", ["Momentum(-0.5) | CFG(4)", "CFG(4) | Cap(1.1, anchor='first')", "Cap(1.1, anchor='first')"]
 )
 def test_a_second_run_repeats_the_first(rule):
-    model = node("MeancapGuidanceRule", exact(), rule)[0]
+    def ruled():  # with another node behind it, which copies the model once more
+        return node("ModelSamplingSD3", node("MeancapGuidanceRule", exact(), rule)[0], 1.0)[0]
+
+    model = ruled()
     for sampler in ("euler", "heun", "dpm_2"):
-        first, second = (sampled(model, (2, 4, 8, 8), sampler=sampler) for _ in range(2))
-        assert torch.equal(first, second)
-        assert torch.equal(
-            first, sampled(node("MeancapGuidanceRule", exact(), rule)[0], (2, 4, 8, 8), sampler=sampler)
-        )
+        first, second, fresh = (sampled(m, (2, 4, 8, 8), sampler=sampler) for m in (model, model, ruled()))
+        assert torch.equal(first, second) and torch.equal(first, fresh)
+        assert hook_of(model).run.steps == 6
 
 
 def test_cfg_as_a_rule_is_the_hosts_cfg():

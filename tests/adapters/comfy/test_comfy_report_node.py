@@ -63,10 +63,12 @@ def test_two_samplers_on_one_model_have_two_reports(folder):
     assert "asked for CFG 9.0" in report(other, model)[1]
 
 
-def test_a_model_changed_after_the_cap_still_has_its_report(folder):
+def test_a_model_changed_after_the_cap_still_starts_afresh_with_every_run(folder):
     model = node("RescaleCFG", capped(exact(), 1.05), 0.7)[0]
-    latent = sampled(model, SHAPE)
-    assert "capped" in report(latent, model)[1]
+    for _ in range(2):
+        latent = sampled(model, SHAPE)
+        assert "/6 steps" in report(latent, model)[1]
+    assert len(hook_of(model).runs) == 2
 
 
 def test_cfg_1_is_reported_as_nothing_done(folder):

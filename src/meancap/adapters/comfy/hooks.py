@@ -55,6 +55,10 @@ class PostCFG:
         self._reached = -math.inf
         self.runs = [*(run for run in self.runs if run.calls), Run(self.rule)][-_KEPT:]
 
+    def __deepcopy__(self, memo: object) -> PostCFG:
+        """Itself: a host copies a model's options at every later node, and must still reach this hook."""
+        return self
+
     @property
     def run(self) -> Run:
         """The latest run."""

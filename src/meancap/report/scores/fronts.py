@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -53,6 +54,7 @@ def fronts(entries: Sequence[Entry], protocol: str) -> Figure:
             if n == counts[-1]:
                 axis.set_xlabel("scale λ" if x == "scale" else x)
             axis.set_ylabel(y)
+            axis.margins(0.08)
         row[0].set_title(f"{n} evaluations", loc="left")
     handles = [Line2D([], [], color=style.BLUE, marker="D", linestyle="", markersize=5, label="Conditional")]
     handles += [
@@ -88,10 +90,12 @@ def _curve(axis: Axes, sweep: Sequence[Entry], protocol: str, x: str, y: str, lo
     axis.plot(xs, ys, color=look["color"], linestyle=look["linestyle"], linewidth=1.0, alpha=0.85)
     for e, px, py in zip(points, xs, ys, strict=True):
         plain = e.name.method == "Conditional"
+        colour = style.BLUE if plain else look["color"]
         wide = None if x == "scale" else _whisker(e.scores[protocol][x])
         axis.errorbar(
             px, py, xerr=wide, yerr=_whisker(e.scores[protocol][y]),
-            fmt="D" if plain else look["marker"], color=style.BLUE if plain else look["color"],
+            fmt="D" if plain else look["marker"], color=colour,
+            ecolor=to_rgba(colour, 0.45),
             markersize=4.5 if plain else 2.2 + 0.45 * (e.name.scale or 0.0), elinewidth=0.5,
             zorder=3 if plain else 2,
         )  # fmt: skip
