@@ -48,8 +48,8 @@ def test_where_nothing_exceeds_the_bound_the_same_tensor_comes_back():
 def test_in_a_mixed_batch_the_samples_inside_keep_every_bit(dtype):
     args = arguments(6, dtype=dtype)
     calm = torch.tensor([True, False, True, False, False, True])
-    near = args["cond_denoised"] + 0.001 * torch.randn_like(args["denoised"])
-    args["denoised"] = torch.where(calm[:, None, None, None], near, args["denoised"])
+    inside = 0.6 * torch.randn_like(args["denoised"])  # short, but far: m_c + (inside - m_c) would round
+    args["denoised"] = torch.where(calm[:, None, None, None], inside, args["denoised"])
     out = PostCFG(Cap(1.1))(args)
     assert out.dtype == dtype
     assert torch.equal(out[calm], args["denoised"][calm])

@@ -8,6 +8,8 @@ import pytest
 from comfy_host import ROOT
 from comfy_server import serving
 
+from meancap import parse
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("comfy"),
@@ -106,7 +108,7 @@ def test_at_cfg_1_the_report_says_that_nothing_was_done(server):
 
 def test_a_rule_runs_over_http(server):
     text = server.run(graph(rule="CFG(5) | Rescale(0.5) | Cap(1.1)"))["7"]["text"][0]
-    assert text.startswith("CFG(5) | Rescale(0.5) | Cap(1.1): ")
+    assert text.startswith(f"{parse('CFG(5) | Rescale(0.5) | Cap(1.1)')}: capped ")
 
 
 @pytest.mark.parametrize(
