@@ -1,11 +1,11 @@
 """Architectures on random weights: the published tensors fit, and every tap is where the definition says.
 
-No FID is tested here: the published weights are not on this machine. `test_with_published_weights` runs where
-they are.
+No FID is tested by these; `test_adm_evaluates_its_own_samples_as_published` does, where the files are.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from peers import peer
 from torch import Tensor
 
+from meancap.cli.score import score_runs
 from meancap.metrics import MissingWeights, extract
 from meancap.metrics.extractors import (
     clip_b32,
@@ -26,6 +27,8 @@ from meancap.metrics.extractors.imagereward_net import MEAN, SPREAD, ImageReward
 from meancap.metrics.extractors.inception_net import Inception
 from meancap.metrics.locate import INCEPTION
 from meancap.metrics.resize import tf1_bilinear
+from meancap.runs.scores import read_scores
+from meancap.runs.scoring import results_of
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +163,25 @@ def test_batch_size_does_not_change_features(garments: tuple[Tensor, Tensor]) ->
     whole = extractor(images)["pool"]
     singly = torch.cat([extractor(image[None])["pool"] for image in images])
     torch.testing.assert_close(singly, whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_adm_evaluates_its_own_samples_as_published() -> None:
+    """ADM's README numbers for admnet_guided_upsampled_imagenet256.npz; needs three published files."""
+    samples, reference = os.environ.get("MEANCAP_ADM_SAMPLES"), os.environ.get("MEANCAP_ADM_REFERENCE")
+    try:
+        INCEPTION.find()
+    except MissingWeights as missing:
+        pytest.skip(str(missing))
+    if not samples or not reference:
+        pytest.skip("set MEANCAP_ADM_SAMPLES and MEANCAP_ADM_REFERENCE to the .npz files of ADM's README")
+    score_runs([Path(samples)], ["adm-imagenet256"], reference)
+    found = {s.name: s.value for s in read_scores(results_of(Path(samples)))}
+    assert found["FID"] == pytest.approx(3.9426, abs=0.02)
+    assert found["sFID"] == pytest.approx(6.1404, abs=0.03)
+    assert found["IS"] == pytest.approx(215.837, rel=0.003)
+    assert found["precision"] == pytest.approx(0.8265, abs=0.003)  # theirs are taken in float16
+    assert found["recall"] == pytest.approx(0.5309, abs=0.003)
 
 
 SMALL = Sizes(

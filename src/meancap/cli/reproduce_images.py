@@ -133,7 +133,8 @@ def fashion(args: argparse.Namespace) -> int:
     base = Wish("fashion", per_class=args.per_class, batch=args.batch, threads=args.threads)
     code = _run(protocol, replace(base, npz=True, diagnostics=True), args, score_by="fashion")
     if code == 0 and "RANK" not in os.environ:  # the process that started the others reports
-        finish_study(args.out, [args.out / s.name for s in protocol.settings], args.protocols.split(","))
+        runs = [args.out / s.name for s in protocol.settings]
+        finish_study(args.out, runs, args.protocols.split(","))
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -38,7 +39,9 @@ def add_score(commands: Commands) -> None:
     p.add_argument(
         "--weights", default=None, metavar="FILE", help="weights of the network, if not in a usual place"
     )
-    p.add_argument("--threads", type=int, default=None, metavar="N", help="CPU threads; default all cores")
+    p.add_argument(
+        "--threads", type=int, default=None, metavar="N", help="CPU threads; default the idle cores"
+    )
     p.add_argument("--force", action="store_true", help="measure again what has been measured")
     p.add_argument("--list", action="store_true", help="print the protocols and stop")
     p.set_defaults(run=score)
@@ -55,10 +58,9 @@ def score(args: argparse.Namespace) -> int:
         return 0
     if not args.runs or not args.protocol:
         raise ValueError("give at least one RUN and one --protocol (meancap score --list names them)")
-    if args.threads is not None:
-        import torch
+    import torch
 
-        torch.set_num_threads(max(1, args.threads))
+    torch.set_num_threads(idle_cores() if args.threads is None else max(1, args.threads))
     protocols = [name for text in args.protocol for name in text.split(",")]
     score_runs(args.runs, protocols, args.reference, args.weights, force=args.force)
     print(table(args.runs, protocols))
@@ -82,6 +84,13 @@ def score_runs(
         _watch(finding, "reference")
         for path, target in zip(runs, targets, strict=True):
             _watch(scoring(target, p, extractor, finding.reference, force=force), f"{path.name}, {p.name}")
+
+
+def idle_cores() -> int:
+    """Cores that nobody uses just now, at least one: threads that wait for each other on busy cores crawl."""
+    cores = os.cpu_count() or 1
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1, cores - round(busy))
 
 
 def _watch(steps: Iterable[Any], name: str) -> None:

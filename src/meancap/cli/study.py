@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .score import score_runs
+from .score import idle_cores, score_runs
 
 
 def finish_study(out: Path, runs: Sequence[Path], protocols: Sequence[str]) -> None:
-    """Scores finished runs by each protocol, the shipped one first, and writes the report beside them."""
+    """Scores finished runs by each protocol and writes the report beside them."""
     import torch
 
     from ..report.scores import write_report
 
-    torch.set_num_threads(os.cpu_count() or 1)  # the runs are made; nothing here depends on the threads' bits
+    torch.set_num_threads(idle_cores())
     for name in protocols:
         try:
             score_runs(runs, [name], None if name == "fashion" else "fashion-mnist")
