@@ -53,4 +53,7 @@ def demo(args: argparse.Namespace) -> int:
     score([one.folder for one in runs.values()], "fashion")
     report = write_demo(runs, args.out, model.names)
     print(report.read_text(encoding="utf-8"))
+    print(
+        f"{args.out / 'demo.png'}      the picture\n{args.out / 'gallery.html'}  every sample\n{report}     this page"
+    )
     return 0
