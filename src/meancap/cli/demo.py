@@ -53,7 +53,10 @@ def demo(args: argparse.Namespace) -> int:
     score([one.folder for one in runs.values()], "fashion")
     report = write_demo(runs, args.out, model.names)
     print(report.read_text(encoding="utf-8"))
-    print(
-        f"{args.out / 'demo.png'}      the picture\n{args.out / 'gallery.html'}  every sample\n{report}     this page"
-    )
+    for path, what in (
+        (args.out / "demo.png", "the picture"),
+        (args.out / "gallery.html", "every sample"),
+        (report, "this page"),
+    ):
+        print(f"{what:14}{path}")
     return 0
