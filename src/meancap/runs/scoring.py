@@ -6,7 +6,7 @@ What can be scored: a run folder, a folder of pictures, or an .npz with arr_0 (r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -66,7 +66,7 @@ def results_of(path: Path) -> Path:
 def run_images(run: Run) -> Images:
     """The pictures of a run, in the order of its records."""
     if run.config["images"] == "npz":
-        return open_npz(run.folder / "samples.npz")
+        return replace(open_npz(run.folder / "samples.npz"), name=run.folder.name)
     return Folder(tuple(run.folder / sample_name(r["index"]) for r in run.records), run.folder.name)
 
 
