@@ -5,7 +5,7 @@ OUT    ?= out
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all lint bench docs clean help
+.PHONY: demo test test-all lint bench clean help
 
 help:
 	@echo "make demo      set up, run the main job, say where the result is"

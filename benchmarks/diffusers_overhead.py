@@ -91,13 +91,13 @@ def inside(run: Run) -> float:
         finally:
             spent[0] += thread_seconds() - start
 
-    Tap._guide = timed  # type: ignore[method-assign]
+    Tap._guide = timed
     try:
         start = thread_seconds()
         run()
         whole = thread_seconds() - start
     finally:
-        Tap._guide = original  # type: ignore[method-assign]
+        Tap._guide = original
     return whole / (whole - spent[0])
 
 

@@ -57,7 +57,7 @@ def frechet(rounds: int) -> bool:
     good = True
     print(f"Frechet term, d = {WIDTH}, float64")
     for name, taken in seconds.items():
-        apart = abs(float(contenders[name]()) / ours - 1)  # type: ignore[arg-type]
+        apart = abs(float(contenders[name]()) / ours - 1)
         factor = taken / seconds["meancap"]
         goal = GOALS.get(name)
         met = goal is None or factor >= goal

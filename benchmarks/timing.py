@@ -41,7 +41,7 @@ class _Count(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.__name__.split(".")[0].strip("_")
         if not name.startswith(self.FREE):
             self.names.append(name)
@@ -63,7 +63,7 @@ def peak_bytes(run: Callable[[], object]) -> int:
         result = run()
     del result
     held = most = 0
-    for event in trace.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in trace.profiler.kineto_results.events():
         if event.name() == "[memory]":
             held += event.nbytes()
             most = max(most, held)
