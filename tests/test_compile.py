@@ -1,9 +1,45 @@
-"""A user who compiles a pipeline gets the rule inside the graph."""
+"""A user who compiles a pipeline gets the rule inside the graph, and one graph serves every scale."""
+
+import shutil
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
-from meancap import CFG, Cap, CapDisplacement, Clip, Interval, Linear, Rescale, apg, guided_velocity
+from meancap import (
+    CFG,
+    Cap,
+    CapDisplacement,
+    Clip,
+    Given,
+    Interval,
+    Linear,
+    Prediction,
+    Rescale,
+    apg,
+    guide,
+    guided_velocity,
+    parse,
+)
+
+# torch's own compiler imports what torch calls old
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")
+COMPILERS = ("c++", "g++", "clang++")
+needs_a_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, COMPILERS)), reason="not run: no C++ compiler"
+)
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def velocities(*shape, seed=0, dtype=torch.float32):
+    g = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(shape, generator=g).to(dtype) for _ in range(3))
 
 
 @pytest.mark.parametrize(
@@ -19,11 +55,150 @@ from meancap import CFG, Cap, CapDisplacement, Clip, Interval, Linear, Rescale, 
 )
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_rules_trace_without_a_graph_break(rule, per_sample):
-    g = torch.Generator().manual_seed(0)
-    x, v_c, v_u = (torch.randn(2, 4, 16, 16, generator=g) for _ in range(3))
+    x, v_c, v_u = velocities(2, 4, 16, 16)
     t = torch.tensor([0.3, 0.6]) if per_sample else 0.3
     step = torch.compile(lambda *a: guided_velocity(rule, *a)[0], fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(
         step(x, t, v_c, v_u), guided_velocity(rule, x, t, v_c, v_u)[0], rtol=1e-5, atol=1e-5
     )
-    torch.compiler.reset()
+
+
+SETTINGS = [
+    (7.0, 1.1, 0.3),
+    (5.0, 1.1, 0.3),
+    (5.0, 1.2, 0.3),
+    (1.0, 1.0, 0.9),
+    (-2.0, 1.05, 0.0),
+    (9.0, 1.4, 1.0),
+]
+
+
+def as_numbers(scale, gamma):
+    return CFG(scale) | Cap(gamma)
+
+
+def as_displacement(scale, gamma):
+    return CFG(scale) | Interval(0, 1) | CapDisplacement(gamma)
+
+
+def as_tensors(scale, gamma):
+    return CFG(torch.tensor(scale)) | Cap(torch.tensor(gamma))
+
+
+@pytest.mark.parametrize("make", [as_numbers, as_displacement, as_tensors])
+def test_scales_and_gammas_make_no_new_graph(make):
+    x, v_c, v_u = velocities(2, 4, 16, 16)
+    seen = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(lambda rule, *a: guided_velocity(rule, *a)[0], fullgraph=True, backend=seen)
+    graphs = None
+    for scale, gamma, t in SETTINGS:
+        rule = make(scale, gamma)
+        found = step(rule, x, torch.tensor(t), v_c, v_u)
+        expected = guided_velocity(rule, x, t, v_c, v_u)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        graphs = graphs or seen.frame_count
+        assert seen.frame_count == graphs, (scale, gamma, t)
+
+
+def test_a_rule_made_inside_the_graph_from_its_arguments_makes_no_new_graph():
+    x, v_c, v_u = velocities(2, 4, 16, 16)
+    seen = CompileCounterWithBackend("aot_eager")
+
+    def made(scale, gamma, t):
+        return guided_velocity(CFG(scale) | Cap(gamma), x, t, v_c, v_u)[0]
+
+    step = torch.compile(made, fullgraph=True, backend=seen)
+    step(*map(torch.tensor, SETTINGS[0]))
+    graphs = seen.frame_count
+    for scale, gamma, t in SETTINGS:
+        found = step(*map(torch.tensor, (scale, gamma, t)))
+        torch.testing.assert_close(found, made(scale, gamma, t), rtol=1e-5, atol=1e-5)
+    assert seen.frame_count == graphs
+
+
+def test_a_time_that_is_a_number_makes_one_more_graph_and_no_more():
+    x, v_c, v_u = velocities(2, 4, 16, 16)
+    seen, counts = CompileCounterWithBackend("aot_eager"), []
+    step = torch.compile(lambda t: guided_velocity(CFG(7) | Cap(1.1), x, t, v_c, v_u)[0], backend=seen)
+    for i in range(8):
+        step(i / 8)
+        counts.append(seen.frame_count)
+    assert counts[2] == counts[-1]
+
+
+def test_a_given_value_may_differ_between_samples():
+    x, v_c, v_u = velocities(3, 4, 8, 8)
+    scales, gammas = [1.5, 4.0, 9.0], [1.05, 1.5, 1.0]
+    rule = CFG(torch.tensor(scales)) | Cap(torch.tensor(gammas, dtype=torch.float64))
+    together = guided_velocity(rule, x, 0.4, v_c, v_u)[0]
+    for i, (scale, gamma) in enumerate(zip(scales, gammas, strict=True)):
+        one = (v[i : i + 1] for v in (x, v_c, v_u))
+        x_i, c_i, u_i = one
+        assert torch.equal(
+            together[i : i + 1], guided_velocity(CFG(scale) | Cap(gamma), x_i, 0.4, c_i, u_i)[0]
+        )
+
+
+def test_a_given_value_prints_parses_and_compares():
+    rule = CFG(torch.tensor(7.0)) | Cap(torch.tensor([1.5, 1.25]))
+    assert str(rule) == "CFG(Given(7)) | Cap(Given([1.5, 1.25]))"
+    assert parse(str(rule)) == rule and hash(parse(str(rule))) == hash(rule)
+    assert rule != CFG(torch.tensor(6.0)) | Cap(torch.tensor([1.5, 1.25]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CFG(torch.tensor(float("nan"))),
+        lambda: CFG(torch.ones(2, 2)),
+        lambda: CFG(torch.tensor(3)),
+        lambda: Cap(torch.tensor(0.9)),
+        lambda: Given(float("inf")),
+    ],
+)
+def test_a_given_value_that_cannot_be_is_refused(make):
+    with pytest.raises(ValueError, match="needs"):
+        make()
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_compiled_step_keeps_the_bound_at_every_scale(dtype):
+    """Inductor's own sums: the bound holds to a few units, from tiny to huge, beside ordinary neighbours."""
+    gamma, t = 1.05, 0.4
+    rule = CFG(9) | Cap(gamma)
+    step = torch.compile(
+        lambda *a: guided_velocity(rule, *a, dtype=torch.float32)[0], fullgraph=True, dynamic=False
+    )
+    for units in ((1.0, 1.0, 1.0), (1e-28, 1.0, 1e17), (1e-14, 1e30, 3.0)):
+        x, v_c, v_u = (v.double() for v in velocities(3, 4, 32, 32, seed=len(units)))
+        unit = torch.tensor(units, dtype=torch.float64).reshape(3, 1, 1, 1)
+        x, v_c, v_u = (unit * v for v in (x, v_c + x, v_u))
+        x, v_c, v_u = (v.to(dtype) for v in (x, v_c, v_u))
+        m_c = x.double() + (1 - t) * v_c.double()
+        m = x.double() + (1 - t) * step(x, t, v_c, v_u).double()
+        ratio = m.flatten(1).norm(dim=1) / (gamma * m_c.flatten(1).norm(dim=1))
+        assert (ratio <= 1 + 2 * 2.0**-24).all(), (units, ratio)
+        assert (ratio >= 1 - 2.0**-17).all(), (units, ratio)  # and all of the room is used
+
+
+@needs_a_compiler
+def test_the_compiled_step_does_not_see_its_neighbours():
+    rule = CFG(9) | Cap(1.1)
+    step = torch.compile(lambda *a: guided_velocity(rule, *a)[0], fullgraph=True, dynamic=False)
+    x, v_c, v_u = velocities(2, 4, 16, 16, dtype=torch.bfloat16)
+    alone = step(x, 0.3, v_c, v_u)
+    for wild in (1e30, float("nan")):  # takes the graph's other branch
+        apart = [torch.cat((v[:1], wild * v[1:])) for v in (x, v_c, v_u)]
+        assert torch.equal(step(apart[0], 0.3, apart[1], apart[2])[:1], alone[:1])
+
+
+def test_means_are_guided_in_one_graph():
+    x, m_c, m_u = velocities(2, 4, 16, 16)
+    rule = CFG(7) | Cap(1.1)
+
+    def step(x, m_c, m_u):
+        return guide(rule, Prediction.from_mean(x, 0.3, m_c, m_u))[0]
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, m_c, m_u), step(x, m_c, m_u), rtol=1e-5, atol=1e-5)

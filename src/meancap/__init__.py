@@ -37,7 +37,7 @@ from .sampling import (
     trajectory,
     uniform,
 )
-from .schedules import Constant, Cosine, Exponential, Linear, Piecewise
+from .schedules import Constant, Cosine, Exponential, Given, Linear, Piecewise
 
 __version__ = "0.1.0"
 
@@ -50,6 +50,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
+    "Given",
     "Interval",
     "Linear",
     "Measure",

@@ -24,10 +24,13 @@ def write(value: Any) -> str:
         return "[" + ", ".join(map(write, value)) + "]"
     if dataclasses.is_dataclass(value):
         return f"{type(value).__name__}({', '.join(_arguments(value))})"
+    if hasattr(value, "tolist"):
+        return write(value.tolist())
     return str(value)
 
 
 def number(value: float) -> str:
+    """A float as people write it: 7 and not 7.0."""
     text = repr(value)
     return text[:-2] if text.endswith(".0") else text
 

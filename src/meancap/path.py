@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from .tensors import Number, on_host, per_sample
+from .tensors import Number, on_host, per_sample, scalar_dtype
 
 
 def number(v: float | Tensor, x: Tensor, name: str) -> Number:
@@ -40,6 +40,8 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
             raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t.tolist()}")
     elif not 0.0 <= t <= 1.0:
         raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t}")
+    elif torch.compiler.is_compiling():  # a number would be part of the graph, and each step need its own
+        return torch.zeros(x.shape[:1], dtype=scalar_dtype(x.device), device=x.device) + t
     return t
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import path
-from .tensors import Lengths, Number, lengths, per_sample, promoted
+from .tensors import Lengths, Number, lengths, per_sample, promoted, traced_lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,8 @@ class Prediction:
 
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
+        if torch.compiler.is_compiling():
+            return traced_lengths(lambda m, d: (m, d), self.m_c, self.delta)
         return lengths(self.m_c, self.delta)
 
     def until(self, t_next: float | Tensor) -> Prediction:

@@ -1,6 +1,7 @@
 """Scales that depend on time: frozen callables t -> value, with data at t = 1.
 
-A scale in a rule may be a number or one of these. They take a float or one time per sample.
+A scale in a rule may be a number or one of these. They take a float or one time per sample. A tensor given as
+a scale becomes `Given`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .notation import write
-from .tensors import Number
+from .tensors import Number, on_host, scalar_dtype
 
 
 class Schedule:
@@ -28,7 +29,7 @@ class Schedule:
         return write(self)
 
 
-Scale = float | Schedule
+Scale = float | Schedule | Tensor
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,38 @@ class Constant(Schedule):
 
     def __call__(self, t: Number) -> Number:
         return self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Schedule):
+    """A value held in a tensor, one for all samples or one for each.
+
+    A compiled graph reads the tensor anew at each call, so changing the value makes no new graph.
+    """
+
+    value: Tensor
+
+    def __post_init__(self) -> None:
+        value = self.value
+        if not isinstance(value, Tensor):
+            value = torch.tensor(value, dtype=torch.float64)
+        if value.dim() > 1 or not value.is_floating_point():
+            found = f"{value.dtype}, shape {tuple(value.shape)}"
+            raise ValueError(f"Given needs one floating-point number, or one per sample; got {found}")
+        if on_host(value) and not bool(value.isfinite().all()):
+            raise ValueError(f"Given needs finite numbers; got {value.tolist()}")
+        object.__setattr__(self, "value", value)
+
+    def __call__(self, t: Number) -> Number:
+        if self.value.numel() == 1 and on_host(self.value):
+            return float(self.value)
+        return self.value.to(scalar_dtype(self.value.device))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Given) and self.value.tolist() == other.value.tolist()
+
+    def __hash__(self) -> int:
+        return hash(str(self.value.tolist()))
 
 
 @dataclass(frozen=True)
@@ -128,19 +161,47 @@ def at(scale: Scale, t: Number) -> Number:
     return scale(t) if isinstance(scale, Schedule) else scale
 
 
+def value_of(rule: object, name: str, t: Number) -> Number:
+    """The field `name` of a rule, number or schedule, at time t.
+
+    In a compiled graph a number is read from a tensor: as a number it would be part of the graph, and another
+    value need another graph.
+    """
+    if torch.compiler.is_compiling() and f"held_{name}" in rule.__dict__:
+        held: Tensor = rule.__dict__[f"held_{name}"]
+        return held
+    return at(getattr(rule, name), t)
+
+
+def hold(rule: object, name: str) -> None:
+    """Keeps a number of a rule in a tensor as well, for `value_of` to find."""
+    if not torch.compiler.is_compiling():
+        with torch.inference_mode(False):  # a rule made there may be used elsewhere
+            value = torch.tensor(getattr(rule, name), dtype=torch.float64, device="cpu")
+        object.__setattr__(rule, f"held_{name}", value)
+
+
 def finite(self: object, *names: str) -> None:
     """Refuses fields that are not finite numbers; integers become floats."""
     for name in names:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _within(value):
             raise ValueError(f"{type(self).__name__} needs a finite number for {name}; got {value!r}")
         object.__setattr__(self, name, float(value))
 
 
+def _within(value: float) -> bool:
+    return -math.inf < value < math.inf  # math.isfinite would break a compiled graph
+
+
 def finite_scale(self: object, name: str) -> None:
-    """Refuses a scale that is neither a finite number nor a schedule."""
-    if not isinstance(getattr(self, name), Schedule):
+    """Refuses a scale that is neither a finite number nor a schedule; a tensor becomes `Given`."""
+    value = getattr(self, name)
+    if isinstance(value, Tensor):
+        object.__setattr__(self, name, Given(value))
+    elif not isinstance(value, Schedule):
         finite(self, name)
+        hold(self, name)
 
 
 def _of(one: Callable[[float], float], many: Callable[[Tensor], Tensor], v: Number) -> Number:

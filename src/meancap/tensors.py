@@ -41,7 +41,7 @@ class Lengths(NamedTuple):
 def vector(v: Number, like: Tensor) -> Tensor:
     """A number as a tensor with one entry per sample of `like`."""
     if isinstance(v, Tensor):
-        return v
+        return v.expand(like.shape[:1]) if v.numel() == 1 else v
     return torch.full(like.shape[:1], v, dtype=scalar_dtype(like.device), device=like.device)
 
 
@@ -60,6 +60,7 @@ def promoted(x: Tensor) -> Tensor:
 
 
 def scalar_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating type that a device has."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -76,6 +77,36 @@ def lengths(m: Tensor, d: Tensor) -> Lengths:
     if is_plain(m) and is_plain(d):
         return blocked_lengths(m, d, torch.stack([_norms(v) for v in (m, d)]), torch.empty_like(m))
     return exact_lengths(m, d)
+
+
+def traced_lengths(form: Callable[..., tuple[Tensor, Tensor]], *given: Tensor) -> Lengths:
+    """Inside a compiled graph: the lengths of m, d = form(*given), which are formed in registers, not stored.
+
+    Float64 throughout, which costs little beside reading float32. Half-precision inputs on the host are read
+    faster than that: float32 sums over short runs, and a branch of the graph for samples out of their range.
+    On other devices a branch would wait.
+    """
+    m, d = (v.flatten(1) for v in form(*given))
+    run = next((r for r in (512, 256, 128) if m.shape[1] % r == 0), 0)
+    half = any(v.dtype in (torch.bfloat16, torch.float16) for v in given)
+    if not (half and run) or m.device.type != "cpu" or m.requires_grad or d.requires_grad:
+        return lengths(m, d)
+    q, a, dot = (
+        v.view(m.shape[0], -1, run).sum(2).sum(1, dtype=torch.float64) for v in (m * m, d * d, m * d)
+    )
+    found = torch.stack(_lengths_of(q.sqrt(), a.sqrt(), dot).vectors(m))
+
+    def trusted(found: Tensor) -> Tensor:
+        return ((found[:2] > _SMALLEST) & (found[:2] < _LARGEST)).all(0)
+
+    def keep(found: Tensor, *given: Tensor) -> Tensor:
+        return found.clone()
+
+    def redo(found: Tensor, *given: Tensor) -> Tensor:
+        m, d = (v.flatten(1) for v in form(*given))
+        return torch.where(trusted(found), found, torch.stack(exact_lengths(m, d).vectors(m)))
+
+    return Lengths(*torch.cond(trusted(found).all(), keep, redo, (found, *given)).unbind(0))
 
 
 def exact_lengths(m: Tensor, d: Tensor) -> Lengths:
@@ -188,12 +219,14 @@ def size(a: Number) -> Number:
 
 
 def hypot(a: Number, b: Number) -> Number:
+    """sqrt(a^2 + b^2) without overflow."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return torch.hypot(*_vectors(a, b))
     return math.hypot(a, b)
 
 
 def root(a: Number) -> Number:
+    """The square root."""
     return a.sqrt() if isinstance(a, Tensor) else math.sqrt(a)
 
 
@@ -205,6 +238,7 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def choose(condition: bool | Tensor, a: Number, b: Number) -> Number:
+    """a where the condition holds, else b."""
     if isinstance(condition, Tensor):
         like = next((v for v in (a, b) if isinstance(v, Tensor)), None)
         dtype = like.dtype if like is not None else scalar_dtype(condition.device)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import Number, choose, divide, each_sample, lengths, size
 from .base import Factor, Ray, Rule, State
 from .spaces import exp, known_space, pair, power, stretch
@@ -61,7 +61,7 @@ class PowerLaw(Factor):
             raise ValueError(f"PowerLaw needs alpha >= 0 (0 is CFG with scale 1 + omega); got {self.alpha}")
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        k, omega = stretch(p.t, "score"), at(self.omega, p.t)
+        k, omega = stretch(p.t, "score"), value_of(self, "omega", p.t)
         return each_sample(self._weighed, ray.coefficient, ray.lengths.d, k, omega)
 
     def _weighed(self, c: Number, d: Number, k: Number, omega: Number) -> Number:
@@ -80,7 +80,7 @@ class Aligned(Factor):
         finite(self, "kappa")
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        scale = at(self.scale, p.t) * exp(self.kappa * (2 * p.t - 1) * cosine(p, "velocity"))
+        scale = value_of(self, "scale", p.t) * exp(self.kappa * (2 * p.t - 1) * cosine(p, "velocity"))
         return (scale - 1) * ray.coefficient
 
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes
-from ..tensors import Lengths, Number, lengths, per_sample, promoted
+from ..schedules import Scale, at
+from ..tensors import Lengths, Number, lengths, per_sample, promoted, vector
 
 State = Any  # what a rule remembers; None for most
 Value = TypeVar("Value")
@@ -82,6 +83,7 @@ class Rule:
 
     turns = True  # whether the direction may change; False lets velocities be guided without forming means
     caps = False  # whether the rule only limits a nominal displacement that others made
+    multiplies = False  # whether the rule only multiplies what it is given, so that nothing stays nothing
 
     def init(self) -> State:
         """The state before the first step."""
@@ -101,6 +103,19 @@ class Rule:
 
     @property
     def has_state(self) -> bool:
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the state holds anything of the predictions; a step's index or scale does not count."""
+        return self.has_state
+
+    def idle(self, t: float, state: State = None) -> bool:
+        """Whether at time t the guided mean is m_c and the next state known, whatever m_u is.
+
+        A network need then not be asked for m_u. When in doubt, False. A chain asks it of its parts: one that
+        makes nothing of any displacement it is given may say True.
+        """
         return False
 
     def __or__(self, other: Rule) -> Chain:
@@ -148,10 +163,23 @@ class Chain(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", any(part.turns for part in self.rules))
         object.__setattr__(self, "caps", all(part.caps for part in self.rules))
+        object.__setattr__(self, "multiplies", all(part.multiplies for part in self.rules))
 
     @property
     def has_state(self) -> bool:
         return any(part.has_state for part in self.parts)
+
+    @property
+    def remembers(self) -> bool:
+        return any(part.remembers for part in self.parts)
+
+    def idle(self, t: float, state: State = None) -> bool:
+        if self.remembers:
+            return False
+        nothing = False
+        for part, before in zip(self.parts, self.init() if state is None else state, strict=True):
+            nothing = part.idle(t, before) or (nothing and part.multiplies)
+        return nothing
 
     def init(self) -> State:
         return tuple(part.init() for part in self.parts)
@@ -170,6 +198,12 @@ class Chain(Rule):
         return " | ".join(map(str, self.parts))
 
 
+def exactly(scale: Scale, t: float, value: float) -> bool:
+    """Whether a scale has this value at time t, as far as one can tell without waiting for a device."""
+    found = at(scale, t)
+    return not isinstance(found, Tensor) and found == value
+
+
 def displace(
     rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, record: Recorder | None = None
 ) -> tuple[Ray, State]:
@@ -181,7 +215,9 @@ def displace(
     if g is not None:
         need_same_shapes(x=p.x, g=g)
         g = promoted(g)
-    ray, state = rule.update(Ray(p, turned=g), p, rule.init() if state is None else state)
+    # In a compiled graph a number would be part of the graph, and a change of it need another one.
+    start = vector(1.0, p.x) if torch.compiler.is_compiling() else 1.0
+    ray, state = rule.update(Ray(p, start, g), p, rule.init() if state is None else state)
     if record is not None:
         record.add(ray)
     return ray, state
@@ -206,4 +242,8 @@ def blend(base: Tensor, coefficient: Number, direction: Tensor, *, out: Tensor |
             return base
         one = base.shape[0] == 1
         coefficient = base.new_tensor([coefficient]) if one else base.new_full(base.shape[:1], coefficient)
+    elif torch.compiler.is_compiling() and not coefficient.requires_grad:
+        # A view with explicit strides makes the compiler store the coefficient; else it works it out anew for
+        # every few elements, which costs more than everything else.
+        coefficient = coefficient.contiguous().as_strided(coefficient.shape, (1,))
     return torch.addcmul(base, direction, per_sample(coefficient, base), out=out)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction, need_same_shapes
-from ..schedules import Scale, Schedule, at, finite, finite_scale
+from ..schedules import Given, Scale, Schedule, finite, finite_scale, hold, value_of
 from ..tensors import (
     Lengths,
     Number,
@@ -30,6 +30,7 @@ from ..tensors import (
     hypot,
     lengths,
     lesser,
+    on_host,
     root,
     size,
     vector,
@@ -87,10 +88,15 @@ class Cap(Factor):
     smooth: float = 0.0
 
     caps = True
+    multiplies = True
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if not isinstance(self.gamma, Schedule):
+        if isinstance(self.gamma, Tensor):
+            if on_host(self.gamma) and bool((self.gamma < 1).any()):
+                raise ValueError(f"{name} needs gamma >= 1; got {self.gamma.tolist()}")
+            object.__setattr__(self, "gamma", Given(self.gamma))
+        elif not isinstance(self.gamma, Schedule):
             if (
                 isinstance(self.gamma, bool)
                 or not isinstance(self.gamma, (int, float))
@@ -100,6 +106,7 @@ class Cap(Factor):
                     f"{name} needs gamma >= 1 (1 forbids any growth of the mean); got {self.gamma}"
                 )
             object.__setattr__(self, "gamma", float(self.gamma))
+            hold(self, "gamma")
         if self.floor is not None:
             finite_scale(self, "floor")
         if isinstance(self.anchor, str) and self.anchor != "first":
@@ -134,13 +141,16 @@ class Cap(Factor):
         return self._limit(ray, p, p.m_u if self.has_state else None)
 
     def _limit(self, ray: Ray, p: Prediction, first: Tensor | None) -> Number:
-        gamma = at(self.gamma, p.t)
-        floor = None if self.floor is None else at(self.floor, p.t)
+        gamma = value_of(self, "gamma", p.t)
+        floor = None if self.floor is None else value_of(self, "floor", p.t)
         c, seen, margin = ray.coefficient, self._seen(ray, first), _margin(p.x.dtype)
         if self.per == "sample":
             return each_sample(self.limited, *seen, gamma, floor, c, margin)
         channels = p.x.shape[1]
-        each = [v.repeat_interleave(channels) if isinstance(v, Tensor) else v for v in (gamma, floor, c)]
+        each = [
+            vector(v, p.x).repeat_interleave(channels) if isinstance(v, Tensor) else v
+            for v in (gamma, floor, c)
+        ]
         s = vector(each_sample(self.fraction, *seen, *each, margin), p.x[:, 0])
         return c * s.reshape(-1, channels).amin(1)
 

@@ -94,6 +94,7 @@ def page() -> str:
 
 _HEAD = """# Every rule
 
+Every guidance method here, with its source, its formula, its published values, and where ports of it differ.
 Generated from `meancap.rules.catalogue()` by `meancap rules --page`; edit the entries, not this page.
 
 Time runs from noise at 0 to data at 1; scale 1 is the conditional prediction. Every reduction is over one

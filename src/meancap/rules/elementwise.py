@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import per_sample
 from .base import Map
 
@@ -41,7 +41,7 @@ class Skim(Map):
         finite(self, "skim")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        scale = at(self.scale, p.t)
+        scale = value_of(self, "scale", p.t)
         w = torch.as_tensor(per_sample(scale, g)).to(g)
         c, u = p.m_c, p.m_c - g
         if self.linear:
@@ -87,7 +87,7 @@ class Automatic(Map):
             raise ValueError(
                 f"Automatic needs images (batch, channels, height, width); got shape {tuple(g.shape)}"
             )
-        scale = torch.as_tensor(per_sample(at(self.scale, p.t), g)).to(g)
+        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
         guided = p.m_c + (self.reference - 1) * g
         count = max(1, int(g.shape[-2] * self.top))
         axes = tuple(range(2, g.dim()))
@@ -112,7 +112,7 @@ class Mahiro(Map):
         finite_scale(self, "scale")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        scale = torch.as_tensor(per_sample(at(self.scale, p.t), g)).to(g)
+        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
         guided, leap = p.m_c + (scale - 1) * g, scale * p.m_c
         sim = F.cosine_similarity(_signed_root(scale * (p.m_c - g)), _signed_root((leap + guided) / 2), dim=1)
         q = per_sample(2 * (1 + sim.reshape(g.shape[0], -1).mean(1)), g)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import Number, lengths, per_sample, promoted, scalar_dtype, vector
 from .base import Ray, Rule, State
 from .phases import Held
@@ -108,7 +108,7 @@ class Feedback(Rule):
         else:
             log_posterior = self._followed(state, p)
         odds = log_posterior.exp()
-        scale = odds / (odds - (1 - self.pi)) + at(self.plus, p.t)
+        scale = odds / (odds - (1 - self.pi)) + value_of(self, "plus", p.t)
         now = Seen(log_posterior, promoted(p.x), p.t, p.m_c, p.m_u)
         return ray.scaled((scale - 1) * ray.coefficient), now
 

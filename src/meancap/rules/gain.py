@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import Number, choose, divide, each_sample, per_sample, size
-from .base import Factor, Ray, Rule, State
+from .base import Factor, Ray, Rule, State, exactly
 from .phases import Held
 from .spaces import elapsed, known_space, power, stretch
 
@@ -29,11 +29,16 @@ class Gain(Factor):
 
     scale: Scale
 
+    multiplies = True
+
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
 
+    def idle(self, t: float, state: State = None) -> bool:
+        return exactly(self.scale, t, 0.0)
+
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        return at(self.scale, p.t) * ray.coefficient
+        return value_of(self, "scale", p.t) * ray.coefficient
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class FromUnconditional(Rule):
         finite_scale(self, "scale")
 
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        total = at(self.scale, p.t) * ray.coefficient
+        total = value_of(self, "scale", p.t) * ray.coefficient
         if ray.turned is None:
             return ray.scaled(total - 1), state
         g = per_sample(total, ray.turned) * ray.turned
@@ -104,6 +109,10 @@ class CFGPP(Rule):
     def has_state(self) -> bool:
         return True
 
+    @property
+    def remembers(self) -> bool:
+        return False  # the state is the scale of the step
+
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
         scale = state.value if isinstance(state, Held) else self._scale(p)
         return ray.scaled((scale - 1) * ray.coefficient), scale
@@ -119,5 +128,5 @@ class CFGPP(Rule):
             )
         if not (isinstance(s, Tensor) or isinstance(t, Tensor)) and s <= t:
             raise ValueError(f"CFGPP needs a step that moves towards the data; got t={t} and t_next={s}")
-        scale = divide(at(self.scale, t) * (1 - t), s - t)
+        scale = divide(value_of(self, "scale", t) * (1 - t), s - t)
         return scale * s if self.renoise == "noise" else scale

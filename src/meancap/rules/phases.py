@@ -38,6 +38,10 @@ class _Counting(Rule):
     def has_state(self) -> bool:
         return True
 
+    @property
+    def remembers(self) -> bool:
+        return False
+
     def init(self) -> State:
         return 0
 
@@ -56,11 +60,15 @@ class StepInterval(_Counting):
     last: int
 
     turns = False
+    multiplies = True
 
     def __post_init__(self) -> None:
         whole(self, "first", "last")
         if self.first > self.last:
             raise ValueError(f"StepInterval needs first <= last; got {self.first} and {self.last}")
+
+    def idle(self, t: float, state: State = None) -> bool:
+        return not self.first <= (state or 0) <= self.last
 
     def on_step(self, ray: Ray, p: Prediction, index: int) -> Ray:
         return ray if self.first <= index <= self.last else ray.scaled(0.0)
@@ -106,6 +114,15 @@ class Phases(Rule):
     @property
     def has_state(self) -> bool:
         return True
+
+    @property
+    def remembers(self) -> bool:
+        return self.early.remembers or self.late.remembers
+
+    def idle(self, t: float, state: State = None) -> bool:
+        index, early, late = self.init() if state is None else state
+        now, its_state = (self.early, early) if index < self.steps else (self.late, late)
+        return not self.remembers and now.idle(t, its_state)
 
     def init(self) -> State:
         return 0, self.early.init(), self.late.init()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import Number, lengths, per_sample
 from .base import Map
 from .spaces import conditional, elapsed, known_space, seen
@@ -152,7 +152,7 @@ class Rotation(Map):
         _, _, along = lengths(p.m_c, u).vectors(g)
         height, _, _ = lengths(across, u).vectors(g)
         angle = torch.atan2(height, along)
-        gain = torch.as_tensor(at(self.scale, p.t)).to(angle) - 1
+        gain = torch.as_tensor(value_of(self, "scale", p.t)).to(angle) - 1
         turn = (gain.clamp(min=0) * angle).clamp(max=self.limit)
         sine = angle.sin()
         rise = torch.where(sine == 0, gain.clamp(min=0), turn.sin() / sine)

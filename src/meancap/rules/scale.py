@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import Number, choose, divide, each_sample, size
-from .base import Factor, Ray
+from .base import Factor, Ray, State, exactly
 from .spaces import known_space, stretch
 
 
@@ -18,11 +18,16 @@ class CFG(Factor):
 
     scale: Scale
 
+    multiplies = True
+
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
 
+    def idle(self, t: float, state: State = None) -> bool:
+        return exactly(self.scale, t, 1.0)
+
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        return (at(self.scale, p.t) - 1) * ray.coefficient
+        return (value_of(self, "scale", p.t) - 1) * ray.coefficient
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,15 @@ class Interval(Factor):
     lo: float
     hi: float
 
+    multiplies = True
+
     def __post_init__(self) -> None:
         finite(self, "lo", "hi")
         if not 0 <= self.lo <= self.hi <= 1:
             raise ValueError(f"Interval needs 0 <= lo <= hi <= 1; got lo={self.lo}, hi={self.hi}")
+
+    def idle(self, t: float, state: State = None) -> bool:
+        return not self.lo <= t <= self.hi
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
         inside = (p.t >= self.lo) & (p.t <= self.hi)
@@ -48,6 +58,8 @@ class Clip(Factor):
 
     radius: float
     space: str = "mean"
+
+    multiplies = True
 
     def __post_init__(self) -> None:
         if not (isinstance(self.radius, (int, float)) and self.radius > 0):

@@ -79,6 +79,7 @@ def elapsed(t: Number) -> Number:
 
 
 def exp(v: Number) -> Number:
+    """e to the v, of a float or of one number per sample."""
     return v.exp() if isinstance(v, Tensor) else math.exp(v)
 
 

@@ -60,7 +60,8 @@ RECIPES: dict[str, Callable[..., Any]] = {
 SCHEDULES: dict[str, Callable[..., Any]] = {
     c.__name__: c
     for c in (
-        schedules.Constant, schedules.Linear, schedules.Cosine, schedules.Exponential, schedules.Piecewise,
+        schedules.Constant, schedules.Given, schedules.Linear, schedules.Cosine, schedules.Exponential,
+        schedules.Piecewise,
         schedulers.Ramp, schedulers.Decay, schedulers.Beta, schedulers.DG, schedulers.Steps,
     )
 }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import per_sample
 from .base import Map
 from .renorm import quantile
@@ -83,7 +83,7 @@ class Mimic(Map):
         shape = (*g.shape[:2], -1) if g.dim() > 2 else (g.shape[0], 1, -1)
         guided = (base + g).reshape(shape)
         gap = p.delta
-        mimicked = (base + per_sample(at(self.mimic, p.t) - 1, gap) * gap).reshape(shape)
+        mimicked = (base + per_sample(value_of(self, "mimic", p.t) - 1, gap) * gap).reshape(shape)
         out = self._mimicked(guided, mimicked).reshape(g.shape)
         return self.phi * (out - base) + (1 - self.phi) * g
 

@@ -12,7 +12,19 @@ from torch import Tensor
 
 from .. import path
 from ..prediction import Prediction, need_same_shapes
-from ..tensors import Lengths, Number, is_plain, lengths, paired_lengths, per_sample, promoted, scaled_gap
+from ..tensors import (
+    Lengths,
+    Number,
+    is_plain,
+    lengths,
+    paired_lengths,
+    per_sample,
+    promoted,
+    scaled_gap,
+    traced_lengths,
+    vector,
+)
+from . import fused
 from .base import Recorder, Rule, State, blend, displace, once
 
 _LATEST = 1 - 2.0**-20
@@ -41,6 +53,8 @@ def guided_velocity(
     dtype = dtype or v_c.dtype
     if not rule.turns:
         p = Velocities(x, t, v_c, v_u, s)
+        if fused.serves(rule, p):
+            return fused.guided(rule, p, state, dtype, record)
         ray, state = displace(rule, p, state, record=record)
         return p.blended(ray.coefficient).to(dtype), state
     # The gap of the means vanishes at t = 1 while that of the velocities does not: turn it just before.
@@ -83,6 +97,9 @@ class Velocities(Prediction):
         return per_sample(1 - self.t, self.velocity_gap) * self.velocity_gap
 
     def lengths(self) -> Lengths:
+        if torch.compiler.is_compiling():
+            found = traced_lengths(_mean_and_gap, self.x, vector(self.t, self.x), self.v_c, self.v_u)
+            return scaled_gap(found, 1 - self.t)
         v_c = self.velocity_c
         plain = is_plain(v_c) and not (self.x.requires_grad or self.v_u.requires_grad)
         found = self._in_one_buffer(v_c) if plain else lengths(self.m_c, self.velocity_gap)
@@ -100,3 +117,8 @@ class Velocities(Prediction):
         """v_c + coefficient (v_c - v_u), in float32 at least."""
         result = None if torch.compiler.is_compiling() else self.__dict__.pop("result", None)
         return blend(self.velocity_c, coefficient, self.velocity_gap, out=result)
+
+
+def _mean_and_gap(x: Tensor, t: Tensor, v_c: Tensor, v_u: Tensor) -> tuple[Tensor, Tensor]:
+    v = promoted(v_c)
+    return path.mean_from_velocity(promoted(x), t, v), v - v_u
