@@ -15,7 +15,7 @@ LAYERS = {
     "lab": 4, "adapters": 4, "models": 4, "metrics": 4,
     "runs": 5,
     "report": 6,
-    "cli": 7, "explorer": 7, "__main__": 8,
+    "explorer": 7, "cli": 8, "__main__": 9,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from .. import __version__
 from .bench import add_bench, add_calibrate
 from .demo import add_demo
+from .explore import add_explore
 from .generate import add_generate
 from .pictures import add_pictures
 from .pipelines import add_pipelines
@@ -37,6 +38,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_bench,
     add_calibrate,
     add_demo,
+    add_explore,
 )
 
 

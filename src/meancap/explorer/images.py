@@ -1,0 +1,284 @@
+"""The image view's questions: matched pictures of the shipped model under up to four rules.
+
+    images/about   classes, limits and the catalogue: what the page offers
+    images/check   {"text", "scale", "gamma"} -> {"rule"} in full, or the {"error"} that says what is wrong
+    images/run     the pictures of every arm and the meter of each; a job, which shows them in the making
+
+image   a class and a seed; image k has class k mod (number of classes), as in `meancap generate`
+arm     a rule as text, in which λ and Γ stand for the view's scale and gamma
+work    images × arms × evaluations, bounded; pictures that were made before cost nothing
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..models.data import FASHION
+from ..prediction import Prediction
+from ..rules import Rule, guide
+from ..rules.catalogue import catalogue
+from ..runs.config import sample_seed
+from .arms import ARM_ERRORS, LARGEST_GAMMA, LARGEST_SCALE, LONGEST_RULE, MOST_ARMS, read_rule
+from .requests import Request, items, number, only, text, whole
+from .work import Route, Work
+
+if TYPE_CHECKING:
+    from .painter import Painter, Picture, Want
+
+IMAGES, STEPS, WORK = 64, 100, 6_400  # the last: half a minute on one core
+SIDE = 28  # of the model's pictures, which have one channel
+FIELDS = ("classes", "seeds", "steps", "scale", "gamma", "arms")
+_SPAN = re.compile(r"\s*(\d{1,10})\s*(?:(?:-|–|\.\.)\s*(\d{1,10})\s*)?")
+_SEEDS = "seeds are whole numbers below 4,294,967,296 and ranges of them, such as 0-7 or 3, 14, 20-25"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a reader wants to see."""
+
+    wanted: tuple[Want, ...]
+    classes: tuple[int, ...]
+    steps: int
+    texts: tuple[str, ...]
+    rules: tuple[Rule | str, ...]  # a sentence where a text is no rule
+
+
+def about(request: Request, work: Work) -> dict[str, Any]:
+    """What the view needs before anything is made."""
+    only(request, ())
+    return {
+        "classes": list(FASHION),
+        "limits": {
+            "images": IMAGES,
+            "arms": MOST_ARMS,
+            "steps": STEPS,
+            "work": WORK,
+            "scale": LARGEST_SCALE,
+            "gamma": LARGEST_GAMMA,
+        },
+        "rules": [
+            {"name": e.name, "title": e.title, "text": e.call.replace("{scale}", "λ")}
+            for e in catalogue()
+            if e.kind == "rule"
+        ],
+    }
+
+
+def check(request: Request, work: Work) -> dict[str, Any]:
+    """Whether one arm's text is a rule for pictures; while it is typed, being none is no failure."""
+    only(request, ("text", "scale", "gamma"))
+    rule = attempt(text(request, "text", LONGEST_RULE), *_knobs(request))
+    return {"error": rule} if isinstance(rule, str) else {"rule": str(rule)}
+
+
+def run(request: Request, work: Work) -> dict[str, Any]:
+    """The pictures of every arm, and the meter of each."""
+    work.tell(0, "opening the model")
+    asked = read(request)
+    painter = _painter()
+    found: list[dict[Want, Picture]] = [{} for _ in asked.rules]
+    shown: list[list[str | None]] = [[None] * len(asked.wanted) for _ in asked.rules]
+    from .painter import BLOCK
+
+    rules = list(asked.rules)
+    arms = [arm for arm, rule in enumerate(rules) if isinstance(rule, Rule)]
+    # Every arm's first block before anybody's second: there is something to compare early.
+    parts = [(low, arm) for low in range(0, len(asked.wanted), BLOCK) for arm in arms]
+    for part, (low, arm) in enumerate(parts):
+        rule, block = rules[arm], asked.wanted[low : low + BLOCK]
+        if isinstance(rule, str):  # it failed in an earlier block
+            continue
+        said = f"images {low + 1} to {low + len(block)} of {len(asked.wanted)}, arm {arm + 1}"
+        try:
+            for step, frames in enumerate(painter.paint(rule, asked.steps, block, found[arm]), 1):
+                for i, want in enumerate(block, low):
+                    shown[arm][i] = _bytes(frames[want]) if want in frames else shown[arm][i]
+                share = (part + step / asked.steps) / len(parts)
+                work.tell(share, f"{said}, step {step} of {asked.steps}", {"frames": shown})
+        except ARM_ERRORS as error:
+            rules[arm] = f"{rule} cannot go on: {_sentence(error)}"
+            continue
+        shown[arm][low : low + BLOCK] = [_bytes(found[arm][want].pixels) for want in block]
+        work.tell((part + 1) / len(parts), said, {"frames": shown})
+    return _answer(replace(asked, rules=tuple(rules)), found, painter)
+
+
+def read(request: Request) -> Asked:
+    """The request, checked and bounded before any work."""
+    from .painter import Want
+
+    only(request, FIELDS)
+    classes = tuple(_label(one) for one in items(request, "classes", 1, len(FASHION)))
+    seeds = read_seeds(text(request, "seeds", 400))
+    steps = whole(request, "steps", 1, STEPS)
+    texts = [text({"arm": one}, "arm", LONGEST_RULE) for one in items(request, "arms", 1, MOST_ARMS)]
+    if len(seeds) * len(texts) * steps > WORK:
+        raise ValueError(
+            f"{len(seeds)} images × {len(texts)} arms × {steps} evaluations are more than {WORK:,}; "
+            "take fewer of one of them, or `meancap generate`, which has no bound"
+        )
+    rules = tuple(attempt(one, *_knobs(request)) for one in texts)
+    wanted = tuple(Want(classes[k % len(classes)], seed) for k, seed in enumerate(seeds))
+    return Asked(wanted, classes, steps, tuple(texts), rules)
+
+
+def read_seeds(said: str) -> list[int]:
+    """The seeds that a text such as '0-7, 12' lists, in its order."""
+    found: list[int] = []
+    for part in said.split(","):
+        span = _SPAN.fullmatch(part)
+        low, high = (0, 0) if span is None else (int(span[1]), int(span[2] or span[1]))
+        if span is None or high >= 2**32 or low > high:
+            raise ValueError(f"{_SEEDS}; got {part.strip()[:40]!r}")
+        if len(found) + high - low + 1 > IMAGES:
+            raise ValueError(f"the view shows at most {IMAGES} images; these seeds are more")
+        found += range(low, high + 1)
+    twice = [seed for seed in found if found.count(seed) > 1]
+    if twice:
+        raise ValueError(f"each seed is one image; {twice[0]} is there twice")
+    return found
+
+
+def _label(said: Any) -> int:
+    label = int(said) if isinstance(said, (int, str)) and str(said).isdecimal() and len(str(said)) < 4 else -1
+    if not 0 <= label < len(FASHION):
+        raise ValueError(f"classes are numbers from 0 to {len(FASHION) - 1}; got {str(said)[:20]!r}")
+    return label
+
+
+def _knobs(request: Request) -> tuple[float, float]:
+    return number(request, "scale", 0, LARGEST_SCALE), number(request, "gamma", 1, LARGEST_GAMMA)
+
+
+def attempt(said: str, scale: float, gamma: float) -> Rule | str:
+    """The arm's rule, tried on one prediction of the model's shape; or what is wrong with it."""
+    m_c, m_u = (torch.linspace(low, 1, SIDE * SIDE).reshape(1, 1, SIDE, SIDE) for low in (-1.0, -0.5))
+    try:
+        rule = read_rule(said, scale, gamma)
+        guide(rule, Prediction(torch.zeros_like(m_c), 0.0, m_c, m_u, 0.05))
+    except ARM_ERRORS as error:
+        return _sentence(error)
+    return rule
+
+
+def _answer(asked: Asked, found: Sequence[Mapping[Want, Picture]], painter: Painter) -> dict[str, Any]:
+    from .painter import frame_steps
+
+    arms: list[dict[str, Any]] = []
+    for said, rule, made in zip(asked.texts, asked.rules, found, strict=True):
+        if isinstance(rule, str):
+            arms.append({"text": said, "error": rule})
+            continue
+        pictures = [made[want] for want in asked.wanted]
+        arms.append(
+            {
+                "text": said,
+                "rule": str(rule),
+                "command": command(asked, rule),
+                "numbers": arm_numbers(pictures, [want.label for want in asked.wanted]),
+                "pictures": [
+                    _one(picture, want.label) for picture, want in zip(pictures, asked.wanted, strict=True)
+                ],
+            }
+        )
+    return {
+        "model": painter.model.name,
+        "size": SIDE,
+        "classes": list(FASHION),
+        "steps": asked.steps,
+        "times": [i / asked.steps for i in range(asked.steps)],
+        "frame_steps": frame_steps(asked.steps),
+        "images": [{"seed": want.seed, "label": want.label} for want in asked.wanted],
+        "arms": arms,
+    }
+
+
+def _one(picture: Picture, label: int) -> dict[str, Any]:
+    chances = picture.logits.double().softmax(0)
+    return {
+        "frames": _bytes(picture.frames),
+        "meter": {name: _digits(picture.meter[name]) for name in ("scale", "asked", "ratio", "gap", "cosine")}
+        | {"active": [int(on) for on in picture.meter["active"].tolist()]},
+        "numbers": meter_numbers(picture),
+        "finite": picture.finite,
+        "sure": float(chances[label]),
+        "sees": int(chances.argmax()),
+    }
+
+
+def meter_numbers(picture: Picture) -> dict[str, Any]:
+    """The meter in five numbers: what was asked for, what was granted, how often and how far."""
+    scale, asked = picture.meter["scale"], picture.meter["asked"]
+    return {
+        "asked": [float(asked.min()), float(asked.max())],
+        "first": float(scale[0]),
+        "last": float(scale[-1]),
+        "capped": float(picture.meter["active"].double().mean()),
+        "ratio": float(picture.meter["ratio"].max()),
+    }
+
+
+def arm_numbers(pictures: Sequence[Picture], labels: Sequence[int]) -> dict[str, Any]:
+    """Means over an arm's images; diversity where every class has two of them."""
+    from ..metrics import class_hits, class_probability, diversity
+
+    y = torch.tensor(labels)
+    logits = torch.stack([p.logits for p in pictures])
+    scale = torch.stack([p.meter["scale"] for p in pictures])
+    paired = all(labels.count(label) > 1 for label in set(labels))
+    return {
+        "accuracy": float(class_hits(logits, y).mean()),
+        "sure": float(class_probability(logits, y).mean()),
+        "diversity": diversity(torch.stack([p.pool for p in pictures]), y) if paired else None,
+        "brightness": sum(p.brightness for p in pictures) / len(pictures),
+        "first": float(scale[:, 0].mean()),
+        "last": float(scale[:, -1].mean()),
+        "capped": float(torch.stack([p.meter["active"] for p in pictures]).double().mean()),
+        "ratio": max(float(p.meter["ratio"].max()) for p in pictures),
+    }
+
+
+def command(asked: Asked, rule: Rule) -> str | None:
+    """The command that makes the same files, where these seeds are those of a run."""
+    seeds = [want.seed for want in asked.wanted]
+    run = seeds[0] // sample_seed(1, 0)
+    if seeds[0] != sample_seed(run, 0) or any(b != a + 1 for a, b in pairwise(seeds)):
+        return None
+    each = -(-len(seeds) // len(asked.classes))
+    return (
+        f'meancap generate --model fashion --rule "{rule}" --classes {",".join(map(str, asked.classes))} '
+        f"--per-class {each} --steps {asked.steps} --seed {run} --out RUN"
+    )
+
+
+def _sentence(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _digits(values: Tensor) -> list[float]:
+    """Six digits of each: more than a plot or a table shows."""
+    return [float(f"{value:.6g}") for value in values.tolist()]
+
+
+def _bytes(pixels: Tensor) -> str:
+    return b64encode(pixels.contiguous().numpy().tobytes()).decode()
+
+
+@cache
+def _painter() -> Painter:
+    """One for the process; opened by the first question, so that the page loads without it."""
+    from .painter import Painter
+
+    return Painter()
+
+
+ROUTES: dict[str, Route] = {"images/about": about, "images/check": check, "images/run": run}

@@ -1,0 +1,182 @@
+"""The mixture view's questions about whole arms; each is a route of `server`, and those of `paths` are too.
+
+mixture/about   presets, bounds, solvers, the catalogue and the paper's nine settings: what the page offers
+mixture/check   {"text", "scale", "gamma"} -> the rule in full, or the sentence that says what is wrong
+mixture/run     every arm from the same noise: points and numbers; "quick" while a slider moves
+mixture/meter   every arm on a few samples: paths, guided means, effective scale over time
+mixture/field   one arm at one time: p(condition | x), velocities, and where a cap acts
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..rules import Rule
+from ..rules.catalogue import catalogue
+from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS
+from ..runs.paper import paper_source, paper_table
+from . import arms, paths, scene
+from .arms import ARM_ERRORS, COMPILED, Settings, attempt, read_rule, read_settings
+from .numbers import divergence, lost, numbers, packed
+from .requests import Request, number, only, text
+from .scene import PRESETS, Plane, paper_scene, read_plane
+from .work import Route, Work
+
+POINTS, KL_POINTS = 6000, 1000
+FIELDS = (*scene.FIELDS, *arms.FIELDS)
+
+
+def about(request: Request, work: Work) -> dict[str, Any]:
+    """All that the page offers, so that nothing is typed twice."""
+    only(request, ())
+    return {
+        "presets": [
+            {"name": name, "title": p.title, "about": p.about, **_plane(p.plane)}
+            for name, p in PRESETS.items()
+        ],
+        "solvers": list(arms.SOLVERS),
+        "limits": {
+            "arms": arms.MOST_ARMS,
+            "samples": arms.MOST_SAMPLES,
+            "steps": arms.MOST_STEPS,
+            "scale": arms.LARGEST_SCALE,
+            "gamma": arms.LARGEST_GAMMA,
+            "components": scene.MOST_COMPONENTS,
+            "farthest": scene.FARTHEST,
+            "heaviest": scene.HEAVIEST,
+            "std": [scene.NARROWEST, scene.WIDEST],
+            "eta": scene.WORST,
+        },
+        "rules": [
+            {"name": e.name, "title": e.title, "text": e.call.replace("{scale}", "λ")}
+            for e in catalogue()
+            if e.kind == "rule" and e.axes <= 2
+        ],
+        "paper": {
+            "source": paper_source("gmm"),
+            "steps": STEPS,
+            "samples": PAPER_SAMPLES,
+            "settings": [
+                {
+                    "scene": next(n for n, p in PRESETS.items() if p.paper == s.scene),
+                    "members": s.members,
+                    "guidance": s.guidance,
+                    "rule": str(s.rule),
+                    "scale": float(s.scale or 1),
+                    "gamma": float(s.gamma or 1),
+                }
+                for s in SETTINGS
+            ],
+        },
+        "compiling": COMPILED.busy,
+    }
+
+
+def check(request: Request, work: Work) -> dict[str, Any]:
+    """What a rule's text stands for."""
+    only(request, ("text", "scale", "gamma"))
+    scale = number(request, "scale", 0.0, arms.LARGEST_SCALE, 3.0)
+    gamma = number(request, "gamma", 1.0, arms.LARGEST_GAMMA, 1.1)
+    try:
+        return {"rule": str(read_rule(text(request, "text", arms.LONGEST_RULE), scale, gamma))}
+    except ValueError as error:  # half-typed text is no bad request
+        return {"error": str(error)}
+
+
+def run(request: Request, work: Work) -> dict[str, Any]:
+    """The end of every arm, with its numbers."""
+    only(request, FIELDS)
+    plane, settings = read_plane(request), read_settings(request)
+    rules = [attempt(settings, one) for one in settings.arms]
+    engines = [arms.engine(plane, r, settings) if isinstance(r, Rule) else "" for r in rules]
+    if not settings.quick:
+        arms.allowed(settings, [one for one in engines if one])
+    start, slow = plane.noise(settings.n, settings.seed), engines.count("library")
+    found: list[dict[str, Any]] = []
+    for template, rule, engine in zip(settings.arms, rules, engines, strict=True):
+        work.check()
+        if isinstance(rule, str):
+            found.append({"text": template, "error": rule})
+            continue
+        n = arms.samples_for(settings, engine, slow)
+        try:
+            arm = _arm(plane, rule, start[:n], settings, engine, work)
+        except ARM_ERRORS as error:
+            arm = {"error": f"{rule} cannot run on points in the plane: {' '.join(str(error).split())[:300]}"}
+        found.append({"text": template, "rule": str(rule), "paper": _paper(request, settings, rule), **arm})
+    return {
+        **_plane(plane),
+        "n": settings.n,
+        "quick": settings.quick,
+        "arms": found,
+        "exact": _exact(plane, settings.n, settings.seed),
+        "compiling": COMPILED.busy,
+    }
+
+
+@lru_cache(maxsize=16)
+def _exact(plane: Plane, n: int, seed: int) -> dict[str, Any]:
+    """The numbers of as many samples of the truth itself: what cannot be told from perfect."""
+    condition = plane.condition()
+    draw = torch.Generator().manual_seed(seed + 1)  # another stream than the noise
+    return numbers(condition, condition.conditional.sample(n, draw))
+
+
+def _arm(
+    plane: Plane, rule: Rule, start: Tensor, settings: Settings, engine: str, work: Work
+) -> dict[str, Any]:
+    end = arms.ends(plane, rule, start, settings, engine, work)
+    seen = {"engine": engine, "n": len(end), "points": packed(end[:POINTS], plane.box()), "lost": lost(end)}
+    seen["close"] = packed(end[:POINTS], plane.close())
+    if seen["lost"]:
+        return {**seen, "numbers": None}
+    found = numbers(plane.condition(), end)
+    if not settings.quick:
+        # The compiled loop works in single precision, which is too coarse for the derivatives of the map.
+        fine = "torch" if engine == "numba" else engine
+        found |= divergence(
+            plane.condition(),
+            start[:KL_POINTS],
+            lambda x: arms.ends(plane, rule, x, settings, fine, work),
+        )
+    return {**seen, "numbers": found}
+
+
+def _plane(plane: Plane) -> dict[str, Any]:
+    law = plane.condition().conditional
+    return {
+        "components": [list(c) for c in plane.components],
+        "members": list(plane.members),
+        "std": plane.std,
+        "eta": plane.eta,
+        "target": law.weights.tolist(),
+        "box": plane.box(),
+        "close": plane.close(),
+    }
+
+
+def _paper(request: Request, settings: Settings, rule: Rule) -> dict[str, str] | None:
+    """The paper's own row, where this arm is one of its settings."""
+    one = paper_scene(request)
+    if one is None or settings.steps != STEPS or settings.solver != "euler":
+        return None
+    for setting in SETTINGS:
+        if setting.scene == one and setting.rule == rule:
+            rows = paper_table("gmm")
+            return next(
+                r for r in rows if (r["members"], r["guidance"]) == (setting.members, setting.guidance)
+            )
+    return None
+
+
+ROUTES: dict[str, Route] = {
+    "mixture/about": about,
+    "mixture/check": check,
+    "mixture/run": run,
+    "mixture/meter": paths.meter,
+    "mixture/field": paths.field,
+}

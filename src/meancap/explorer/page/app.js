@@ -1,0 +1,206 @@
+// The shell: which view is open, its state in the link, the theme, and errors. Views do the rest.
+//
+// A view is a module that exports
+//   name       its word in the link, e.g. 'mixture'
+//   title      what its tab says
+//   defaults   its whole state: a flat object of numbers, booleans, strings and lists of strings
+//   mount(root, shell) -> { show(state), leave() }
+// `mount` fills `root` for shell.state; `show` is called when the link changed by other hands (back button,
+// pasted link); `leave` when another view opens. The shell gives a view
+//   state            the state it starts with: defaults, overridden by the link; types are those of defaults
+//   setState(patch)  changes the link; what equals its default is left out of it
+//   announce(text)   says it to screen readers
+//   copy(text, said) puts text on the clipboard and announces `said`
+//   complain(text)   shows a sentence at the top of the page; '' takes it away
+//   api.call(name, request, { signal }) -> result         POST /api/NAME; throws Error(sentence)
+//   api.job(name, request, { signal, progress }) -> result   the same as a job; progress({ share, said, partial });
+//                                                         aborting the signal cancels it on the server
+// A link reads  #mixture?scene=pair&scale=3&arm=CFG(1)&arm=CFG(λ)|Cap(Γ) : a list is its key several times.
+// The document gets a 'themechange' event when colours change, for whatever is painted on a canvas.
+
+import * as mixture from './mixture.js';
+import * as images from './images.js';
+
+const VIEWS = [mixture, images];
+const PAUSE = 250; // milliseconds between two looks at a job
+
+async function post(path, request, signal) {
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method: 'POST',
+      headers: { 'Content-Type': 'application/json' },
+      body: JSON.stringify(request),
+      signal,
+    });
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new Error('The server does not answer; start it again with: meancap explore');
+  }
+  return read(answer);
+}
+
+async function read(answer) {
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+export const api = {
+  call: (name, request, { signal } = {}) => post(`/api/${name}`, request, signal),
+  async job(name, request, { signal, progress = () => {} } = {}) {
+    const { id } = await post('/api/jobs', { name, request }, signal);
+    const cancel = () => fetch(`/api/jobs/${id}/cancel`, {
+      method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}', keepalive: true,
+    }).catch(() => {});
+    addEventListener('pagehide', cancel);
+    signal?.addEventListener('abort', cancel);
+    try {
+      for (;;) {
+        signal?.throwIfAborted();
+        const seen = await read(await fetch(`/api/jobs/${id}`, { signal }));
+        if (seen.state === 'done') return seen.result;
+        if (seen.state === 'failed') throw new Error(seen.error);
+        if (seen.state === 'cancelled') throw new DOMException('cancelled', 'AbortError');
+        progress(seen);
+        await new Promise((later) => setTimeout(later, PAUSE));
+      }
+    } finally {
+      removeEventListener('pagehide', cancel);
+      signal?.removeEventListener('abort', cancel);
+    }
+  },
+};
+
+// Readable links: only what would break the link itself is escaped.
+const escape = (text) => encodeURIComponent(text).replace(/%(20|28|29|2C|3B|3A|7C|CE%BB|CE%93|2F|40)/g, decodeURIComponent)
+  .replace(/ /g, '+');
+const unescape = (text) => decodeURIComponent(text.replace(/\+/g, ' '));
+
+export function toLink(view, state) {
+  const pairs = [];
+  for (const [key, usual] of Object.entries(view.defaults)) {
+    const value = state[key];
+    if (JSON.stringify(value) === JSON.stringify(usual)) continue;
+    for (const one of Array.isArray(value) ? (value.length ? value : ['']) : [value]) {
+      pairs.push(`${key}=${escape(String(one))}`);
+    }
+  }
+  return `#${view.name}${pairs.length ? `?${pairs.join('&')}` : ''}`;
+}
+
+export function fromLink(hash) {
+  const [name, query = ''] = hash.replace(/^#/, '').split(/\?(.*)/s);
+  const view = VIEWS.find((one) => one.name === name) ?? VIEWS[0];
+  const state = structuredClone(view.defaults);
+  const lists = {};
+  for (const pair of query.split('&').filter(Boolean)) {
+    const [key, raw = ''] = pair.split(/=(.*)/s);
+    const usual = view.defaults[key];
+    let value;
+    try { value = unescape(raw); } catch { continue; }
+    if (Array.isArray(usual)) (lists[key] ??= []).push(value);
+    else if (typeof usual === 'number') { if (value !== '' && Number.isFinite(Number(value))) state[key] = Number(value); }
+    else if (typeof usual === 'boolean') state[key] = value === 'true';
+    else if (typeof usual === 'string') state[key] = value;
+  }
+  for (const [key, list] of Object.entries(lists)) state[key] = list.length === 1 && list[0] === '' ? [] : list;
+  return { view, state };
+}
+
+const $ = (id) => document.getElementById(id);
+let open = null; // { view, handle, state }
+let writing = 0;
+
+function announce(text) { $('status').textContent = text; }
+
+function complain(text) {
+  $('error').textContent = text;
+  $('error').hidden = !text;
+}
+
+function write() {
+  clearTimeout(writing);
+  writing = 0;
+  const link = toLink(open.view, open.state);
+  if (link !== location.hash) history.replaceState(null, '', link);
+  document.querySelector(`#tabs [data-view="${open.view.name}"]`).href = link;
+}
+
+function setState(patch) {
+  Object.assign(open.state, patch);
+  if (!writing) writing = setTimeout(write, 150); // browsers refuse a link that changes too often
+}
+
+function enter() {
+  const { view, state } = fromLink(location.hash);
+  if (open?.view === view) {
+    if (toLink(view, open.state) === toLink(view, state)) return;
+    open.state = state;
+    open.handle.show(structuredClone(state));
+    return;
+  }
+  if (writing) write();
+  open?.handle.leave();
+  complain('');
+  const root = document.createElement('div');
+  root.className = `view ${view.name}`;
+  $('view').replaceChildren(root);
+  for (const tab of $('tabs').children) {
+    if (tab.dataset.view === view.name) tab.setAttribute('aria-current', 'page');
+    else tab.removeAttribute('aria-current');
+  }
+  document.title = `${view.title} · meancap explorer`;
+  open = { view, state, handle: { show() {}, leave() {} } };
+  open.handle = view.mount(root, { api, state: structuredClone(state), setState, announce, complain, copy });
+}
+
+function theme(wanted) {
+  const dark = wanted ? wanted === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+  document.documentElement.dataset.theme = dark ? 'dark' : 'light';
+  $('theme').setAttribute('aria-pressed', String(dark));
+  document.dispatchEvent(new Event('themechange'));
+}
+
+const kept = {
+  get: () => { try { return localStorage.getItem('theme'); } catch { return null; } },
+  set: (value) => { try { localStorage.setItem('theme', value); } catch { /* a private window keeps nothing */ } },
+};
+
+async function copy(text, said) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const field = Object.assign(document.createElement('textarea'), { value: text, className: 'unseen' });
+    document.body.append(field);
+    field.select();
+    document.execCommand('copy');
+    field.remove();
+  }
+  announce(said);
+}
+
+function start() {
+  for (const view of VIEWS) {
+    const tab = Object.assign(document.createElement('a'), { href: `#${view.name}`, textContent: view.title });
+    tab.dataset.view = view.name;
+    $('tabs').append(tab);
+  }
+  $('copy-link').addEventListener('click', async ({ target }) => {
+    write();
+    await copy(location.href, 'The link to this state is copied.');
+    target.textContent = 'Copied';
+    setTimeout(() => { target.textContent = 'Copy link'; }, 1500);
+  });
+  $('theme').addEventListener('click', () => {
+    const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+    kept.set(next);
+    theme(next);
+  });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => theme(kept.get()));
+  theme(kept.get());
+  addEventListener('hashchange', enter);
+  enter();
+}
+
+start();

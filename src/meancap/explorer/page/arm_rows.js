@@ -1,0 +1,91 @@
+// The arms: up to four rules as text, each checked while it is typed, with its sentence underneath.
+
+import { fresh, h } from './elements.js';
+
+const WAIT = 120; // milliseconds after a key before the text is read
+
+// `change(arms)` is called with texts that can be read; `check(text)` resolves or throws a sentence.
+export function armRows(about, check, change) {
+  const list = h('ol', { class: 'arms' });
+  const add = h('button', { type: 'button', onclick: () => { rows.push(row('CFG(λ) | Cap(Γ)')); lay(); send(); rows.at(-1).input.focus(); } }, 'Add an arm');
+  const node = h('section', { class: 'card', 'aria-labelledby': 'arms-title' },
+    h('h2', { id: 'arms-title' }, 'Arms'),
+    h('p', { class: 'about' }, 'Each arm is a guidance rule; all start from the same noise. In a rule, ', h('code', {}, 'λ'), ' and ', h('code', {}, 'Γ'),
+      ' (or ', h('code', {}, 'scale'), ', ', h('code', {}, 'gamma'), ') stand for the two sliders; ', h('code', {}, '|'), ' chains rules.'),
+    list, add);
+  let rows = [];
+
+  function row(text) {
+    const id = fresh('arm');
+    const input = h('input', { type: 'text', value: text, name: 'arm', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off', maxlength: 600, 'aria-describedby': `${id}-said` });
+    const said = h('p', { id: `${id}-said`, class: 'said', 'aria-live': 'polite' });
+    const pick = h('select', { 'aria-label': 'Pick a rule from the catalogue', onchange: () => {
+      if (!pick.value) return;
+      input.value = pick.value;
+      pick.value = '';
+      read();
+    } }, h('option', { value: '' }, 'Pick…'),
+    h('optgroup', { label: 'The paper' }, ...[['Conditional', 'CFG(1)'], ['Fixed CFG', 'CFG(λ)'], ['PMC-CFG: capped', 'CFG(λ) | Cap(Γ)']].map(([name, rule]) => h('option', { value: rule }, `${name}: ${rule}`))),
+    h('optgroup', { label: 'The catalogue' }, about.rules.map((rule) => h('option', { value: rule.text, title: rule.title }, `${rule.name}: ${rule.title}`))));
+    const remove = h('button', { type: 'button', class: 'quiet', onclick: () => { rows = rows.filter((one) => one !== self); lay(); send(); add.focus(); } }, '×');
+    let timer = 0;
+    let version = 0;
+    const self = { input, said, remove, text, good: true, node: null, complain(sentence) {
+      input.setAttribute('aria-invalid', String(Boolean(sentence)));
+      said.classList.toggle('bad', Boolean(sentence));
+      if (sentence) said.textContent = sentence;
+    } };
+    async function read() {
+      const mine = (version += 1);
+      const typed = input.value;
+      try {
+        const { rule } = await check(typed);
+        if (mine !== version) return;
+        self.good = true;
+        self.complain('');
+        said.textContent = rule === typed.trim() ? '' : `= ${rule}`;
+        if (typed !== self.text) { self.text = typed; send(); }
+      } catch (error) {
+        if (mine !== version || error.name === 'AbortError') return;
+        self.good = false;
+        self.complain(error.message);
+      }
+    }
+    self.read = read;
+    input.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(read, WAIT); });
+    self.node = h('li', {}, h('div', { class: 'arm' }, h('span', { class: 'swatch', 'aria-hidden': 'true' }), input, pick, remove), said);
+    return self;
+  }
+
+  function lay() {
+    rows.forEach((one, i) => {
+      one.node.style.setProperty('--own', `var(--arm-${i})`);
+      one.input.setAttribute('aria-label', `Rule of arm ${i + 1}`);
+      one.remove.setAttribute('aria-label', `Remove arm ${i + 1}`);
+      one.remove.disabled = rows.length === 1;
+    });
+    add.disabled = rows.length >= about.limits.arms;
+    list.replaceChildren(...rows.map((one) => one.node));
+  }
+
+  const send = () => change(rows.map((one) => one.text));
+
+  return {
+    node,
+    show(texts) {
+      if (JSON.stringify(texts) !== JSON.stringify(rows.map((one) => one.text))) {
+        rows = texts.slice(0, about.limits.arms).map(row);
+        lay();
+        rows.forEach((one) => one.read());
+      }
+    },
+    // What only running it could tell.
+    results(arms) {
+      arms.forEach((arm, i) => {
+        if (!rows[i]?.good || rows[i].text !== arm.text) return;
+        rows[i].complain(arm.error ?? (arm.lost ? `${(100 * arm.lost).toFixed(1)} % of the samples ran away to infinity; lower λ or cap it` : ''));
+        if (!arm.error && !arm.lost) rows[i].said.textContent = arm.rule === arm.text.trim() ? '' : `= ${arm.rule}`;
+      });
+    },
+  };
+}

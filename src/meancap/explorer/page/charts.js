@@ -1,0 +1,115 @@
+// Charts as SVG: the effective scale over time, and who got how much. Pure: data and a width
+// in pixels in, a drawing out.
+
+import { fixed, percent, s } from './elements.js';
+
+const H = 250;
+const PAD = { left: 46, right: 12, top: 14, bottom: 34 };
+
+function steps(low, high, count) {
+  const raw = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const unit = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= raw);
+  const found = [];
+  for (let v = Math.ceil(low / unit) * unit; v <= high + 1e-9; v += unit) found.push(Number(v.toFixed(6)));
+  return found;
+}
+
+function path(xs, ys, px, py) {
+  let text = '';
+  let down = false;
+  xs.forEach((x, i) => {
+    if (ys[i] === null) { down = false; return; }
+    text += `${down ? 'L' : 'M'}${px(x).toFixed(1)} ${py(ys[i]).toFixed(1)}`;
+    down = true;
+  });
+  return text;
+}
+
+// Between two curves, where both exist.
+function band(xs, low, high, px, py) {
+  const known = xs.map((_, i) => i).filter((i) => low[i] !== null && high[i] !== null);
+  if (known.length < 2) return '';
+  const up = known.map((i) => `${px(xs[i]).toFixed(1)} ${py(high[i]).toFixed(1)}`);
+  const back = known.reverse().map((i) => `${px(xs[i]).toFixed(1)} ${py(low[i]).toFixed(1)}`);
+  return `M${up.join('L')}L${back.join('L')}Z`;
+}
+
+// Median effective scale of every arm; for the arm looked at, 10 to 90 % of the samples and what the cap took.
+export function scaleChart(arms, look, now, scale, W) {
+  const known = arms.filter((arm) => !arm.error);
+  const seen = known.flatMap((arm) => [...arm.middle, ...arm.asked]).filter((v) => v !== null && Math.abs(v) < 4 * (scale + 2));
+  const high = Math.max(1.5, ...seen) * 1.06;
+  const low = Math.min(0, ...seen);
+  const px = (t) => PAD.left + t * (W - PAD.left - PAD.right);
+  const py = (v) => H - PAD.bottom - ((Math.min(Math.max(v, low), high) - low) / (high - low)) * (H - PAD.top - PAD.bottom);
+  const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
+  const said = arms.map((arm, i) => (arm.error ? '' : `Arm ${i + 1}: ${summary(arm)}.`)).join(' ');
+  chart.setAttribute('aria-label', `Effective scale over time. ${said}`);
+  for (const v of steps(low, high, 5)) {
+    chart.append(s('line', { x1: PAD.left, x2: W - PAD.right, y1: py(v), y2: py(v), class: v === 1 ? 'unit' : 'grid' }),
+      s('text', { x: PAD.left - 6, y: py(v) + 4, class: 'tick end' }, String(v)));
+  }
+  for (const t of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
+    chart.append(s('text', { x: px(t), y: H - PAD.bottom + 16, class: 'tick middle' }, String(t)));
+  }
+  chart.append(s('text', { x: px(0.5), y: H - 3, class: 'tick middle' }, 'time t: noise at 0, data at 1'));
+  const arm = arms[look];
+  if (arm && !arm.error) {
+    if (arm.capped.some((share) => share > 0)) {
+      chart.append(s('path', { d: band(arm.t, arm.middle, arm.asked, px, py), class: 'taken' }));
+      chart.append(s('path', { d: path(arm.t, arm.asked, px, py), class: 'asked' }));
+    }
+    chart.append(s('path', { d: band(arm.t, arm.low, arm.high, px, py), class: `spread arm-${look}` }));
+  }
+  arms.forEach((one, i) => {
+    if (!one.error) chart.append(s('path', { d: path(one.t, one.middle, px, py), class: `curve arm-${i}${i === look ? ' looked' : ''}` }));
+  });
+  chart.append(s('line', { x1: px(now), x2: px(now), y1: PAD.top, y2: H - PAD.bottom, class: 'now' }));
+  return chart;
+}
+
+// One sentence about what an arm asked for and got.
+export function summary(arm) {
+  const at = (list, i) => fixed(list.at(i), 2);
+  const share = arm.capped.reduce((sum, v) => sum + v, 0) / arm.capped.length;
+  const capped = share > 0 ? `capped on ${percent(share, 0)} of steps` : 'never capped';
+  return `asked for ${at(arm.asked, 0)}, got ${at(arm.middle, 0)} at the start and ${at(arm.middle, -1)} at the end; ${capped}`;
+}
+
+// A group of bars for each member of the condition: the target as an outline, each arm with its error bar.
+export function bars(scene, arms, W) {
+  const members = scene.members;
+  const known = arms.map((arm, i) => [arm, i]).filter(([arm]) => arm.numbers);
+  const shares = [...scene.target, ...known.flatMap(([arm]) => arm.numbers.occupancy)];
+  const high = Math.min(1, Math.max(...shares) * 1.12);
+  const group = (W - PAD.left - PAD.right) / members.length;
+  const py = (v) => H - PAD.bottom - (v / high) * (H - PAD.top - PAD.bottom);
+  const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
+  chart.setAttribute('aria-label', `Share of the samples at each component. ${known.map(([arm, i]) => `Arm ${i + 1}: `
+    + members.map((k, j) => `component ${k} ${percent(arm.numbers.occupancy[j])} of a target ${percent(scene.target[j])}`).join(', ')).join('. ')}.`);
+  for (const v of steps(0, high, 5)) {
+    chart.append(s('line', { x1: PAD.left, x2: W - PAD.right, y1: py(v), y2: py(v), class: 'grid' }),
+      s('text', { x: PAD.left - 6, y: py(v) + 4, class: 'tick end' }, `${Math.round(100 * v)} %`));
+  }
+  members.forEach((k, j) => {
+    const left = PAD.left + j * group;
+    const inner = Math.min(group * 0.8, 240);
+    const start = left + (group - inner) / 2;
+    const width = inner / Math.max(known.length, 1);
+    known.forEach(([arm, i], place) => {
+      const { occupancy: [...share], occupancy_error: error } = arm.numbers;
+      const x = start + place * width;
+      const middle = x + width / 2;
+      chart.append(s('rect', { x: x + 2, width: Math.max(width - 4, 1), y: py(share[j]), height: Math.max(H - PAD.bottom - py(share[j]), 0), class: `bar arm-${i}` }));
+      // Two standard errors either way.
+      const [low, top] = [Math.max(0, share[j] - 2 * error[j]), Math.min(high, share[j] + 2 * error[j])];
+      chart.append(s('path', { d: `M${middle} ${py(low)}V${py(top)}M${middle - 4} ${py(low)}h8M${middle - 4} ${py(top)}h8`, class: 'error' }));
+    });
+    const y = py(scene.target[j]);
+    chart.append(s('line', { x1: start - 6, x2: start + inner + 6, y1: y, y2: y, class: 'due' }));
+    chart.append(s('text', { x: left + group / 2, y: H - PAD.bottom + 16, class: 'tick middle' }, W / members.length < 90 ? String(k) : `component ${k}`));
+    chart.append(s('text', { x: left + group / 2, y: H - 3, class: 'tick middle' }, (W / members.length < 90 ? '' : 'target ') + percent(scene.target[j], W / members.length < 60 ? 0 : 1)));
+  });
+  return chart;
+}

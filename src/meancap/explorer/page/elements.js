@@ -1,0 +1,98 @@
+// Making elements, and numbers as people read them.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+function fill(node, props, children) {
+  for (const [key, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
+    else if (key === 'class') node.setAttribute('class', value);
+    else if (key === 'data') Object.assign(node.dataset, value);
+    else if (key === 'value' && 'value' in node) node.value = value;
+    else if (key === 'css') for (const [name, one] of Object.entries(value)) node.style.setProperty(name, one);
+    else node.setAttribute(key, value === true ? '' : value);
+  }
+  node.append(...children.flat(3).filter((one) => one !== null && one !== undefined && one !== false));
+  return node;
+}
+
+// An element: h('button', { class: 'chip', onclick: f }, 'text'); text is never read as markup.
+export const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
+
+// The same in a drawing.
+export const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
+
+let count = 0;
+export const fresh = (prefix) => `${prefix}-${(count += 1)}`;
+
+// A number with as many digits as make sense; a dash where there is none.
+export function fixed(value, digits) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return '–';
+  const text = value.toFixed(digits);
+  return (Number(text) === 0 ? (0).toFixed(digits) : text).replace('-', '−');
+}
+
+export const percent = (share, digits = 1) => (share === null ? '–' : `${fixed(100 * share, digits)} %`);
+
+export const whole = (n) => n.toLocaleString('en-GB');
+
+// Colours of arms and marks, as the style sheet has them now.
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+export const armColour = (index) => colour(`arm-${index}`);
+
+export function bytes(text) {
+  const raw = atob(text);
+  const found = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i += 1) found[i] = raw.charCodeAt(i);
+  return found;
+}
+
+export const shorts = (text) => new Int16Array(bytes(text).buffer);
+
+// A slider with a number field beside it: the slider for the usual range, the field up to `most`.
+export function slider({ label, hint, name, low, high, step, most = high, value, oninput }) {
+  const id = fresh(name);
+  const range = h('input', { type: 'range', id, name, min: low, max: high, step, value });
+  const field = h('input', {
+    type: 'number', min: low, max: most, step: 'any', value, 'aria-label': `${label}, typed`, name: `${name}-number`,
+  });
+  const set = (next) => {
+    range.value = next;
+    field.value = next;
+  };
+  range.addEventListener('input', () => {
+    field.value = range.value;
+    oninput(Number(range.value));
+  });
+  field.addEventListener('change', () => {
+    const typed = Number(field.value);
+    if (field.value.trim() === '' || !Number.isFinite(typed)) { set(range.value); return; }
+    const next = Math.min(Math.max(typed, low), most);
+    set(next);
+    field.value = next;
+    oninput(next);
+  });
+  const node = h('div', { class: 'slider' }, h('label', { for: id, title: hint }, label), range, field);
+  return { node, set, range, field };
+}
+
+// A table of rows of cells; the first row and the first column are headings.
+export function table(caption, rows, props = {}) {
+  const [head, ...body] = rows;
+  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
+    h('table', props, h('caption', {}, caption),
+      h('thead', {}, h('tr', {}, head.map((cell) => h('th', { scope: 'col' }, cell)))),
+      h('tbody', {}, body.map(([first, ...rest]) => h('tr', {}, h('th', { scope: 'row' }, first),
+        rest.map((cell) => (cell instanceof Node && cell.nodeName === 'TD' ? cell : h('td', {}, cell))))))));
+}
+
+// The same content for those who do not see the picture, or want the figures.
+export function alternative(summary) {
+  const body = h('div');
+  const node = h('details', { class: 'alternative' }, h('summary', {}, summary), body);
+  let make = null;
+  const refresh = () => { if (node.open && make) body.replaceChildren(make()); };
+  node.addEventListener('toggle', refresh);
+  return { node, set(next) { make = next; refresh(); } };
+}

@@ -1,0 +1,276 @@
+// What was made: a grid for each arm, a slider between two of them, one picture's meter, and the numbers.
+
+import { bytes, fixed, h, percent, table } from './elements.js';
+import { save } from './image_parts.js';
+import { chart } from './meter.js';
+import { paint, sheet } from './pictures.js';
+
+// change(patch): the reader looks at something else
+export function results({ state, change, complain }) {
+  let made = null; // { result, request, frames: [arm][image] bytes or null }
+  let cells = []; // [arm][image] canvas
+  let now = 0; // which frame is shown
+  let opened = false; // the commands
+  const grids = h('div', { class: 'grids' });
+  const stage = h('div', { class: 'stage' });
+  const reading = h('section', { class: 'card panel reading', 'aria-label': 'Guidance meter' });
+  const numbers = h('section', { class: 'card panel', 'aria-labelledby': 'numbers-title' },
+    h('h2', { id: 'numbers-title' }, 'Numbers'));
+  const time = stepper((frame) => { now = frame; repaint(); read(); });
+  const wiper = slider();
+  const compare = h('section', { class: 'card panel compare', 'aria-labelledby': 'compare-title' },
+    h('div', { class: 'title' }, h('h2', { id: 'compare-title' }, 'Between two arms'), wiper.zoom),
+    h('p', { class: 'about' }, 'Left of the line one arm, right of it the other. Drag on a picture or move the slider.'), wiper.head, stage, wiper.foot);
+  const rest = h('div', { class: 'rest', hidden: true }, time.node, h('div', { class: 'pair' }, compare, reading), numbers, downloads());
+  const watch = new ResizeObserver(() => read());
+  watch.observe(reading);
+
+  const stale = (on) => { for (const one of [grids, rest]) one.classList.toggle('stale', on); };
+
+  // Cards with empty pictures, where the shape of the comparison is not the one on the page.
+  function lay(arms, count) {
+    if (cells.length === arms && cells[0]?.length === count) return;
+    cells = Array.from({ length: arms }, () => Array.from({ length: count }, () => h('canvas', { width: 28, height: 28 })));
+    grids.replaceChildren(...cells.map((row, a) => h('figure', { class: 'card arm-card', data: count > 16 ? { many: '' } : {} },
+      h('figcaption', {}, named(a, state.arm[a] ?? '')),
+      h('div', { class: 'grid' }, row.map((canvas, i) => h('button', {
+        type: 'button', class: 'cell', tabindex: i === state.pick ? 0 : -1, onclick: () => pick(i), onkeydown: (event) => walk(event, a, i),
+      }, canvas))),
+      h('p', { class: 'said' }))));
+  }
+
+  function walk(event, a, i) {
+    const across = getComputedStyle(grids.children[a].querySelector('.grid')).gridTemplateColumns.split(' ').length;
+    const to = { ArrowRight: i + 1, ArrowLeft: i - 1, ArrowDown: i + across, ArrowUp: i - across, Home: 0, End: cells[a].length - 1 }[event.key];
+    if (to === undefined || !cells[a][to]) return;
+    event.preventDefault();
+    pick(to);
+    cells[a][to].parentNode.focus();
+  }
+
+  function pick(i) {
+    change({ pick: i });
+    mark();
+    repaint();
+    read();
+  }
+
+  function mark() {
+    cells.forEach((row) => row.forEach((canvas, i) => {
+      canvas.parentNode.setAttribute('aria-pressed', i === state.pick);
+      canvas.parentNode.tabIndex = i === state.pick ? 0 : -1;
+    }));
+  }
+
+  function preview(frames) {
+    lay(frames.length, frames[0].length);
+    frames.forEach((row, a) => row.forEach((text, i) => { if (text) paint(cells[a][i], bytes(text), 28); }));
+    mark();
+  }
+
+  function show(result, request) {
+    cells = [];
+    lay(result.arms.length, result.images.length);
+    if (!result.images[state.pick]) change({ pick: 0 }); // a link may say anything
+    made = { result, request, frames: result.arms.map((arm) => arm.pictures?.map((one) => bytes(one.frames)) ?? null) };
+    now = result.frame_steps.length - 1;
+    result.arms.forEach((arm, a) => {
+      const card = grids.children[a];
+      card.querySelector('.named').textContent = arm.rule ?? arm.text;
+      card.classList.toggle('wrong', Boolean(arm.error));
+      card.querySelector('.said').textContent = arm.error ?? line(arm.numbers);
+      cells[a].forEach((canvas, i) => canvas.parentNode.setAttribute('aria-label', label(a, i)));
+    });
+    time.set(result, now);
+    wiper.set();
+    rest.hidden = !result.arms.some((arm) => arm.pictures);
+    stale(false);
+    mark();
+    repaint();
+    read();
+  }
+
+  const known = () => made.result.arms.map((arm, a) => [arm, a]).filter(([arm]) => arm.pictures);
+
+  const word = (i) => {
+    const { label: k, seed } = made.result.images[i];
+    return `${made.result.classes[k]}, seed ${seed}`;
+  };
+
+  const label = (a, i) => `${word(i)}, arm ${a + 1}${made.result.arms[a].pictures ? `: ${verdict(a, i)}` : ''}`;
+
+  function verdict(a, i) {
+    const { sees, sure, finite } = made.result.arms[a].pictures[i];
+    if (!finite) return 'nothing: it ran away';
+    const said = made.result.classes[made.result.images[i].label];
+    return sees === made.result.images[i].label ? `${said} (${percent(sure, 0)})` : `${made.result.classes[sees]} (${said} ${percent(sure, 0)})`;
+  }
+
+  function repaint() {
+    if (!made) return;
+    made.frames.forEach((row, a) => row?.forEach((all, i) => paint(cells[a][i], all, made.result.size, now)));
+    for (const pair of stage.querySelectorAll('.wiped')) {
+      const [under, over] = pair.querySelectorAll('canvas');
+      for (const [canvas, a] of [[under, state.right], [over, state.left]]) {
+        const all = made.frames[a]?.[Number(pair.dataset.image)];
+        if (all) paint(canvas, all, made.result.size, now);
+      }
+    }
+  }
+
+  // The slider: every picture of the stage shows its left part from one arm and the rest from another.
+  function slider() {
+    const range = h('input', { type: 'range', min: 0, max: 100, step: 1, value: state.wipe, class: 'wipe' });
+    const [left, right] = ['left', 'right'].map((side) => h('select', { 'aria-label': `Arm on the ${side}`, onchange: ({ target }) => { change({ [side]: Number(target.value) }); set(); repaint(); } }));
+    const zoom = h('button', { type: 'button', 'aria-pressed': false, onclick: () => { change({ one: !state.one }); set(); repaint(); } }, 'One picture');
+    range.addEventListener('input', () => { change({ wipe: Number(range.value) }); move(); });
+    function move() {
+      range.value = state.wipe;
+      state.wipe = Number(range.value); // within its bounds
+      stage.style.setProperty('--wipe', `${state.wipe}%`);
+      range.setAttribute('aria-label', `Between arm ${state.left + 1} and arm ${state.right + 1}`);
+      range.setAttribute('aria-valuetext', `${state.wipe} per cent arm ${state.left + 1}, ${100 - state.wipe} per cent arm ${state.right + 1}`);
+    }
+    function drag(event, box, i) {
+      if (event.type === 'pointerdown') { box.setPointerCapture(event.pointerId); if (i !== state.pick) pick(i); }
+      if (!event.buttons) return;
+      const { left: from, width } = box.getBoundingClientRect();
+      change({ wipe: Math.round(Math.min(Math.max((100 * (event.clientX - from)) / width, 0), 100)) });
+      move();
+    }
+    function set() {
+      const { result } = made;
+      const arms = known();
+      for (const side of ['left', 'right']) if (!result.arms[state[side]]?.pictures) change({ [side]: (side === 'left' ? arms[0] : arms.at(-1))?.[1] ?? 0 });
+      [[left, state.left], [right, state.right]].forEach(([select, value]) => {
+        select.replaceChildren(...arms.map(([arm, a]) => h('option', { value: a }, `${a + 1}: ${arm.rule}`)));
+        select.value = value;
+        select.style.setProperty('--own', `var(--arm-${value})`);
+      });
+      zoom.setAttribute('aria-pressed', Boolean(state.one));
+      stage.classList.toggle('one', Boolean(state.one));
+      stage.classList.toggle('many', result.images.length > 16);
+      stage.replaceChildren(...result.images.map((_, i) => {
+        const box = h('div', { class: 'wiped', role: 'img', 'aria-label': word(i), data: { image: i } }, h('canvas', { class: 'under' }), h('canvas', { class: 'over' }), h('i'));
+        for (const kind of ['pointerdown', 'pointermove']) box.addEventListener(kind, (event) => drag(event, box, Number(box.dataset.image)));
+        return box;
+      }));
+      if (state.one) stage.replaceChildren(stage.children[state.pick]);
+      move();
+    }
+    return { zoom, head: h('div', { class: 'ends' }, left, right), foot: range, set };
+  }
+
+  function read() {
+    if (!made || rest.hidden) return;
+    if (state.one && stage.firstChild && Number(stage.firstChild.dataset.image) !== state.pick) { wiper.set(); repaint(); }
+    const { result } = made;
+    const i = state.pick;
+    const done = now === result.frame_steps.length - 1;
+    const at = result.times[result.frame_steps[now]];
+    const width = Math.max(reading.clientWidth, 240);
+    const lines = (field) => known().map(([arm, a]) => ({
+      name: `Arm ${a + 1}`, arm: a, values: arm.pictures[i].meter[field],
+      asked: field === 'scale' ? arm.pictures[i].meter.asked : [], active: arm.pictures[i].meter.active,
+    }));
+    reading.replaceChildren(
+      h('h2', {}, 'Guidance meter: ', word(i)),
+      h('h3', {}, 'Effective scale ', h('span', {}, 'dashed: asked for; strip below: capped')),
+      chart(width, { title: 'Effective scale over time', t: result.times, lines: lines('scale'), now: done ? null : at }),
+      h('h3', {}, 'Ratio |m| / |m_c| ', h('span', {}, 'guided over conditional mean, what Γ bounds')),
+      chart(width, { title: 'Ratio of lengths over time', t: result.times, lines: lines('ratio').map((one) => ({ ...one, active: [] })), now: done ? null : at, log: true, floor: 1 }),
+      h('p', { class: 'legend' }, known().map(([arm, a]) => named(a, arm.rule))),
+    );
+    tell();
+    for (const box of stage.children) box.toggleAttribute('aria-current', Number(box.dataset.image) === i && !state.one);
+  }
+
+  const line = (n) => `${percent(n.accuracy, 0)} recognised · brightness ${fixed(n.brightness, 3)}${n.diversity === null ? '' : ` · diversity ${fixed(n.diversity, 2)}`}`;
+
+  function tell() {
+    const { result } = made;
+    const i = state.pick;
+    numbers.replaceChildren(numbers.firstChild,
+      table(`This picture: ${word(i)}`, [
+        ['arm', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', 'a classifier sees'],
+        ...known().map(([arm, a]) => {
+          const { asked: [low, high], first, last, capped, ratio } = arm.pictures[i].numbers;
+          return [named(a, arm.rule), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
+            `${fixed(first, 2)} → ${fixed(last, 2)}`, percent(capped, 0), fixed(ratio, 3), verdict(a, i)];
+        })], { class: 'own' }),
+      table(`All ${result.images.length} pictures of each arm`, [
+        ['arm', 'recognised', 'confidence', 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
+        ...known().map(([{ rule, numbers: n }, a]) => [named(a, rule), percent(n.accuracy, 0), percent(n.sure), fixed(n.diversity, 2),
+          fixed(n.brightness, 3), `${fixed(n.first, 2)} → ${fixed(n.last, 2)}`, percent(n.capped, 0), fixed(n.ratio, 3)])], { class: 'all' }),
+      h('p', { class: 'note' }, 'Recognised and confidence: by the classifier that comes with the package. Diversity: mean distance of two pictures of one class in its features. Scale: granted at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures show a difference; ', h('code', {}, 'meancap reproduce fashion'), ' measures it.'),
+      ...(known().some(([arm]) => arm.command) ? [h('details', { open: opened, ontoggle: ({ target }) => { opened = target.open; } }, h('summary', {}, 'The same pictures as files'),
+        known().map(([arm, a]) => h('p', { class: 'command' }, named(a, arm.command))))] : []),
+    );
+  }
+
+  function downloads() {
+    const button = (text, work) => h('button', { type: 'button', onclick: () => work().catch((error) => complain(error.message)) }, text);
+    const file = (kind) => `meancap-images.${kind}`;
+    return h('div', { class: 'downloads', role: 'group', 'aria-label': 'Downloads' },
+      button('Pictures (PNG)', async () => {
+        const canvas = sheet(known().map(([arm, a]) => ({ rule: arm.rule, pictures: made.frames[a] })), made.result.size);
+        save(await new Promise((done) => { canvas.toBlob(done, 'image/png'); }), file('png'));
+      }),
+      button('Numbers (JSON)', async () => {
+        const plain = (arm) => ({ ...arm, pictures: arm.pictures?.map(({ frames, ...one }) => one) });
+        const all = { settings: made.request, link: location.hash, ...made.result, arms: made.result.arms.map(plain) };
+        save(new Blob([JSON.stringify(all, null, 1)], { type: 'application/json' }), file('json'));
+      }));
+  }
+
+  return {
+    first: grids,
+    rest,
+    preview,
+    show,
+    begin(count) {
+      stale(true);
+      if (!made) lay(state.arm.length, count);
+    },
+    stop() { stale(false); if (made) show(made.result, made.request); },
+    leave() { watch.disconnect(); time.leave(); },
+  };
+}
+
+// A rule or its words, with the colour of its arm.
+const named = (a, text) => h('span', { class: 'named', css: { '--own': `var(--arm-${a})` } }, text);
+
+// Through the steps of the flow: what the guided mean looked like at each.
+function stepper(look) {
+  const range = h('input', { type: 'range', id: 'step', min: 0, max: 0, step: 1, value: 0 });
+  const words = h('output', { for: 'step' });
+  const play = h('button', { type: 'button', 'aria-label': 'Play the steps' }, '▶');
+  let result = null;
+  let ticking = 0;
+  function tell() {
+    const k = Number(range.value);
+    const last = k === result.frame_steps.length - 1;
+    const t = result.times[result.frame_steps[k]];
+    words.textContent = last ? `step ${result.steps} of ${result.steps}: the picture` : `step ${result.frame_steps[k] + 1} of ${result.steps}, t = ${t.toFixed(2)}: where it is heading`;
+    range.setAttribute('aria-valuetext', words.textContent);
+    look(k);
+  }
+  function stop() { clearInterval(ticking); ticking = 0; play.textContent = '▶'; }
+  range.addEventListener('input', () => { stop(); tell(); });
+  play.addEventListener('click', () => {
+    if (ticking) { stop(); return; }
+    if (range.value === range.max) range.value = 0;
+    play.textContent = '❚❚';
+    tell();
+    ticking = setInterval(() => {
+      range.value = Number(range.value) + 1;
+      tell();
+      if (range.value === range.max) stop();
+    }, 120);
+  });
+  return {
+    node: h('div', { class: 'card stepper' }, h('label', { for: 'step' }, 'Step'), play, range, words),
+    set(found, k) { stop(); result = found; range.max = k; range.value = k; tell(); },
+    leave: stop,
+  };
+}

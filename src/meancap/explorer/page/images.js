@@ -1,0 +1,110 @@
+// The image view: matched pictures of the shipped model under up to four rules.
+//
+// This module owns the state and the running job; image_controls.js asks, image_results.js shows.
+
+import { h } from './elements.js';
+import { controls, seedCount } from './image_controls.js';
+import { bar } from './image_parts.js';
+import { results } from './image_results.js';
+import { saveButton } from './saving.js';
+
+export const name = 'images';
+export const title = 'Images';
+export const defaults = {
+  classes: ['8', '3'],
+  seeds: '0-7',
+  steps: 20,
+  scale: 8,
+  gamma: 1.1,
+  arm: ['CFG(1)', 'CFG(λ)', 'CFG(λ) | Cap(Γ)'],
+  left: 1, // the arms between which the slider wipes
+  right: 2,
+  wipe: 50, // per cent of each picture that shows the left one
+  one: false, // one picture under the slider, not all
+  pick: 0, // the picture whose meter is read
+};
+
+// A style sheet of its own, which an exported page brings along, and a button that exports either view.
+if (document.documentElement.dataset.saved === undefined) document.head.append(h('link', { rel: 'stylesheet', href: 'images.css' }));
+saveButton();
+
+const PAUSE = 60; // milliseconds for several changes at once to become one question
+
+export function mount(root, { api, state, setState, announce, complain }) {
+  const gone = new AbortController();
+  let handle = { show() {}, leave() {} };
+  root.dataset.busy = 'true';
+  api.call('images/about', {}, { signal: gone.signal }).then((about) => {
+    handle = build(root, { api, about, state, setState, announce, complain });
+  }).catch((error) => { if (error.name !== 'AbortError') complain(error.message); });
+  return {
+    show: (next) => handle.show(next),
+    leave() { gone.abort(); handle.leave(); },
+  };
+}
+
+function build(root, { api, about, state, setState, announce, complain }) {
+  let job = null; // AbortController of the running one
+  let waiting = 0;
+  const progress = bar(() => job?.abort(), run);
+  const note = (patch) => { Object.assign(state, patch); setState(patch); };
+  const shown = results({ state, change: note, complain });
+  const form = controls({ api, about, state, change(patch) {
+    note(patch);
+    root.dataset.busy = 'true';
+    clearTimeout(waiting);
+    waiting = setTimeout(run, PAUSE);
+  } });
+  root.append(
+    h('p', { class: 'lede' }, 'The same noise and the same garments under several rules: whatever differs between two pictures, the rule did. A small network that comes with the package makes them here, in seconds.'),
+    h('div', { class: 'layout' }, form.sliders, h('div', { class: 'first' }, progress.node, shown.first), form.side, shown.rest));
+
+  async function run() {
+    clearTimeout(waiting);
+    job?.abort();
+    const mine = job = new AbortController();
+    const { classes, seeds, steps, scale, gamma, arm } = state;
+    const request = { classes, seeds, steps, scale, gamma, arms: arm };
+    root.dataset.busy = 'true';
+    complain('');
+    progress.begin();
+    shown.begin(seedCount(seeds));
+    try {
+      const result = await api.job('images/run', request, { signal: mine.signal, progress({ share, said, partial }) {
+        if (job !== mine) return;
+        progress.tell(share, said);
+        if (partial) shown.preview(partial.frames);
+      } });
+      if (job !== mine) return;
+      shown.show(result, request);
+      form.told(result);
+      progress.done(`${result.images.length * result.arms.filter((one) => one.pictures).length} pictures`);
+      announce('The pictures are there.');
+    } catch (error) {
+      if (job !== mine) return;
+      const cancelled = error.name === 'AbortError';
+      if (cancelled) announce('Cancelled.');
+      else complain(error.message);
+      progress.stopped(cancelled ? 'Cancelled.' : 'Nothing was made.');
+      shown.stop();
+    }
+    job = null;
+    root.dataset.busy = 'false';
+  }
+
+  run();
+  return {
+    show(next) {
+      Object.assign(state, next);
+      form.show();
+      run();
+    },
+    leave() {
+      clearTimeout(waiting);
+      const last = job;
+      job = null;
+      last?.abort();
+      shown.leave();
+    },
+  };
+}

@@ -1,0 +1,52 @@
+// Runs first in an exported page, where there is no server: answers the page's questions with what was saved.
+//
+// A question gets the saved answer to the same request. Two fields may differ: `quick`, since everything was
+// saved in full, and `t`, where the nearest saved time answers. Other questions get a sentence.
+
+{
+  const { link, command, answers } = JSON.parse(document.getElementById('saved').textContent);
+  const FREE = new Set(['quick', 't']);
+  const other = new Error(`This page is a saved comparison and cannot work out others; to go on from here, run: ${command}`);
+
+  document.documentElement.dataset.saved = '';
+  if (!location.hash) history.replaceState(null, '', link);
+
+  const same = (a, b) => [...new Set([...Object.keys(a), ...Object.keys(b)])]
+    .every((key) => FREE.has(key) || JSON.stringify(a[key]) === JSON.stringify(b[key]));
+
+  function find(name, request) {
+    const found = answers.filter((one) => one.name === name && same(one.request, request));
+    found.sort((a, b) => Math.abs((a.request.t ?? 0) - request.t) - Math.abs((b.request.t ?? 0) - request.t));
+    if (!found.length) throw other;
+    return found[0];
+  }
+
+  function reply(path, request) {
+    const name = path.replace('/api/', '');
+    const [jobs, id, last] = name.split('/');
+    if (jobs !== 'jobs') return shown(find(name, request));
+    if (last === 'cancel') return {};
+    if (id === undefined) return { id: String(answers.indexOf(find(request.name, request.request))) };
+    return { state: 'done', share: 1, said: '', result: shown(answers[Number(id)]) };
+  }
+
+  const shown = ({ result, error }) => {
+    if (error) throw new Error(error);
+    return result;
+  };
+
+  window.fetch = async (path, { body = '{}' } = {}) => {
+    let [answer, status] = [null, 200];
+    try { answer = reply(path, JSON.parse(body)); } catch (error) { [answer, status] = [{ error: error.message }, 400]; }
+    return new Response(JSON.stringify(answer), { status, headers: { 'Content-Type': 'application/json' } });
+  };
+
+  // What only a server could answer is shown as it was, and cannot be moved.
+  const still = () => {
+    for (const one of document.querySelectorAll('#view :is(.side, .sliders) :is(input, select, textarea, button)')) one.disabled = true;
+    for (const one of document.querySelectorAll('#view .side [tabindex="0"]')) one.removeAttribute('tabindex');
+  };
+  addEventListener('DOMContentLoaded', () => {
+    new MutationObserver(still).observe(document.getElementById('view'), { childList: true, subtree: true });
+  });
+}

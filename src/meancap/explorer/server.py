@@ -1,0 +1,302 @@
+"""The explorer's server: the page's files and a small JSON interface beside them, for this machine only.
+
+    GET  /                     page/index.html; GET /NAME is page/NAME, and nothing else can be read
+    POST /api/NAME             a JSON object -> ROUTES[NAME](request, work) as JSON
+    POST /api/jobs             {"name": NAME, "request": {...}} -> {"id": ID}: the same in the background
+    GET  /api/jobs/ID          {"state": "running" | "done" | "failed" | "cancelled", "share": 0 to 1,
+                               "said": words, "partial" while running, at last "result" or "error"}
+    POST /api/jobs/ID/cancel   {} -> {}; a job that is not asked about for 15 seconds is cancelled too
+    errors                     {"error": sentence}, with 400 for what the reader can put right
+
+A route is a function of (request, work): it reads its request with `explorer.requests`, calls `work.check()`
+a few times a second (it raises Left once the reader is gone; let it pass) or `work.tell(share, words,
+partial)`, and returns what `json` can write; numbers that are not finite become null. ValueError, TypeError
+and ImportError are sentences for the reader. A view adds its routes to ROUTES below.
+
+Bound to 127.0.0.1. The Host header must be this server's (a foreign name that resolves here is refused), a
+POST from another origin is refused, no header allows any, and the page may load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import select
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from . import export, images, mixture
+from .work import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
+
+ROUTES: dict[str, Route] = {**mixture.ROUTES, **images.ROUTES, **export.ROUTES}
+
+HOST = "127.0.0.1"
+PAGE = Path(__file__).parent / "page"
+LARGEST_BODY = 256 * 1024
+CONNECTIONS, AT_ONCE, PATIENCE = 64, 2, 20.0  # open at a time; working at a time; seconds in the queue
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".json": "application/json",
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves until `shutdown`; `jobs` and `gate` are shared by its threads."""
+
+    daemon_threads = True
+    request_queue_size = 32
+
+    def __init__(self, port: int = 0) -> None:
+        self.jobs = Jobs()
+        self.gate = threading.BoundedSemaphore(AT_ONCE)
+        self._open = threading.BoundedSemaphore(CONNECTIONS)
+        try:
+            super().__init__((HOST, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise ValueError(
+                f"port {port} cannot be used ({error}); give another one, or leave --port out for a free one"
+            ) from None
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._open.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that leaves in the middle is no error of ours."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            print(f"meancap explore: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.jobs.close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    timeout = 20  # for a request that stops half-way, and for an idle connection
+    server_version, sys_version = "meancap", ""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silence: the terminal is the reader's."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the base class refuses by itself, such as a method that nobody serves."""
+        status = HTTPStatus(code)
+        self.close_connection = True  # what follows may be half of what was not understood
+        self._json(status, {"error": message or status.phrase})
+
+    def do_GET(self) -> None:
+        if not self._is_ours():
+            return
+        path = self.path.partition("?")[0]
+        if path.startswith("/api/jobs/"):
+            try:
+                self._json(HTTPStatus.OK, self.server.jobs.report(path.removeprefix("/api/jobs/")))
+            except ValueError as error:
+                self._refuse(HTTPStatus.NOT_FOUND, str(error))
+            return
+        files = {f"/{file.name}": file for file in PAGE.iterdir() if file.suffix in _KINDS}
+        found = files.get("/index.html" if path == "/" else path)
+        if found is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+        else:
+            self._send(HTTPStatus.OK, found.read_bytes(), _KINDS[found.suffix])
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        if not self._is_ours():
+            return
+        request = self._body()
+        if request is None:
+            return
+        name = self.path.removeprefix("/api/") if self.path.startswith("/api/") else ""
+        try:
+            self._json(HTTPStatus.OK, self._answer(name, request))
+        except Left:
+            self.close_connection = True
+        except Busy as busy:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
+        except LookupError as error:
+            status = HTTPStatus.NOT_FOUND if isinstance(error, _NoRoute) else HTTPStatus.INTERNAL_SERVER_ERROR
+            self._refuse(status, _sentence(error))
+        except SENTENCES as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, _sentence(error))
+        except ConnectionError:
+            self.close_connection = True
+        except FAULTS as error:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, _sentence(error))
+
+    def _answer(self, name: str, request: Mapping[str, Any]) -> Any:
+        parts = name.split("/")
+        if parts[0] == "jobs" and parts[2:] == ["cancel"]:
+            self.server.jobs.cancel(parts[1])
+            return {}
+        if name == "jobs":
+            route, inner = _route(request.get("name")), request.get("request")
+            if not isinstance(inner, dict):
+                raise ValueError('a job is {"name": NAME, "request": {...}}')
+            return {"id": self.server.jobs.start(lambda work: route(inner, work), _sentence)}
+        route = _route(name)
+        work = Work(self._waits)
+        if not self.server.gate.acquire(timeout=PATIENCE):
+            raise Busy("the machine is busy with other requests; try again in a moment")
+        try:
+            work.check()  # the reader may have left the queue
+            return route(request, work)
+        finally:
+            self.server.gate.release()
+
+    def _waits(self) -> bool:
+        """Whether the reader is still there: a closed connection is readable and has nothing to say."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        try:
+            return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _is_ours(self) -> bool:
+        """Only by our own names, so that no other site can make its name point here and read."""
+        names = {f"{HOST}:{self.server.port}", f"localhost:{self.server.port}"}
+        if self.server.port == 80:
+            names |= {HOST, "localhost"}
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or hosts[0].lower() not in names:
+            self._refuse(HTTPStatus.FORBIDDEN, f"this server answers only to {self.server.url}")
+            return False
+        origin = self.headers.get("Origin")
+        if origin is not None and origin.lower() not in {f"http://{name}" for name in names}:
+            self._refuse(HTTPStatus.FORBIDDEN, "a page of another site may not ask this server")
+            return False
+        return True
+
+    def _body(self) -> dict[str, Any] | None:
+        """The JSON object that was posted; None if it was refused."""
+        kind = (self.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+        length = self.headers.get("Content-Length") or ""
+        # What is not read would be taken for the next request, so a refusal here ends the connection.
+        if kind != "application/json":
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with Content-Type: application/json")
+        elif "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "say how long the request is, with Content-Length")
+        elif len(length) > 9 or int(length) > LARGEST_BODY:
+            said = f"a request has at most {LARGEST_BODY:,} bytes"
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said)
+        else:
+            raw = self.rfile.read(int(length))
+            if len(raw) == int(length):
+                return self._parsed(raw)
+            self.close_connection = True
+        return None
+
+    def _parsed(self, raw: bytes) -> dict[str, Any] | None:
+        try:
+            value = json.loads(raw, parse_constant=_not_finite)
+        except (ValueError, RecursionError) as error:
+            said = str(error) if isinstance(error, _NotFinite) else "the request is not JSON"
+            self._refuse(HTTPStatus.BAD_REQUEST, said)
+            return None
+        if not isinstance(value, dict):
+            self._refuse(HTTPStatus.BAD_REQUEST, "a request is a JSON object")
+            return None
+        return value
+
+    def _refuse(self, status: HTTPStatus, sentence: str) -> None:
+        self.close_connection = status != HTTPStatus.BAD_REQUEST
+        self._json(status, {"error": sentence})
+
+    def _json(self, status: HTTPStatus, value: Any) -> None:
+        text = json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        self._send(status, text.encode(), "application/json; charset=utf-8")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+class _NoRoute(LookupError):
+    pass
+
+
+class _NotFinite(ValueError):
+    pass
+
+
+def _route(name: object) -> Route:
+    if not isinstance(name, str) or name not in ROUTES:
+        raise _NoRoute(f"there is no such question; there are {', '.join(sorted(ROUTES))}")
+    return ROUTES[name]
+
+
+def _not_finite(name: str) -> float:
+    raise _NotFinite(f"numbers are finite; got {name}")
+
+
+def _sentence(error: BaseException) -> str:
+    """What the reader is told: one line, and never a trace."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    said = said if len(said) <= 400 else said[:397] + "..."
+    if isinstance(error, (*SENTENCES, _NoRoute)):
+        return said
+    print(f"meancap explore: {type(error).__name__}: {said}", file=sys.stderr)
+    return f"this could not be worked out ({said})"
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON cannot write."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return value

@@ -1,0 +1,205 @@
+"""The image view in a real browser: what it shows is what the library gives, and it can be worked by keys."""
+
+import json
+import math
+import re
+
+import pytest
+import torch
+from browser import until
+
+from meancap import CFG, Cap, Record, sample, uniform
+from meancap.models import fashion
+from meancap.sampling import noise
+
+READY = '.images[data-busy="false"]'
+SMALL = "#images?classes=7&seeds=0-3&steps=5&scale=5&arm=CFG(λ)&arm=CFG(λ)+|+Cap(Γ)&left=0&right=1"
+
+
+def made(rule, *, seeds=range(4), steps=5, label=7):
+    """Pictures and meter by the library alone."""
+    model, record = fashion(), Record()
+    x = sample(
+        model.predict([label] * len(seeds)), rule, noise(seeds, model.shape), uniform(steps), record=record
+    )
+    return model.decode(x)[:, 0], record.stacked()
+
+
+def shown(page, arm, image):
+    """The grey values on a canvas of a grid."""
+    cell = page.locator(".arm-card").nth(arm).locator("canvas").nth(image)
+    found = cell.evaluate("c => [...c.getContext('2d').getImageData(0, 0, 28, 28).data]")
+    grey = torch.tensor(found, dtype=torch.uint8).reshape(28, 28, 4)
+    assert bool((grey[..., :3] == grey[..., :1]).all()) and bool((grey[..., 3] == 255).all())
+    return grey[..., 0]
+
+
+def row(page, table, arm):
+    return page.locator(f"table.{table} tbody tr").nth(arm).locator("td").all_inner_texts()
+
+
+def expected(meter, image):
+    """The cells of one picture's row, as the page writes them, without the classifier's."""
+    scale, asked = meter["scale"][:, image], meter["asked"][:, image]
+    capped = 100 * float(meter["active"][:, image].double().mean())
+    return [
+        f"{float(asked.max()):.2f}",
+        f"{float(scale[0]):.2f} → {float(scale[-1]):.2f}",
+        f"{math.floor(capped + 0.5)} %",
+        f"{float(meter['ratio'][:, image].max()):.3f}",
+    ]
+
+
+def test_pictures_and_meter_are_the_library_s_also_after_a_slider_moved(tab):
+    page = tab.open(SMALL, READY)
+    for scale in (5, 6):
+        for arm, rule in enumerate((CFG(scale), CFG(scale) | Cap(1.1))):
+            pictures, meter = made(rule)
+            for image in range(4):
+                assert torch.equal(shown(page, arm, image), pictures[image])
+            assert row(page, "own", arm)[:4] == expected(meter, 0)
+        if scale == 5:
+            page.get_by_label("λ scale", exact=True).focus()
+            for _ in range(10):
+                page.keyboard.press("ArrowRight")
+            until(lambda: page.locator(".arm-card .named").first.inner_text() == "CFG(6)", 60)
+            page.wait_for_selector(READY)
+    until(lambda: "scale=6" in page.evaluate("location.hash"), 60)
+
+
+def test_the_slider_between_two_arms_is_worked_by_keys(tab):
+    page = tab.open(SMALL, READY)
+    slider = page.get_by_role("slider", name="Between arm 1 and arm 2")
+    slider.focus()
+    for key, share in (("ArrowRight", 51), ("ArrowLeft", 50), ("End", 100), ("Home", 0), ("PageUp", 10)):
+        page.keyboard.press(key)
+        assert slider.input_value() == str(share)
+        said = f"{share} per cent arm 1, {100 - share} per cent arm 2"
+        assert slider.get_attribute("aria-valuetext") == said
+        over = page.locator(".stage .over").first
+        hidden = re.search(r"inset\(0px (.*?) 0px 0px\)", over.evaluate("e => getComputedStyle(e).clipPath"))
+        assert hidden and hidden[1] == (f"{100 - share}%" if share else "100%")
+    until(lambda: "wipe=10" in page.evaluate("location.hash"), 60)
+    page.get_by_role("button", name="One picture").click()
+    assert page.locator(".stage .wiped").count() == 1
+
+
+def test_a_picture_is_chosen_by_keys_and_its_meter_follows(tab):
+    page = tab.open(SMALL, READY)
+    page.locator(".arm-card").first.locator(".cell").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("End")
+    assert page.locator('.cell[aria-pressed="true"]').count() == 2, "one in each arm"
+    assert "seed 3" in page.locator(".reading h2").inner_text()
+    _, meter = made(CFG(5) | Cap(1.1))
+    assert row(page, "own", 1)[:4] == expected(meter, 3)
+
+
+def test_the_steps_can_be_walked_through(tab):
+    page = tab.open(SMALL, READY)
+    end = shown(page, 1, 0)
+    page.locator("#step").focus()
+    page.keyboard.press("Home")
+    assert "step 1 of 5" in page.locator(".stepper output").inner_text()
+    assert not torch.equal(shown(page, 1, 0), end)
+    page.keyboard.press("End")
+    assert torch.equal(shown(page, 1, 0), end)
+
+
+def test_a_wrong_rule_gets_its_sentence_and_the_others_stay(tab):
+    page = tab.open(SMALL, READY)
+    field = page.get_by_label("Rule of arm 2")
+    field.fill("CFG(λ) | Cup(Γ)")
+    until(lambda: "unknown name 'Cup'" in page.locator(".arms").inner_text(), 60)
+    assert field.get_attribute("aria-invalid") == "true"
+    assert "Cap" in page.locator(".said.bad").inner_text(), "the nearest name is offered"
+    pictures, _ = made(CFG(5))
+    assert torch.equal(shown(page, 0, 1), pictures[1])
+    field.fill("CFG(2)")
+    until(lambda: page.locator(".arm-card .named").nth(1).inner_text() == "CFG(2)", 60)
+    assert field.get_attribute("aria-invalid") == "false"
+
+
+def test_a_link_to_a_wrong_rule_shows_it(tab):
+    page = tab.open("#images?seeds=0-1&steps=2&arm=CFG(1)&arm=Nothing(4)", READY)
+    assert "unknown name 'Nothing'" in page.locator(".arm-card.wrong").inner_text()
+    assert page.locator("table.own tbody tr").count() == 1
+
+
+def test_a_link_may_say_anything(tab):
+    page = tab.open(
+        "#images?seeds=0-1&steps=2&arm=CFG(1)&pick=1.5&left=-3&right=99&wipe=700&one=yes&x=1", READY
+    )
+    assert page.get_by_role("slider", name="Between arm 1 and arm 1").input_value() == "100"
+    assert "seed 0" in page.locator(".reading h2").inner_text()
+
+
+def test_an_arm_that_runs_away_is_shown_as_such(tab):
+    page = tab.open(
+        "#images?seeds=0-1&steps=3&arm=Gain(1e30)&arm=Gain(1e38)+|+Gain(1e38)&left=0&right=0", READY
+    )
+    assert row(page, "own", 0)[-1] == "nothing: it ran away"
+    assert "cannot go on" in page.locator(".arm-card.wrong").inner_text()
+
+
+def test_too_much_is_refused_with_a_sentence(tabs):
+    tab = tabs()
+    page = tab.open(SMALL, READY)
+    page.get_by_label("seeds").fill("0-999999999")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "at most 64 images" in page.get_by_role("alert").inner_text()
+    page.get_by_label("seeds").fill("0-1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#error", state="hidden")
+    until(lambda: page.locator(".arm-card").first.locator(".cell").count() == 2, 60)
+
+
+def test_work_can_be_cancelled_and_taken_up(tab, server):
+    page = tab.open(SMALL, READY)
+    page.goto(f"{server.url}#images?classes=7&seeds=500-563&steps=25&arm=CFG(λ)&left=0&right=0")
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_selector(READY)
+    assert "Cancelled." in page.locator(".progress").inner_text()
+    assert page.get_by_role("button", name="Make pictures").is_visible()
+    page.get_by_label("seeds").fill("500-501")
+    page.keyboard.press("Enter")
+    until(lambda: page.locator(".arm-card").first.locator(".cell").count() == 2, 60)
+    page.wait_for_selector(READY)
+
+
+def test_downloads_hold_the_pictures_and_the_numbers(tab, tmp_path):
+    page = tab.open(SMALL, READY)
+    with page.expect_download() as waited:
+        page.get_by_role("button", name="Numbers (JSON)").click()
+    found = json.loads(waited.value.path().read_text())
+    _, meter = made(CFG(5) | Cap(1.1))
+    assert found["settings"]["seeds"] == "0-3" and found["arms"][1]["rule"] == "CFG(5) | Cap(1.1)"
+    granted = found["arms"][1]["pictures"][2]["meter"]["scale"]
+    assert granted == pytest.approx(meter["scale"][:, 2].tolist(), rel=1e-4)
+    with page.expect_download() as waited:
+        page.get_by_role("button", name="Pictures (PNG)").click()
+    from PIL import Image
+
+    with Image.open(waited.value.path()) as sheet:
+        grey = sheet.convert("L")
+        first = torch.tensor(list(grey.crop((4, 30, 4 + 112, 30 + 112)).tobytes()), dtype=torch.uint8)
+    pictures, _ = made(CFG(5))
+    assert torch.equal(first.reshape(28, 4, 28, 4)[:, 0, :, 0], pictures[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("desktop-light", {"viewport": {"width": 1400, "height": 900}}),
+        ("desktop-dark", {"viewport": {"width": 1400, "height": 900}, "color_scheme": "dark"}),
+        ("phone-light", {"viewport": {"width": 360, "height": 740}}),
+        ("phone-dark", {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}),
+    ],
+)
+def test_the_default_view_fits_the_screen(tabs, name, options):
+    tab = tabs(**options)
+    page = tab.open("#images", READY)
+    assert page.evaluate("document.documentElement.scrollWidth") <= options["viewport"]["width"]
+    assert page.locator(".arm-card").count() == 3
+    tab.shoot(f"images-{name}")
