@@ -1,26 +1,27 @@
 """What guidance costs in a diffusers pipeline: a ratio of whole calls, and a share of a transformer call.
 
     python -m benchmarks.diffusers_overhead
-    python -m benchmarks.diffusers_overhead --size 128 --layers 24 --json out/overhead.json   (hours on a CPU)
+    python -m benchmarks.diffusers_overhead --size 128 --layers 24 --out out/overhead.jsonl   (hours on a CPU)
 
 The transformer has the width of Stable Diffusion 3.5 Medium and random weights, but unless told otherwise one
 of its 24 blocks and a latent of 32 x 32 instead of 128 x 128. The last column is the rule on SD3.5's latent
-against this transformer, so it overstates its share of the whole model's call many times. `guided/native`
+against this transformer, so it overstates its share of the whole model's call many times. `guided / native`
 compares two runs and carries their noise; `accounted` is the same ratio by the adapter's time within one run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-from collections.abc import Callable
-from pathlib import Path
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import diffusers
 import torch
-from benchmarks.timing import interleaved, thread_seconds, versions
+from benchmarks.records import Note, Reading, Row, command, progress
+from benchmarks.timing import in_turns, interleaved, ratio, thread_seconds
 
 from meancap import CFG, Cap, apg
 from meancap.adapters.diffusers import guided
@@ -112,9 +113,10 @@ def steps_of_rules(size: int) -> dict[str, Run]:
     return {text: step(Session(rule)) for text, rule in RULES.items()}
 
 
-def measure(layers: int, size: int, steps: int, rounds: int) -> dict[str, Any]:
-    pipe = pipeline(layers, size)
-    shown = prompts()
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    logging.disable(logging.WARNING)
+    layers, size, steps, rounds = options.layers, options.size, options.steps, 1 if options.quick else 3
+    pipe, shown = pipeline(layers, size), prompts()
     inputs = {
         "hidden_states": torch.randn(2, 16, size, size),
         "timestep": torch.full((2,), 500.0),
@@ -123,61 +125,36 @@ def measure(layers: int, size: int, steps: int, rounds: int) -> dict[str, Any]:
             [shown["negative_pooled_prompt_embeds"], shown["pooled_prompt_embeds"]]
         ),
     }
+    progress("one call of the transformer")
     with torch.no_grad():
         transformer = interleaved({"transformer": lambda: pipe.transformer(**inputs)}, rounds)["transformer"]
+    yield Note(
+        "diffusers_overhead",
+        f"One call of a transformer with {layers} block(s) of width 1536, both predictions of a latent of "
+        f"16x{size}x{size}: {transformer:.3f} s. SD3.5 Medium has 24 blocks and a latent of 16x128x128, so "
+        "shares overstate many times what a rule costs there.",
+    )
     made = calls(pipe, size, steps)
-    whole = interleaved(made, rounds)
+    progress("whole calls of the pipeline")
+    whole = in_turns(made, rounds)
     here, full = (interleaved(steps_of_rules(s), 10 * rounds) for s in (size, FULL))
-    rows = [
-        {
-            "rule": text,
-            "call_ratio": whole[text] / whole["native"],
-            "accounted_ratio": min(inside(made[text]) for _ in range(rounds)),
-            "rule_share": here[text] / transformer,
-            "full_rule_milliseconds": 1000 * full[text],
-            "full_rule_share": full[text] / transformer,
-        }
-        for text in RULES
+    for text in RULES:
+        found = partial(Reading, "diffusers_overhead", f"`{text}`")
+        yield found("guided / native", **ratio(whole, text, "native"))
+        yield found("accounted - 1", min(inside(made[text]) for _ in range(rounds)) - 1)
+        yield found("rule / transformer", here[text] / transformer)
+        yield found(f"rule on 16x{FULL}x{FULL}, ms", 1000 * full[text])
+        yield found("the same / transformer", full[text] / transformer)
+
+
+def main() -> int:
+    options = [
+        ("--layers", {"type": int, "default": 1, "help": "blocks of the transformer; SD3.5 Medium has 24"}),
+        ("--size", {"type": int, "default": 32, "help": "height and width of the latent; SD3.5 has 128"}),
+        ("--steps", {"type": int, "default": 2, "help": "steps of a call"}),
     ]
-    setting = {"layers": layers, "latent": [16, size, size], "steps": steps, "rounds": rounds}
-    return {"setting": setting, "versions": versions(), "transformer_seconds": transformer, "rows": rows}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--layers", type=int, default=1, help="blocks of the transformer; SD3.5 Medium has 24"
-    )
-    parser.add_argument("--size", type=int, default=32, help="height and width of the latent; SD3.5 has 128")
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
-    args = parser.parse_args()
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
-    found = measure(args.layers, args.size, args.steps, args.rounds)
-    print(f"{found['versions']}; CPU time, least of {args.rounds} interleaved rounds")
-    print(
-        f"one call of a transformer with {args.layers} block(s) of width 1536, both predictions of a latent "
-        f"of 16x{args.size}x{args.size}: {found['transformer_seconds']:.3f} s"
-    )
-    full = f"rule, 16x{FULL}x{FULL}"
-    print(
-        f"{'rule':20}{'guided/native':>14}{'accounted':>11}{'rule/transformer':>18}{full:>22}{'/transformer':>14}"
-    )
-    for row in found["rows"]:
-        print(
-            f"{row['rule']:20}{row['call_ratio']:14.3f}{row['accounted_ratio']:11.5f}{row['rule_share']:18.3%}"
-            f"{row['full_rule_milliseconds']:19.2f} ms{row['full_rule_share']:14.3%}"
-        )
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        part = args.json.with_name(args.json.name + ".part")
-        part.write_text(json.dumps(found, indent=1))
-        part.replace(args.json)
+    return command("diffusers_overhead", __doc__, measure, options)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,7 +4,7 @@ one run.
     python -m benchmarks.metrics             the table; exit code 1 where a goal is missed
     python -m benchmarks.metrics --memory    precision and recall of 50,000 x 2048 against 10,000; peak memory
 
-1 thread, thread CPU time, contenders in turns, the least of all rounds.
+1 thread, thread CPU time, contenders in turns.
 
     Frechet term   tr (S_a S_b)^(1/2) of two 2048 x 2048 covariances in float64
     k-NN           10,000 x 2048 float32 features: radii, and membership in balls; against a matrix product
@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import torch
-from benchmarks.timing import interleaved
+from benchmarks.records import Note, Reading, Row, command, progress
+from benchmarks.timing import in_turns, ratio
 from torch import Tensor
 
 from meancap.metrics import precision_recall, trace_of_root
@@ -39,7 +40,7 @@ def covariance(seed: int) -> Tensor:
     return torch.cov((x @ mix).T)
 
 
-def frechet(rounds: int) -> bool:
+def frechet(rounds: int) -> Iterator[Row]:
     a, b = covariance(1), covariance(2)
     contenders: dict[str, Callable[[], object]] = {
         "meancap": lambda: trace_of_root(a, b),
@@ -51,49 +52,51 @@ def frechet(rounds: int) -> bool:
 
         product = (a @ b).numpy()
         contenders["scipy sqrtm"] = lambda: torch.tensor(sqrtm(product).real.trace())
-    ours = float(trace_of_root(a, b))
-    # interleaved() calls each twice per round, one of them untimed: scipy's takes many seconds.
-    seconds = interleaved(contenders, rounds)
-    good = True
-    print(f"Frechet term, d = {WIDTH}, float64")
-    for name, taken in seconds.items():
-        apart = abs(float(contenders[name]()) / ours - 1)
-        factor = taken / seconds["meancap"]
-        goal = GOALS.get(name)
-        met = goal is None or factor >= goal
-        good &= met
-        said = "" if goal is None else f"   goal {goal:g} x: {'met' if met else 'MISSED'}"
-        print(f"  {name:<14}{taken:8.2f} s {factor:8.1f} x   relative difference {apart:.0e}{said}")
-    return good
+    progress(f"Frechet term, d = {WIDTH}")
+    found = in_turns(contenders, rounds)
+    mine = float(trace_of_root(a, b))
+    case = f"Frechet term, d = {WIDTH}, float64"
+    yield Reading("metrics", case, "seconds", min(found["meancap"]))
+    for name in list(contenders)[1:]:
+        apart = abs(float(contenders[name]()) / mine - 1)
+        yield Reading("metrics", case, f"x {name}", goal=GOALS[name], **ratio(found, name, "meancap"))
+        yield Reading("metrics", case, f"difference from {name}", apart, goal=1e-10, at_most=True)
 
 
-def neighbours(rounds: int) -> bool:
+def neighbours(count: int, rounds: int) -> Iterator[Row]:
     """Whole searches against bare matrix products of the same size and blocks."""
     g = torch.Generator().manual_seed(3)
     (p,) = points(
-        torch.randn(POINTS, WIDTH, generator=g) @ torch.randn(WIDTH, WIDTH, generator=g) / WIDTH**0.5
+        torch.randn(count, WIDTH, generator=g) @ torch.randn(WIDTH, WIDTH, generator=g) / WIDTH**0.5
     )
     radii = nearest(p, (3,), 10).squares[:, 2].contiguous()
     square = torch.randn(SIDE, SIDE, generator=g)
-    gemm_flop, search_flop = 2 * SIDE**3, 2 * POINTS**2 * WIDTH
-    runs: dict[str, Callable[[], object]] = {
-        f"GEMM {SIDE}^3": lambda: square @ square,
-        f"product in blocks of {ROWS}": lambda: [p.x[i : i + ROWS] @ p.x.T for i in range(0, POINTS, ROWS)],
-        "radii (k = 3)": lambda: nearest(p, (3,), 10),
-        "membership": lambda: sum(len(i) for i, _, _ in within(p, p, radii, radii)),
-    }
-    seconds = interleaved(runs, rounds)
-    rate = {k: (gemm_flop if k.startswith("GEMM") else search_flop) / s / 1e9 for k, s in seconds.items()}
-    peak = rate[f"GEMM {SIDE}^3"]
-    good = True
-    print(f"k-NN, {POINTS:,} x {WIDTH}, float32 product, float64 decisions")
-    for name, value in rate.items():
-        goal = name in ("radii (k = 3)", "membership")
-        met = not goal or value >= GEMM_SHARE * peak
-        good &= met
-        said = f"   goal {GEMM_SHARE:.0%}: {'met' if met else 'MISSED'}" if goal else ""
-        print(f"  {name:<26}{value:7.0f} GFLOP/s {value / peak:7.0%} of GEMM{said}")
-    return good
+    flop = dict.fromkeys(("product in blocks", "radii (k = 3)", "membership"), 2 * count**2 * WIDTH)
+    flop["GEMM"] = 2 * SIDE**3
+    progress(f"k-NN, {count:,} x {WIDTH}")
+    found = in_turns(
+        {
+            "GEMM": lambda: square @ square,
+            "product in blocks": lambda: [p.x[i : i + ROWS] @ p.x.T for i in range(0, count, ROWS)],
+            "radii (k = 3)": lambda: nearest(p, (3,), 10),
+            "membership": lambda: sum(len(i) for i, _, _ in within(p, p, radii, radii)),
+        },
+        rounds,
+    )
+    case = f"k-NN, {count:,} x {WIDTH}, float32 product"
+    yield Reading("metrics", case, "GEMM, GFLOP/s", flop["GEMM"] / min(found["GEMM"]) / 1e9)
+    for name in list(found)[1:]:
+        scale, spread = flop[name] / flop["GEMM"], ratio(found, "GEMM", name)
+        goal = None if name.startswith("product") else GEMM_SHARE
+        share = {key: scale * value for key, value in spread.items()}
+        yield Reading("metrics", case, f"{name}: share of GEMM", goal=goal, **share)
+
+
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    quick = options.quick
+    yield Note("metrics", "One thread, CPU time, contenders in turns.")
+    yield from frechet(1 if quick else 3)
+    yield from neighbours(2000 if quick else POINTS, 2 if quick else 4)
 
 
 def memory() -> bool:
@@ -114,18 +117,11 @@ def memory() -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", action="store_true", help="only the peak memory of a large search")
-    parser.add_argument(
-        "--rounds", type=int, default=2, help="of the Frechet term; three times as many of k-NN"
-    )
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.memory:
+    if "--memory" in sys.argv:
+        torch.set_num_threads(1)
         return 0 if memory() else 1
-    good = frechet(arguments.rounds)
-    good &= neighbours(3 * arguments.rounds)
-    return 0 if good else 1
+    how = {"action": "store_true", "help": "only the peak memory of a large search"}
+    return command("metrics", __doc__, measure, [("--memory", how)])
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
 """What one guidance step costs, as ratios to diffusers' plain CFG in the same run.
 
-    python -m benchmarks.step              eager
-    python -m benchmarks.step --compile    with torch.compile as well (a minute more)
+    python -m benchmarks.step                 eager, and with torch.compile (minutes more)
+    python -m benchmarks.step --no-compile    eager alone
 
-Every contender gets the same velocities, with the cap active; ours runs with its diagnostics. Kernels and
-memory are counters that do not depend on the machine: memory in sizes of one input tensor, with the result.
+Every contender gets the same velocities, with the cap active; ours runs with its diagnostics. The roofline is
+6 tensors moved (x, v_c, v_u in; v_c, v_u in again, v out) at the speed of a triad over the same memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
+import diffusers
 import torch
-from benchmarks.timing import interleaved, kernels, peak_bytes, versions
+from benchmarks import limits
+from benchmarks.records import Curve, Note, Reading, Row, command, progress
+from benchmarks.timing import in_turns, interleaved, ratio
 from torch import Tensor
 
 from meancap import CFG, Cap, Record, guided_velocity
@@ -68,29 +71,68 @@ def contenders(shape: tuple[int, ...], dtype: torch.dtype, compiled: bool) -> di
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--compile", action="store_true", help="time torch.compile too")
-    parser.add_argument("--rounds", type=int, default=25)
-    options = parser.parse_args()
-    logging.getLogger("diffusers").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    print(versions())
-    columns = ("CFG, us", "APG", "paper", "meancap", "compiled", "kernels", "memory")
-    print(f"{'':34}" + "".join(f"{name:>10}" for name in columns))
+def cases(quick: bool) -> Iterator[tuple[str, tuple[int, ...], torch.dtype]]:
     for dtype in (torch.float32, torch.bfloat16):
-        for name, shape in SHAPES.items():
-            runs = contenders(shape, dtype, options.compile)
-            seconds = interleaved(runs, options.rounds)
-            base = seconds.pop("diffusers CFG")
-            ratios = [f"{s / base:10.2f}" for s in seconds.values()]
-            ratios += [f"{'-':>10}"] * (4 - len(ratios))
-            ours, size = runs["meancap"], torch.Size(shape).numel() * dtype.itemsize
-            counters = f"{len(kernels(ours)):10d}{peak_bytes(ours) / size:10.1f}"
-            print(f"{name:20}{dtype!s:>14}{base * 1e6:10.0f}{''.join(ratios)}{counters}", flush=True)
+        for name, shape in list(SHAPES.items())[: 2 if quick else None]:
+            yield f"{name} {str(dtype).removeprefix('torch.')}", shape, dtype
+
+
+def goal(name: str, dtype: torch.dtype) -> float | None:
+    """Of the eager step over diffusers' CFG: for tensors of a megabyte, the batch of small samples apart."""
+    if name.startswith("200000"):
+        return None
+    small = name.startswith("SiT")
+    return (2.0 if small else 1.5) if dtype == torch.float32 else (4.0 if small else 3.0)
+
+
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    diffusers.utils.logging.set_verbosity_error()
+    rounds, tries = (3, 10) if options.quick else (5, 20)
+    yield Note("step", f"`{RULE}` at t = {T}; one thread, {rounds} rounds of the least of {tries} calls.")
+    for name, shape, dtype in cases(options.quick):
+        progress(name)
+        runs = contenders(shape, dtype, options.compile)
+        found = in_turns(runs, rounds, tries)
+        yield Reading("step", name, "CFG, us", 1e6 * min(found["diffusers CFG"]))
+        goals = {"meancap": goal(name, dtype), "meancap, compiled": 1.0}
+        for who in list(runs)[1:]:
+            spread = ratio(found, who, "diffusers CFG")
+            yield Reading("step", name, f"{who} / CFG", goal=goals.get(who), at_most=True, **spread)
+        size = torch.Size(shape).numel() * dtype.itemsize
+        best = 6 * size / limits.triad(4 * size)
+        for who in list(runs)[3:]:
+            yield Reading("step", name, f"{who}: share of the roofline", best / min(found[who]))
+    yield from curves(options.quick)
+
+
+def curves(quick: bool) -> Iterator[Row]:
+    axes = {
+        "batch": (
+            "of 4x32x32",
+            [(n, (n, 4, 32, 32)) for n in ((1, 16, 64) if quick else (1, 4, 16, 64, 256))],
+        ),
+        "size": (
+            "of 1x16xSxS",
+            [(n, (1, 16, n, n)) for n in ((16, 64) if quick else (16, 32, 64, 128, 256))],
+        ),
+    }
+    for axis, (what, points) in axes.items():
+        lines: dict[str, list[float]] = {}
+        for at, shape in points:
+            progress(f"{axis} {at}")
+            for who, seconds in interleaved(
+                contenders(shape, torch.float32, False), 5 if quick else 15
+            ).items():
+                lines.setdefault(who, []).append(1e6 * seconds)
+        at = tuple(float(n) for n, _ in points)
+        for who, line in lines.items():
+            yield Curve("step", f"Cost against {axis} {what}", who, axis, "us", at, tuple(line))
+
+
+def main() -> int:
+    how = {"action": argparse.BooleanOptionalAction, "default": True, "help": "time torch.compile too"}
+    return command("step", __doc__, measure, [("--compile", how)])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""How the benchmarks take time: contenders interleaved in one run, thread CPU time, the least of all rounds.
+"""How the benchmarks take time and count: contenders interleaved in one run, thread CPU time, several rounds.
 
 Each timed call follows an untimed one of the same contender, so that nobody pays for the pages that the
 contender before it gave back to the system. Ratios survive a busy machine; seconds do not.
@@ -6,54 +6,95 @@ contender before it gave back to the system. Ratios survive a busy machine; seco
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+LONG = 0.5  # seconds; a call as long as this needs no untimed one before it
+Contenders = Mapping[str, Callable[[], object]]
+Rounds = dict[str, list[float]]  # thread CPU seconds of each contender, round by round
 
 
 def thread_seconds() -> float:
     return time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID) * 1e-9
 
 
-def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The least thread CPU seconds of each contender."""
-    best = dict.fromkeys(contenders, float("inf"))
+def in_turns(contenders: Contenders, rounds: int, tries: int = 1) -> Rounds:
+    """All contenders in every round, one after the other; of several tries in a round, the least counts.
+
+    A call of a millisecond needs tries: one interruption is longer than it.
+    """
+    found: Rounds = {name: [] for name in contenders}
     for _ in range(rounds):
-        for name, run in contenders.items():
-            run()
-            start = thread_seconds()
-            run()
-            best[name] = min(best[name], thread_seconds() - start)
-    return best
+        least = dict.fromkeys(contenders, float("inf"))
+        for _ in range(tries):
+            for name, run in contenders.items():
+                if not found[name] or found[name][-1] < LONG:
+                    run()
+                start = thread_seconds()
+                run()
+                least[name] = min(least[name], thread_seconds() - start)
+        for name, seconds in least.items():
+            found[name].append(seconds)
+    return found
+
+
+def interleaved(contenders: Contenders, rounds: int) -> dict[str, float]:
+    """The least thread CPU seconds of each contender."""
+    return {name: min(seconds) for name, seconds in in_turns(contenders, 1, rounds).items()}
+
+
+def ratio(found: Rounds, above: str, below: str) -> dict[str, float]:
+    """Median and range of the ratio of two contenders, each round by itself: fields of a `Reading`."""
+    each = [a / b for a, b in zip(found[above], found[below], strict=True)]
+    return {"value": statistics.median(each), "low": min(each), "high": max(each)}
 
 
 class _Count(TorchDispatchMode):
-    """Counts kernels: what is dispatched and neither a view nor an allocation."""
+    """Counts kernels, what is dispatched and neither a view nor an allocation, and the bytes they touch."""
 
-    FREE = ("view", "reshape", "expand", "select", "slice", "unsqueeze", "flatten", "unbind", "detach",
-            "split", "as_strided", "alias", "transpose", "empty", "new_empty", "lift_fresh", "promote_types",
-            "local_scalar_dense", "is_autocast")  # fmt: skip
+    FREE = ("view", "reshape", "expand", "select", "slice", "unsqueeze", "squeeze", "flatten", "unbind",
+            "detach", "split", "as_strided", "alias", "transpose", "permute", "t.", "empty", "new_empty",
+            "lift_fresh", "promote_types", "local_scalar_dense", "is_autocast")  # fmt: skip
+    ONLY_WRITE = ("copy_", "fill_", "zero_")
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        self.bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.__name__.split(".")[0].strip("_")
+        found = func(*args, **(kwargs or {}))
+        name = func.__name__.lstrip("_")
         if not name.startswith(self.FREE):
-            self.names.append(name)
-        return func(*args, **(kwargs or {}))
+            self.names.append(name.split(".")[0].strip("_"))
+            read = list(args[1:] if name.startswith(self.ONLY_WRITE) else args)
+            read += [v for key, v in (kwargs or {}).items() if key != "out"]
+            self.bytes += sum(map(_held, tree_leaves((read, found))))
+        return found
+
+
+def _held(v: object) -> int:
+    """The bytes of a tensor; what is expanded is read from the memory it has."""
+    return min(v.nbytes, v.untyped_storage().nbytes()) if isinstance(v, torch.Tensor) else 0
+
+
+def counted(run: Callable[[], object]) -> tuple[list[str], int]:
+    """The names of the kernels that a call dispatches, and the bytes that they read and write."""
+    run()
+    with _Count() as count:
+        run()
+    return count.names, count.bytes
 
 
 def kernels(run: Callable[[], object]) -> list[str]:
     """The names of the kernels that a call dispatches."""
-    run()
-    with _Count() as count:
-        run()
-    return count.names
+    return counted(run)[0]
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
@@ -68,9 +109,3 @@ def peak_bytes(run: Callable[[], object]) -> int:
             held += event.nbytes()
             most = max(most, held)
     return most
-
-
-def versions() -> str:
-    import diffusers
-
-    return f"torch {torch.__version__}, diffusers {diffusers.__version__}, {torch.get_num_threads()} thread"

@@ -25,11 +25,15 @@ _SPARE = 7  # neighbours kept beyond the k-th: for close calls, and to know the 
 
 
 class PrecisionRecall(NamedTuple):
+    """Shares of generated images near real ones, and of real ones near generated ones."""
+
     precision: float
     recall: float
 
 
 class DensityCoverage(NamedTuple):
+    """How densely generated images lie among real ones, and how many real ones they reach."""
+
     density: float
     coverage: float
 
@@ -105,6 +109,7 @@ def recall_estimate(r: Points, g: Points, k: int = 3, name: str = "recall") -> E
 
 
 def groups_of(n: int) -> Tensor:
+    """The group that each of n images is left out with, (n,)."""
     return torch.arange(n) % min(GROUPS, n)
 
 

@@ -234,6 +234,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def protocol(name: str) -> Protocol:
+    """The protocol of this name."""
     if name not in PROTOCOLS:
         raise ValueError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]

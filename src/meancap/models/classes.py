@@ -14,12 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction
 from .checkpoint import digest, load_sit
 from .data import FASHION
+from .inference import Kept, Predictor
 from .sit import SiT
 
-Predict = Callable[[Tensor, float], Prediction]
 Decode = Callable[[Tensor], Tensor]
 
 SHIPPED = Path(__file__).parent / "weights" / "fashion.safetensors"
@@ -75,25 +74,16 @@ class ClassModel:
             raise ValueError(f"{self.name} has classes 0 to {self.classes - 1}; got {index}")
         return index
 
-    def predict(self, labels: Sequence[int] | Tensor) -> Predict:
-        """The predictor for one label per sample."""
+    def predict(self, labels: Sequence[int] | Tensor, *, kept: Kept | None = None) -> Predictor:
+        """The predictor for one label per sample.
+
+        Hand over one dictionary as `kept` to share what the network makes of times and classes between
+        predictors; it is right for as long as the weights stay as they are.
+        """
         y = torch.as_tensor(labels, dtype=torch.long, device=self.device)
         if y.dim() != 1 or bool(((y < 0) | (y >= self.classes)).any()):
             raise ValueError(f"{self.name} needs labels from 0 to {self.classes - 1}; got {y.tolist()}")
-        both = torch.cat([y, torch.full_like(y, self.classes)])
-        dtype = self.network.x_embedder.proj.weight.dtype
-
-        @torch.no_grad()
-        def predict(x: Tensor, t: float) -> Prediction:
-            twice = torch.cat([x, x]).to(self.device, dtype)
-            times = torch.full((len(twice),), float(t), device=self.device)
-            v_c, v_u = self.network(twice, times, both).float().chunk(2)
-            if self.channels is not None:
-                # As in the reference sampler: the other channels keep the conditional prediction.
-                v_u = torch.cat([v_u[:, : self.channels], v_c[:, self.channels :]], dim=1)
-            return Prediction.from_velocity(x.to(self.device), t, v_c, v_u)
-
-        return predict
+        return Predictor(self.network, y.tolist(), self.channels, kept)
 
 
 def fashion(path: str | Path | None = None) -> ClassModel:

@@ -145,6 +145,8 @@ class LabelEmbedder(nn.Module):
 
 
 class Attention(nn.Module):
+    """Self-attention over the patches, with the released parameter names."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -161,6 +163,8 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """Two layers with a GELU between them."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, 4 * width)
@@ -190,6 +194,8 @@ class Block(nn.Module):
 
 
 class FinalLayer(nn.Module):
+    """From tokens back to patches of pixels."""
+
     def __init__(self, width: int, patch: int, channels: int) -> None:
         super().__init__()
         self.norm_final = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
@@ -203,6 +209,7 @@ class FinalLayer(nn.Module):
 
 
 def modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Scale and shift of adaptive layer norm."""
     return h * (1 + scale) + shift
 
 

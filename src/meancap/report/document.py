@@ -16,22 +16,30 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Heading:
+    """A heading."""
+
     text: str
     level: int = 2
 
 
 @dataclass(frozen=True)
 class Text:
+    """A paragraph."""
+
     text: str
 
 
 @dataclass(frozen=True)
 class Items:
+    """A list."""
+
     items: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Code:
+    """Lines that are kept as they are."""
+
     text: str
 
 
@@ -52,10 +60,20 @@ class Picture:
     caption: str
 
 
-Block = Heading | Text | Items | Code | Table | Picture
+@dataclass(frozen=True)
+class Drawing:
+    """An SVG of our own making, set into the page as it is; `path` is where the same text lies as a file."""
+
+    svg: str
+    path: str
+    caption: str
+
+
+Block = Heading | Text | Items | Code | Table | Picture | Drawing
 
 
 def markdown(blocks: Sequence[Block]) -> str:
+    """The whole document as Markdown."""
     return "\n\n".join(map(_markdown, blocks)) + "\n"
 
 
@@ -76,7 +94,7 @@ def _markdown(block: Block) -> str:
             return "\n".join(f"- {item}" for item in items)
         case Code(text):
             return f"```\n{text}\n```"
-        case Picture(path, caption):
+        case Picture(path, caption) | Drawing(_, path, caption):
             return f"![{_title(caption)}]({path})\n\n{caption}"
         case Table(columns, groups, names):
             marks = ["---"] * names + ["---:"] * (len(columns) - names)
@@ -103,6 +121,8 @@ def _html(block: Block, folder: Path) -> str:
                 f'<figure><a href="{vector}"><img alt="{escape(_title(caption), quote=True)}" '
                 f'src="data:image/png;base64,{data}"></a><figcaption>{_inline(caption)}</figcaption></figure>'
             )
+        case Drawing(svg, _, caption):
+            return f"<figure>{svg}<figcaption>{_inline(caption)}</figcaption></figure>"
         case Table(columns, groups, names):
             return _html_table(columns, groups, names)
 

@@ -124,8 +124,7 @@ def load_calibration(path: str | Path) -> Calibration:
 
 
 def calibrated(path: str | Path, gamma: float = 1.0, level: str = "rms") -> Cap:
-    """The cap that a calibration file stands for; chain it after any nominal rule: `CFG(5) | "
-    "calibrated("c.json")`."""
+    """The cap that a calibration file stands for, to chain after a rule: `CFG(5) | calibrated("c.json")`."""
     return load_calibration(path).cap(gamma, level)
 
 

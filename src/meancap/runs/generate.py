@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..diagnostics import Record
 from ..models.classes import ClassModel
+from ..models.inference import Kept, Predictor
 from ..prediction import Prediction
 from ..rules import Rule, parse
 from ..sampling import euler, heun, midpoint, noise, rk4, sample, uniform
@@ -90,10 +91,12 @@ def class_run(
 def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
     """The maker of a class-conditional run's blocks."""
     rule, solver = parse(config.rule), SOLVERS[config.solver]
+    conditions: Kept = {}  # the weights stay as they are while a run is made
 
     def make(block: int) -> Block:
         items = class_items(config, block)
-        predict = Counted(model.predict([item.label for item in items if item.label is not None]))
+        labels = [item.label for item in items if item.label is not None]
+        predict = Counted(model.predict(labels, kept=conditions))
         x = noise([item.seed for item in items], model.shape, device=model.device)
         record = Record() if config.diagnostics else None
         pictures = model.decode(sample(predict, rule, x, config.times, solver, record=record))
@@ -108,14 +111,18 @@ def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
 
 
 class Counted:
-    """A predictor that counts its evaluations."""
+    """A predictor that counts its evaluations, whole ones and those that a rule needs only half of."""
 
-    def __init__(self, predict: Callable[[Tensor, float], Prediction]) -> None:
+    def __init__(self, predict: Predictor) -> None:
         self.predict, self.count = predict, 0
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
         self.count += 1
         return self.predict(x, t)
+
+    def conditional(self, x: Tensor, t: float) -> Prediction:
+        self.count += 1
+        return self.predict.conditional(x, t)
 
 
 def make_run(store: Store, make: MakeBlock, rank: int = 0, world: int = 1) -> Iterator[int]:
@@ -157,6 +164,7 @@ def place() -> tuple[int, int, int]:
 
 
 def to_nhwc(pictures: Tensor) -> Bytes:
+    """Pictures (n, channels, height, width) as an array (n, height, width, channels)."""
     found: Bytes = pictures.permute(0, 2, 3, 1).contiguous().cpu().numpy()
     return found
 

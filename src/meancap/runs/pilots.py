@@ -23,7 +23,7 @@ def pilots(model: str, samples: int, seed: int = 0, batch: int = 50) -> list[Pil
 
     # The pilot looks at latents, so nothing needs to be decoded.
     network = fashion() if kind == "fashion" else open_sit(where, decode=lambda x: x)
-    found = []
+    found: list[Pilot] = []
     for low in range(0, samples, batch):
         members = range(low, min(low + batch, samples))
         labels = [i % network.classes for i in members]

@@ -73,6 +73,7 @@ def reference_images(source: str) -> Images:
 
 
 def fashion_folder() -> Path:
+    """Where the Fashion-MNIST files are looked for."""
     return Path(os.environ.get(FASHION_VARIABLE) or FASHION_DEBIAN)
 
 

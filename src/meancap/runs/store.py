@@ -161,6 +161,7 @@ class Store:
 
 
 def sample_name(index: int) -> str:
+    """The file of one sample inside a run."""
     return f"samples/{index:06d}.png"
 
 

@@ -1,6 +1,7 @@
 """The loop, as a generator that the caller owns: no callbacks, no progress bars, no files.
 
 predict(x, t) -> Prediction     the model, conditional and unconditional
+predict.conditional(x, t)       where a predictor has it: half the work, with m_u = m_c, for idle rules
 rule                            what guidance makes of it
 step                            one of `meancap.sampling.steps`
 """
@@ -52,12 +53,24 @@ def trajectory(
     A rule's state advances once per step, from the step's first evaluation; later evaluations of a
     multi-stage step see the state the step began with.
     """
+    return _steps(predict, predict, rule, x, times, step, record)
+
+
+def _steps(
+    predict: Predict,
+    when_idle: Predict,
+    rule: Rule,
+    x: Tensor,
+    times: Sequence[float],
+    step: StepMethod,
+    record: Recorder | None,
+) -> Iterator[Step]:
     times, x = checked(times), promoted(x)
     state = rule.init()
     if record is not None:
         record.begin(x, [weights(step, t, s) for t, s in pairwise(times)])
     for index, (t, s) in enumerate(pairwise(times)):
-        stage = _Stage(predict, rule, state, s, record)
+        stage = _Stage(predict, when_idle, rule, state, s, record)
         x_next = step(stage.mean, x, t, s)
         assert stage.first is not None and stage.m is not None
         yield Step(index, t, s, x, stage.first, stage.m, x_next)
@@ -68,15 +81,23 @@ class _Stage:
     """The evaluations of one step: the first advances the rule's state, the others only look at it."""
 
     def __init__(
-        self, predict: Predict, rule: Rule, state: State, t_next: float, record: Recorder | None
+        self,
+        predict: Predict,
+        when_idle: Predict,
+        rule: Rule,
+        state: State,
+        t_next: float,
+        record: Recorder | None,
     ) -> None:
-        self.predict, self.rule, self.state, self.t_next, self.record = predict, rule, state, t_next, record
+        self.predict, self.when_idle, self.record = predict, when_idle, record
+        self.rule, self.state, self.t_next = rule, state, t_next
         self.first: Prediction | None = None
         self.m: Tensor | None = None
         self.after: State = state
 
     def mean(self, x: Tensor, t: float) -> Tensor:
-        p = self.predict(x, t).until(self.t_next)
+        predict = self.when_idle if self.rule.idle(t, self.state) else self.predict
+        p = predict(x, t).until(self.t_next)
         m, after = guide(self.rule, p, self.state, record=self.record)
         m = m.to(x.dtype)
         if self.first is None:
@@ -95,8 +116,13 @@ def sample(
     *,
     record: Recorder | None = None,
 ) -> Tensor:
-    """The end of the guided trajectory that starts from x, usually noise at t = 0."""
-    for one in trajectory(predict, rule, x, times, step, record=record):
+    """The end of the guided trajectory that starts from x, usually noise at t = 0.
+
+    Where the rule is idle, only the conditional prediction is asked for, if `predict` can be asked so; a
+    record wants to see both.
+    """
+    conditional = getattr(predict, "conditional", predict) if record is None else predict
+    for one in _steps(predict, conditional, rule, x, times, step, record):
         x = one.x_next
     return x
 

@@ -67,6 +67,8 @@ def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
 
 
 class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
+    """A cap over what the workflow made."""
+
     @classmethod
     def define_schema(cls) -> Any:
         return io.Schema(
@@ -110,6 +112,8 @@ class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
 
 
 class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
+    """Any rule, as text."""
+
     @classmethod
     def define_schema(cls) -> Any:
         return io.Schema(
@@ -151,6 +155,8 @@ class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
 
 
 class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
+    """What guidance did in one run, as text and as a picture."""
+
     @classmethod
     def define_schema(cls) -> Any:
         return io.Schema(
@@ -213,6 +219,8 @@ def _beside(saved: Any) -> Path:
 
 
 class Meancap(ComfyExtension):  # type: ignore[misc]
+    """The three nodes, as ComfyUI asks for them."""
+
     async def get_node_list(self) -> list[type]:
         return [PosteriorMeanCap, GuidanceRule, GuidanceReport]
 

@@ -42,6 +42,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor | None = No
 
 
 class VisionAttention(nn.Module):
+    """Self-attention over patches."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -55,6 +57,8 @@ class VisionAttention(nn.Module):
 
 
 class VisionBlock(nn.Module):
+    """Attention, then a feed-forward part, each added to what came in."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
@@ -68,6 +72,8 @@ class VisionBlock(nn.Module):
 
 
 class Vision(nn.Module):
+    """The image encoder, a ViT with a class token."""
+
     def __init__(self, s: Sizes) -> None:
         super().__init__()
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, s.vision, s.patch, s.patch)})
@@ -103,6 +109,8 @@ class TextAttention(nn.Module):
 
 
 class TextLayer(nn.Module):
+    """Attention over words, then over patches of the image, then a feed-forward part."""
+
     def __init__(self, s: Sizes) -> None:
         super().__init__()
         self.attention = TextAttention(s.text, s.text_heads, s.text)
@@ -118,6 +126,8 @@ class TextLayer(nn.Module):
 
 
 class Text(nn.Module):
+    """The text encoder, a BERT that looks at the image."""
+
     def __init__(self, s: Sizes) -> None:
         super().__init__()
         self.embeddings = nn.ModuleDict(

@@ -36,6 +36,7 @@ _ROW, _COLUMN = (1, 7), (7, 1)
 
 
 def block_a(pool: int) -> dict[str, Branch]:
+    """Branches of the 35 x 35 blocks."""
     return {
         "": (Layer("branch1x1", 64, 1),),
         "5": (Layer("branch5x5_1", 48, 1), Layer("branch5x5_2", 64, 5)),
@@ -49,6 +50,7 @@ def block_a(pool: int) -> dict[str, Branch]:
 
 
 def block_b() -> dict[str, Branch]:
+    """Branches of the step from 35 x 35 to 17 x 17."""
     return {
         "": (Layer("branch3x3", 384, 3, 2),),
         "3": (
@@ -61,6 +63,7 @@ def block_b() -> dict[str, Branch]:
 
 
 def block_c(c: int) -> dict[str, Branch]:
+    """Branches of the 17 x 17 blocks, whose inner width is c."""
     return {
         "": (Layer("branch1x1", 192, 1),),
         "7": (Layer("branch7x7_1", c, 1), Layer("branch7x7_2", c, _ROW), Layer("branch7x7_3", 192, _COLUMN)),
@@ -76,6 +79,7 @@ def block_c(c: int) -> dict[str, Branch]:
 
 
 def block_d() -> dict[str, Branch]:
+    """Branches of the step from 17 x 17 to 8 x 8."""
     return {
         "": (Layer("branch3x3_1", 192, 1), Layer("branch3x3_2", 320, 3, 2)),
         "7": (
@@ -89,6 +93,7 @@ def block_d() -> dict[str, Branch]:
 
 
 def block_e(pool: str) -> dict[str, Branch]:
+    """Branches of the 8 x 8 blocks, with their kind of pooling."""
     return {
         "": (Layer("branch1x1", 320, 1),),
         "3": (

@@ -108,6 +108,7 @@ def _change(e: Entry, b: Entry, protocol: str, number: str) -> str:
 
 
 def word(d: Estimate, number: str) -> str:
+    """What an interval says of a difference: better, worse or undecided."""
     sign = clear(d)
     return "undecided" if not sign else "better" if sign == direction(number) else "worse"
 

@@ -34,6 +34,7 @@ def numbers_of(entries: Sequence[Entry], protocol: str) -> list[str]:
 
 
 def titled(number: str) -> str:
+    """A score with an arrow towards what is better."""
     return f"{number}{ARROWS[direction(number)]}"
 
 

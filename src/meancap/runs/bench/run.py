@@ -31,6 +31,8 @@ FORMAT = 1
 
 
 class Task(NamedTuple):
+    """One cell of the benchmark: a family of rules on a problem."""
+
     folder: Path
     config: Config
     problem: str

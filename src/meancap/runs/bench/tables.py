@@ -44,6 +44,7 @@ def all_tables(cells: Cells) -> dict[str, Table]:
 
 
 def results(cells: Cells) -> Table:
+    """Every measurement, with its interval."""
     return [
         {
             **_head(row),
@@ -60,6 +61,7 @@ def results(cells: Cells) -> Table:
 
 
 def equal_scale(cells: Cells) -> Table:
+    """Each rule beside fixed CFG of the same nominal scale."""
     found = []
     for (problem, name), rows in cells.rows.items():
         for row in rows:
@@ -80,6 +82,7 @@ _REFERENCES = (UNGUIDED.name, TRUTH.name)
 
 
 def equal_alignment(cells: Cells) -> Table:
+    """Each rule beside fixed CFG where both are equally aligned with the condition."""
     found = []
     for problem in cells.problems:
         target = alignment_target(cells, problem)
@@ -163,6 +166,7 @@ def _crossing(alignment: Array, curve: Array, target: float) -> float:
 
 
 def tuned(cells: Cells) -> Table:
+    """Each rule at its own best scale, beside fixed CFG at its own."""
     found = []
     for problem in cells.problems:
         fixed = _best(cells, problem, FIXED.name)
@@ -179,6 +183,7 @@ def _best(cells: Cells, problem: str, family: str) -> Row | None:
 
 
 def open_loop(cells: Cells) -> Table:
+    """Each rule beside fixed schedules that spend as much guidance as it did."""
     found = []
     for (problem, name), rows in cells.rows.items():
         for scale in cells.config.matched:
@@ -203,6 +208,7 @@ def open_loop(cells: Cells) -> Table:
 
 
 def calibration(cells: Cells) -> Table:
+    """Calibrated and anchored caps beside the paper's, at the same scale."""
     found = []
     for (problem, _), rows in cells.rows.items():
         for row in rows:

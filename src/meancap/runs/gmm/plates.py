@@ -34,6 +34,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def write_plates(folder: Folder, config: Config) -> None:
+    """Writes what the figures of the mixture report are drawn from."""
     folder.arrays("data/landscape.npz", landscape())
     folder.arrays("data/endpoints.npz", endpoints(config))
     folder.table("data/meter.csv", [row for setting in SETTINGS for row in meter(setting, config)])

@@ -1,0 +1,108 @@
+"""Costs that do not depend on the machine or its load: kernels, bytes, memory, calls of the network.
+
+    python -m benchmarks --counters     writes them down, in counters.json beside this file
+
+`tests/test_cost.py` counts again and fails where one has grown.
+
+    kernels   what torch dispatches, views and allocations apart
+    bytes     what these kernels read and write, in sizes of one input tensor
+    memory    the most that is held beyond the inputs, the result included, in the same unit
+    network   samples that go through the network for one picture
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from benchmarks.timing import counted, peak_bytes
+
+from meancap import CFG, Cap, Interval, Record, Rule, apg, euler, guided_velocity, heun, sample, uniform
+from meancap.lab.sampler import flow
+from meancap.lab.scenes import TRIPLE
+from meancap.models.inference import Predictor
+from meancap.models.sit import SiT, SiTConfig
+from meancap.rules import Phases, StepInterval
+from meancap.sampling.steps import StepMethod
+
+FILE = Path(__file__).with_name("counters.json")
+STEPS = {
+    "float32 1x16x128x128": ((1, 16, 128, 128), torch.float32),
+    "float32 8x16x128x128": ((8, 16, 128, 128), torch.float32),
+    "float32 1x16x21x60x104": ((1, 16, 21, 60, 104), torch.float32),
+    "float32 1x4096x64": ((1, 4096, 64), torch.float32),
+    "float32 64x4x32x32": ((64, 4, 32, 32), torch.float32),
+    "bfloat16 1x16x128x128": ((1, 16, 128, 128), torch.bfloat16),
+    "bfloat16 8x16x128x128": ((8, 16, 128, 128), torch.bfloat16),
+}
+RULES: dict[str, tuple[Rule, StepMethod]] = {
+    "CFG(4) | Cap(1.1)": (CFG(4) | Cap(1.1), euler),
+    "CFG(4) | Interval(0.2, 0.8) | Cap(1.1)": (CFG(4) | Interval(0.2, 0.8) | Cap(1.1), euler),
+    "CFG(4) | StepInterval(3, 9)": (CFG(4) | StepInterval(3, 9), euler),
+    "Phases(4, CFG(1), CFG(4))": (Phases(4, CFG(1), CFG(4)), euler),
+    "CFG(1)": (CFG(1), euler),
+    "CFG(1), heun": (CFG(1), heun),
+    "apg(4) | Interval(0.2, 0.8)": (apg(4) | Interval(0.2, 0.8), euler),
+}
+SMALL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=2, heads=2, classes=10, learn_sigma=False)
+
+
+def step(shape: tuple[int, ...], dtype: torch.dtype, rule: Rule) -> Callable[[], object]:
+    """One guidance step with its diagnostics."""
+    g = torch.Generator().manual_seed(0)
+    x, v_c, other = (torch.randn(shape, generator=g) for _ in range(3))
+    inputs = [v.to(dtype) for v in (x, v_c, v_c + 0.5 * other)]
+    return lambda: guided_velocity(rule, inputs[0], 0.3, *inputs[1:], record=Record())
+
+
+def network(rule: Rule, solver: StepMethod) -> float:
+    """Samples through the network for one picture in ten steps, counted at its last layer."""
+    model, rows = SiT(SMALL).requires_grad_(False).eval(), []
+    model.final_layer.linear.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    sample(Predictor(model, [0, 1, 2]), rule, torch.zeros(3, 1, 8, 8), uniform(10), solver)
+    return sum(rows) / 3
+
+
+def collect() -> Iterator[tuple[str, float]]:
+    for name, (shape, dtype) in STEPS.items():
+        run, size = step(shape, dtype, CFG(5) | Cap(1.1)), torch.Size(shape).numel() * dtype.itemsize
+        kernels, moved = counted(run)
+        yield f"step: kernels, {name}", len(kernels)
+        yield f"step: bytes, {name}", round(moved / size, 2)
+        yield f"step: memory, {name}", round(peak_bytes(run) / size, 2)
+    for name, (rule, solver) in RULES.items():
+        yield f"generation: network, {name}", network(rule, solver)
+    yield from _predictions()
+    yield from _mixture()
+
+
+def _predictions() -> Iterator[tuple[str, float]]:
+    model, x = SiT(SMALL).requires_grad_(False).eval(), torch.zeros(3, 1, 8, 8)
+    predict = Predictor(model, [0, 1, 2], kept={})
+    yield "generation: kernels of both predictions", len(counted(lambda: predict(x, 0.5))[0])
+    yield "generation: kernels of the conditional one", len(counted(lambda: predict.conditional(x, 0.5))[0])
+
+
+def _mixture(samples: int = 4096) -> Iterator[tuple[str, float]]:
+    """What ten steps more cost the engine that needs torch alone."""
+    condition, x = TRIPLE.condition(), torch.randn(samples, 2, generator=torch.Generator().manual_seed(0))
+
+    def run(steps: int) -> tuple[list[str], int]:
+        return counted(lambda: flow(condition, CFG(3) | Cap(1.1), x, uniform(steps), engine="torch"))
+
+    (few, small), (many, large) = run(5), run(15)
+    yield "mixture: kernels per step, torch engine", (len(many) - len(few)) / 10
+    yield "mixture: bytes per step and sample, torch engine", round((large - small) / 10 / samples, 1)
+
+
+def save() -> Path:
+    from benchmarks.records import whole
+
+    return whole(FILE, json.dumps(dict(collect()), indent=1) + "\n")
+
+
+def recorded() -> dict[str, float]:
+    found: dict[str, float] = json.loads(FILE.read_text())
+    return found

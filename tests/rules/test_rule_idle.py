@@ -1,0 +1,171 @@
+"""Where a rule says it is idle, the conditional mean is the answer whatever the unconditional one is."""
+
+import pytest
+import torch
+
+from cases import random_prediction
+from meancap import Linear, Piecewise, Prediction, Record, euler, heun, midpoint, sample, trajectory, uniform
+from meancap.rules import (
+    CFG,
+    CFGPP,
+    Cap,
+    Clip,
+    FromUnconditional,
+    Gain,
+    Interval,
+    Momentum,
+    Phases,
+    Project,
+    Rescale,
+    StepInterval,
+    ZeroInit,
+    ZeroStar,
+    apg,
+    catalogue,
+    guide,
+)
+
+ENTRIES = [e for e in catalogue() if e.kind == "rule"]
+GATES = [Interval(0.3, 0.5), CFG(1.0), StepInterval(1, 1), Gain(Piecewise([0.5, 0.6], [0, 1]))]
+TIMES = (0.15, 0.4, 0.65, 0.9)
+SHAPE = (3, 4, 8, 8)
+
+
+def run(rule, seed, dtype):
+    """Every step's prediction, whether the rule called itself idle there, its mean, and the state after it.
+
+    The seed changes m_u alone.
+    """
+    state, found = rule.init(), []
+    for i, t in enumerate(TIMES[:-1]):
+        p, q = (random_prediction(*SHAPE, seed=100 + i + k, t=t, dtype=dtype) for k in (0, 10 * seed))
+        p = Prediction(p.x, t, p.m_c, 5 * q.m_u, TIMES[i + 1])
+        idle = rule.idle(t, state)
+        m, state = guide(rule, p, state)
+        found.append((p, idle, m, state))
+    return found
+
+
+def chains(entry):
+    rule = entry.rule()
+    yield rule
+    if "{scale}" in entry.call:
+        yield entry.rule(1.0)
+    for gate in GATES:
+        yield rule | gate
+        yield gate | rule
+        yield rule | gate | Clip(0.1) | Cap(1.1)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_an_idle_rule_gives_the_conditional_mean_and_a_state_that_saw_nothing(entry, dtype):
+    for rule in chains(entry):
+        for (p, idle, m, state), (_, _, _, other) in zip(
+            run(rule, 1, dtype), run(rule, 2, dtype), strict=True
+        ):
+            if idle:
+                assert torch.equal(m, p.m_c), (str(rule), p.t)
+                assert state == other, (str(rule), p.t)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+def test_a_gate_at_the_end_makes_it_idle_unless_it_remembers(entry):
+    rule = entry.rule()
+    for gate, seen in (
+        (GATES[0], [True, False, True]),
+        (CFG(1.0), [True] * 3),
+        (GATES[2], [True, False, True]),
+    ):
+        expected = [False] * 3 if rule.remembers else seen
+        own = [idle for _, idle, _, _ in run(rule, 1, torch.float64)]
+        found = [idle for _, idle, _, _ in run(rule | gate, 1, torch.float64)]
+        assert found == [a or b for a, b in zip(expected, own, strict=True)]
+    assert not rule.remembers or rule.has_state
+
+
+@pytest.mark.parametrize(
+    ("rule", "t", "idle"),
+    [
+        (CFG(1), 0.3, True),
+        (CFG(1.0000001), 0.3, False),
+        (CFG(Linear(1, 4)), 0.0, True),
+        (CFG(Linear(1, 4)), 0.01, False),
+        (CFG(torch.tensor([1.0, 1.0])), 0.3, False),  # not looked at: it may live on a device
+        (CFG(4) | Interval(0.2, 0.8), 0.2, False),
+        (CFG(4) | Interval(0.2, 0.8), 0.8, False),
+        (CFG(4) | Interval(0.2, 0.8) | Cap(1.1), 0.19, True),
+        (Interval(0.2, 0.8) | CFG(4) | Cap(1.1, anchor=0.5), 0.9, True),
+        (CFG(4) | Interval(0.2, 0.8) | Cap(1.1, anchor="first"), 0.9, False),  # the first m_u is its anchor
+        (Project() | CFG(1), 0.3, True),
+        (Gain(0), 0.3, True),
+        (Gain(1), 0.3, False),
+        (FromUnconditional(1), 0.3, False),
+        (CFG(1) | FromUnconditional(4), 0.3, False),
+        (CFG(1) | ZeroStar(), 0.3, False),
+        (CFG(1) | Rescale(), 0.3, False),
+        (CFG(1) | ZeroInit(), 0.3, False),
+        (apg(4) | Interval(0.2, 0.8), 0.9, False),
+        (Momentum(0.5) | CFG(1), 0.9, False),
+        (CFGPP(0.6) | Interval(0.2, 0.8), 0.9, True),
+        (Phases(2, CFG(1), CFG(4)), 0.3, True),
+        (Phases(2, CFG(1), Momentum(0.5) | CFG(4)), 0.3, False),
+        (Phases(0, CFG(1), CFG(4)), 0.3, False),
+        (StepInterval(2, 5) | CFG(4), 0.3, True),
+    ],
+)  # fmt: skip
+def test_who_is_idle_at_the_first_step(rule, t, idle):
+    assert rule.idle(t) is rule.idle(t, rule.init()) is idle
+
+
+@pytest.mark.parametrize("part", [ZeroStar(), ZeroInit(), FromUnconditional(4)], ids=str)
+def test_a_part_that_does_not_multiply_may_move_a_mean_that_nothing_was_added_to(part):
+    """Why a chain is not idle after it, although an earlier part makes nothing of the displacement."""
+    p = random_prediction(*SHAPE)
+    assert not torch.equal(guide(CFG(1) | part, p)[0], p.m_c)
+
+
+class Network:
+    """A predictor that counts what it is asked for."""
+
+    def __init__(self):
+        self.both = self.half = 0
+
+    def __call__(self, x, t):
+        self.both += 1
+        return Prediction.from_velocity(x, t, torch.sin(3 * x + t), torch.cos(x) - t)
+
+    def conditional(self, x, t):
+        self.half += 1
+        v = torch.sin(3 * x + t)
+        return Prediction.from_velocity(x, t, v, v)
+
+
+@pytest.mark.parametrize("step", [euler, heun, midpoint], ids=lambda s: s.__name__)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        CFG(4) | Interval(0.25, 0.75) | Cap(1.1),
+        CFG(4) | StepInterval(3, 6),
+        Phases(4, CFG(1), CFG(4) | Cap(1.05)),
+        CFG(Piecewise([0.5, 0.5001], [1, 5])),
+        apg(4) | Interval(0.25, 0.75),
+        CFG(3),
+    ],
+    ids=str,
+)
+def test_sampling_asks_for_half_where_it_may_and_gets_the_same_bits(rule, step):
+    x, times = torch.randn(3, 5), uniform(8)
+    lean, plain = Network(), Network()
+    found = sample(lean, rule, x, times, step)
+    assert torch.equal(found, sample(plain.__call__, rule, x, times, step))
+    assert lean.both + lean.half == plain.both and plain.half == 0
+    assert (lean.half > 0) == (not rule.remembers and rule != CFG(3))
+
+
+def test_a_record_and_a_trajectory_see_both_predictions():
+    x, times, network, record = torch.randn(3, 5), uniform(8), Network(), Record()
+    sample(network, CFG(1), x, times, record=record)
+    steps = list(trajectory(network, CFG(1), x, times))
+    assert network.half == 0 and network.both == 16
+    assert (record.stacked()["gap"] > 0).all() and all((one.prediction.delta != 0).any() for one in steps)
