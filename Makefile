@@ -5,13 +5,14 @@ OUT    ?= out
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-all lint bench clean help
+.PHONY: demo docs test test-all lint bench clean help
 
 help:
 	@echo "make demo      set up, run the main job, say where the result is"
 	@echo "make test      set up, lint, types, tests (minutes)"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make bench     benchmarks, as ratios to peers in the same run"
+	@echo "make docs      the documentation site; opens from disk"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
@@ -38,6 +39,10 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest -n 2
+
+docs: $(READY)
+	@$(BIN)/python -m sphinx -E -q -W --keep-going -b html -d $(OUT)/doctrees docs $(OUT)/site
+	@echo "open $(OUT)/site/index.html"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -1,25 +1,42 @@
-"""The README's code runs, and prints what the README says."""
+"""The README shows in twelve lines and one picture what this is; test_docs.py runs its code."""
 
-import contextlib
-import io
 import re
 from pathlib import Path
 
-import pytest
+from meancap.rules import catalogue
+from pages import ROOT, blocks
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_code_in_the_readme_runs(block):
-    with contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(block, "README.md", "exec"), {})
+README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
-def test_the_first_screen_prints_what_it_promises():
-    promised = re.search(r"```text\n(.*?)```", README, re.DOTALL)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(BLOCKS[0], "README.md", "exec"), {})
-    assert promised and printed.getvalue() == promised[1]
+def test_the_first_code_is_twelve_lines_at_most():
+    first = next(block for block in blocks(README) if block.kind == "python")
+    assert len(first.text.split("\n")) <= 12
+
+
+def test_the_first_screen_has_the_picture_before_the_code():
+    picture, code = TEXT.index("!["), TEXT.index("```python")
+    assert picture < code
+    assert TEXT[:picture].count("\n") <= 12
+
+
+def test_the_one_picture_is_there_and_small():
+    (name,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TEXT)
+    data = Path(ROOT / name).read_bytes()
+    assert data.startswith(b"\x89PNG") and len(data) < 200_000
+
+
+def test_the_code_is_followed_by_what_it_prints():
+    kinds = [block.kind for block in blocks(README)]
+    assert kinds[:2] == ["python", "text"]
+    assert len(blocks(README)[1].text.split("\n")) == 2
+
+
+def test_the_two_commands_are_there():
+    shell = next(block for block in blocks(README) if block.kind == "sh")
+    assert [row.split()[:2] for row in shell.text.split("\n")] == [["make", "demo"], ["make", "test"]]
+
+
+def test_as_many_methods_are_promised_as_there_are():
+    assert f"[{len(catalogue())} methods]" in TEXT

@@ -1,0 +1,252 @@
+"""Every code block of every page runs, and prints what the page says it prints.
+
+    python     is run; the blocks of a page share their names, in order, in an empty folder
+    console    `$ command`, run in the same folder, and what it prints
+    text       what the python block before it prints; a number with decimals may differ by one in its last
+               digit, and so may a percentage, for processors round differently
+    sh         commands that are read by the real parser, see test_docs_commands.py
+    (none)     a drawing, or numbers from a run that is named beside them
+
+A block that cannot run here says so in a comment before it, `<!-- not run: reason -->`; its code must still
+compile, and the names it takes from meancap must exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import csv
+import importlib
+import io
+import math
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from meancap.cli import main
+from pages import PAGES, ROOT, Block, blocks
+
+KINDS = {"python", "console", "text", "sh", ""}
+DIRECTIVES = {"{toctree}", "{modules}", "{exports}", "{commands}"}
+CODE = re.compile(
+    r"^(\$ |meancap |make |pip |python3? |import |from \w+ import |git |torchrun )", re.MULTILINE
+)
+NUMBER = re.compile(r"(-?\d+(?:\.\d+)?%?)")
+HOST = "docs/diffusers.md"
+# What diffusers itself says while it is imported and called.
+UPSTREAM = ("ignore::FutureWarning:diffusers", "ignore::DeprecationWarning:diffusers", "ignore:__array")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def with_code() -> list:
+    chosen = [page for page in PAGES if any(b.kind in ("python", "console") for b in blocks(page))]
+    marks = {HOST: [pytest.mark.filterwarnings(one) for one in UPSTREAM]}
+    return [pytest.param(page, id=named(page), marks=marks.get(named(page), [])) for page in chosen]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_block_escapes_the_tests(page):
+    found = blocks(page)
+    fences = re.findall(r"^\s*(?:```|~~~)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(found)
+    for block in found:
+        assert block.kind in KINDS or block.kind.split()[0] in DIRECTIVES, f"{block.where}: {block.kind}"
+        if block.kind == "":
+            assert not CODE.search(block.text), f"{block.where}: say which language this is"
+        if block.note.startswith(("not run", "shown")):
+            reason = block.reason("not run") or block.reason("shown")
+            assert len(reason.split()) >= 2, f"{block.where}: give the reason"
+
+
+@pytest.mark.parametrize("page", with_code())
+def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if named(page) == HOST:
+        random_weights(monkeypatch)
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    printed: str | None = None
+    for block in blocks(page):
+        if block.kind == "python":
+            printed = None if block.reason("not run") else run(block, module)
+            if block.reason("not run"):
+                check(block)
+        elif block.kind == "console":
+            for command, promised in commands(block):
+                assert told(command) == promised, block.where
+            printed = None
+        elif block.kind == "text" and not block.reason("shown"):
+            assert printed is not None, f"{block.where}: no code before this output, and no comment says why"
+            agrees(printed.rstrip("\n"), block)
+
+
+def run(block: Block, module: ModuleType) -> str:
+    """What a block prints; the line numbers of its errors are those of the page."""
+    out = io.StringIO()
+    code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
+    with contextlib.redirect_stdout(out):
+        exec(code, module.__dict__)
+    return out.getvalue()
+
+
+def agrees(printed: str, block: Block) -> None:
+    """The output is what the page shows, but for the last digit of a number that was rounded."""
+    told, shown = NUMBER.split(printed), NUMBER.split(block.text)
+    assert told[::2] == shown[::2], f"{block.where} shows\n{block.text}\nbut the code prints\n{printed}"
+    for ours, theirs in zip(told[1::2], shown[1::2], strict=True):
+        decimals = len(theirs.rstrip("%").partition(".")[2])
+        slack = 1.001 * 10**-decimals if decimals or theirs.endswith("%") else 0
+        difference = abs(float(ours.rstrip("%")) - float(theirs.rstrip("%")))
+        assert difference <= slack, f"{block.where} shows {theirs}, but the code prints {ours}"
+
+
+def test_only_the_last_digit_of_a_rounded_number_may_differ():
+    page = Block(ROOT / "README.md", 1, "text", "capped on 43% of 200 steps; ratio 1.100", "")
+    agrees("capped on 42% of 200 steps; ratio 1.101", page)
+    for other in (
+        "41% of 200 steps; ratio 1.100",
+        "43% of 201 steps; ratio 1.100",
+        "43% of 200 steps; ratio 1.102",
+    ):
+        with pytest.raises(AssertionError):
+            agrees(f"capped on {other}", page)
+
+
+def check(block: Block) -> None:
+    """A block that cannot run here compiles, and what it imports from meancap is there."""
+    for node in ast.walk(ast.parse(block.text, str(block.page))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "meancap":
+            module = importlib.import_module(node.module)
+            missing = [one.name for one in node.names if not hasattr(module, one.name)]
+            assert not missing, f"{block.where}: {node.module} has no {missing}"
+
+
+def commands(block: Block) -> list[tuple[str, str]]:
+    """Each `$ command` of a console block with what it prints."""
+    parts = re.split(r"^\$ ", block.text + "\n", flags=re.MULTILINE)
+    assert parts[0] == "" and len(parts) > 1, f"{block.where}: a console block begins with `$ command`"
+    return [tuple(part.split("\n", 1)) for part in parts[1:]]
+
+
+def told(command: str) -> str:
+    """What a meancap command prints to standard output."""
+    program, *arguments = shlex.split(command)
+    assert program == "meancap", f"only meancap is run by the tests; got {command}"
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            code = main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+    assert code == 0, command
+    return out.getvalue()
+
+
+def random_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real pipelines round tiny random networks, in place of gigabytes that are not here."""
+    import diffusers
+    import transformers
+
+    diffusers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.set_verbosity_error()
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "diffusers"))
+    monkeypatch.delitem(sys.modules, "tiny", raising=False)
+    from tiny import tiny
+
+    classic = diffusers.StableDiffusion3Pipeline
+
+    def modular(name: str) -> object:
+        pipe = diffusers.StableDiffusion3AutoBlocks().init_pipeline()
+        wanted = {spec.name for spec in pipe.blocks.expected_components}
+        parts = {key: part for key, part in tiny(classic).components.items() if key in wanted}
+        pipe.update_components(**parts)
+        pipe.load_components = lambda: None
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    monkeypatch.setattr(classic, "from_pretrained", lambda name: tiny(classic))
+    monkeypatch.setattr(diffusers.ModularPipeline, "from_pretrained", modular)
+
+
+# How to choose Γ: its numbers are those of the benchmark's tables.
+
+RULES = {
+    "fixed CFG": "cfg", "`Cap(1.02)`": "cap 1.02", "`Cap(1.05)`": "cap 1.05", "`Cap(1.1)`": "pmc",
+    "`Cap(1.2)`": "cap 1.2", "`Cap(1.5)`": "cap 1.5", "`CapDisplacement(1.05)`": "displacement 1.05",
+    "`CapDisplacement(1.15)`": "pmc_displacement", "`Cap(1.1)`, anchored": "anchored 1.1",
+    "calibrated, rms": "calibrated rms", "calibrated, q90": "calibrated q90",
+}  # fmt: skip
+ERRORS = ("exact", "under-conditioned", "leak", "both")
+
+
+def table(name: str) -> list[dict[str, str]]:
+    with (ROOT / "docs" / "benchmark" / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_table_of_gammas_is_the_benchmarks():
+    found = {(row["family"], row["kind"]): row for row in table("summary.csv")}
+    rows = []
+    for title, family in RULES.items():
+        cells = (found[family, kind] for kind in ERRORS)
+        both = (f"{float(c['best']):.1f} – {float(c['worst']):.1f}" for c in cells)
+        rows.append(f"| {title} | {' | '.join(both)} |")
+    page = (ROOT / "docs" / "choosing-gamma.md").read_text(encoding="utf-8")
+    shown = page.split("<!-- gamma table -->\n")[1].split("\n<!-- /gamma table -->")[0]
+    assert shown.split("\n")[2:] == rows
+
+
+def test_what_is_said_of_gamma_and_lambda_is_so_in_the_tables():
+    caps, at = ("cap 1.02", "cap 1.05", "pmc", "cap 1.2", "cap 1.5"), {}
+    for row in table("equal_scale.csv"):
+        if row["family"] in caps:
+            at.setdefault((row["kind"], float(row["scale"]), row["family"]), []).append(float(row["sw2"]))
+    error = {key: math.prod(found) ** (1 / len(found)) for key, found in at.items()}
+    for kind in ERRORS[1:]:
+        assert min(caps, key=lambda name: error[kind, 3.0, name]) == "cap 1.5"
+        assert min(caps, key=lambda name: error[kind, 9.0, name]) == "cap 1.2"
+    best = {(row["family"], row["kind"]): float(row["best"]) for row in table("summary.csv")}
+    for kind in ("under-conditioned", "leak"):
+        assert best["cfg", kind] < min(best[name, kind] for name in caps)
+        assert best["displacement 1.05", kind] > max(best[name, kind] for name in caps)
+    assert best["cap 1.2", "both"] < best["cfg", "both"]
+    assert best["calibrated q90", "leak"] < best["cfg", "leak"]
+    assert min(RULES.values(), key=lambda name: best[name, "both"]) == "calibrated q90"
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (
+            "9.4 times the error of a perfect model, fixed CFG at 17",
+            "is 9.351 [8.074, 10.82] times that of a perfect",
+        ),
+        ("fixed CFG at 17", "17.15 [14.88, 19.84] times for fixed CFG"),
+        ("3.51 times", "3.51 times that of the same cap measured from the mean of the data"),
+        (
+            "0.43 on under-conditioned models",
+            "worse in 3 of 30 settings; SW2 ratio 0.426 on",
+        ),
+        ("0.54 with a leak", "27, even in 1 and worse in 2 of 30 settings; SW2 ratio 0.535 on"),
+        ("0.52 with both", "17, even in 0 and worse in 3 of 20 settings; SW2 ratio 0.523 on"),
+        ("0.77 on average, but worse in 20 of 70", "worse in 20 of 70 settings; SW2 ratio 0.768 on"),
+        (
+            "0.58 on exact models, never worse there",
+            "worse in 0 of 28 settings; SW2 ratio 0.577 on",
+        ),
+        ("no gain on under-conditioned ones", "worse in 3 of 12 settings; SW2 ratio 1.02 on"),
+    ],
+)
+def test_numbers_in_sentences_are_the_benchmarks(said, found):
+    page, benchmark = (
+        " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+        for name in ("choosing-gamma.md", "benchmark.md")
+    )
+    assert said in page and found in benchmark

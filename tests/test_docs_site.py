@@ -1,0 +1,122 @@
+"""The pages hang together: links lead somewhere, the reference is whole, the site builds and is offline."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pages import PAGES, ROOT
+
+SOURCE = ROOT / "src" / "meancap"
+DOCS = ROOT / "docs"
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+EVERY = (*PAGES, ROOT / "CHANGELOG.md", *sorted((DOCS / "api").glob("*.md")))
+# Command line and web page are used from outside Python; their pages are commands.md and explorer.md.
+NOT_A_LIBRARY = {"__main__", "cli", "explorer"}
+
+
+def prose(page: Path) -> str:
+    return FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", title.lower())) for title in titles)
+    return {title.strip().replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page):
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{target.name} has no heading #{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_opens_with_words_and_not_with_code(page):
+    """Nobody should have to read code to find out what a page is for."""
+    lines = [line for line in page.read_text(encoding="utf-8").split("\n") if line.strip()]
+    if lines[0].startswith("<!-- include"):
+        return
+    assert lines[0].startswith("# ")
+    assert re.match(r"[A-Z*`]", lines[1]) and not lines[1].startswith("```"), lines[1]
+
+
+def test_every_page_is_in_the_navigation():
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^([\w-]+)$", index, re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in DOCS.glob("*.md") if page.stem != "index")
+
+
+def test_the_reference_holds_every_package():
+    shown = set()
+    for page in (DOCS / "api").glob("*.md"):
+        for names in re.findall(r"\{modules\} (.*)", page.read_text(encoding="utf-8")):
+            shown |= set(names.split())
+    packages = {
+        path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert shown == {f"meancap.{name}" for name in packages - NOT_A_LIBRARY - {"__init__"}}
+
+
+def test_every_command_is_on_the_page_of_commands():
+    from meancap.cli import COMMANDS
+
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    shown = re.search(r"\{commands\} (.*)", page)[1].split()
+    assert sorted(shown) == sorted(add.__name__.removeprefix("add_") for add in COMMANDS)
+
+
+def documented() -> list:
+    """Every public class and function of the library, as (module, name, docstring)."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts[0] in NOT_A_LIBRARY or any(p.startswith("_") and p != "__init__" for p in parts):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found.append((".".join(parts), "", ast.get_docstring(tree)))
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                found.append((".".join(parts), node.name, ast.get_docstring(node)))
+    return found
+
+
+def test_every_public_name_says_what_it_is():
+    bare = [f"{module}.{name}" for module, name, text in documented() if not text]
+    assert not bare, f"one line of docstring each: {', '.join(bare)}"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
+    made = tmp_path / "site"
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
+    done = subprocess.run(
+        [*command, "-d", str(tmp_path / "trees"), str(DOCS), str(made)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pages = sorted(made.rglob("*.html"))
+    assert {page.stem for page in DOCS.glob("*.md")} <= {page.stem for page in pages}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=\"([^\"]+)\"|<link[^>]*href=\"([^\"]+)\"", text)
+        for one in (src or href for src, href in loaded):
+            assert not re.match(r"(https?:)?//", one), f"{page.name} loads {one}"
+    for style in made.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text(encoding="utf-8")), (
+            style
+        )
+    assert "<math" in (made / "theory.html").read_text(encoding="utf-8")
+    assert "meancap.rules.cap.Cap" in (made / "api" / "rules.html").read_text(encoding="utf-8")
