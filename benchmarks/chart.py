@@ -1,4 +1,4 @@
-"""A cost against something, as a small SVG that reads on light and dark pages alike; both axes logarithmic."""
+"""A cost against something, as a small SVG for light and dark pages alike; both axes are logarithmic."""
 
 from __future__ import annotations
 

@@ -120,11 +120,13 @@ def bounds(
 ) -> Iterator[Row]:
     """How much of our time no way of calling the network could save, and our share of the GEMM roofline."""
     lowest = steps * min(in_turns({"floor": floor(model.network, batch)}, rounds)["floor"])
-    shown = "always active: bounds"
-    yield Reading("generation", shown, "products, gelu, attention: share of our time", lowest / min(mine))
-    yield Reading("generation", shown, "speed-up if the rest were free", min(peer) / lowest, "x")
+    shown = f"`{RULES['always active']}`"
+    yield Reading(
+        "generation, bounds", shown, "products, gelu, attention: share of our time", lowest / min(mine)
+    )
+    yield Reading("generation, bounds", shown, "speed-up if the rest were free", min(peer) / lowest, "x")
     done = 2 * steps * batch * operations(model.network.config)
-    yield Reading("generation", shown, "share of GEMM", done / min(mine) / limits.product())
+    yield Reading("generation, bounds", shown, "share of GEMM", done / min(mine) / limits.product())
 
 
 def curves(model: ClassModel, quick: bool) -> Iterator[Row]:

@@ -23,17 +23,26 @@ TITLES = {
     "diffusers_overhead": "Guidance within a diffusers pipeline",
 }
 ABOUT = {
-    "step": "Cost of one step over the cost of diffusers' `ClassifierFreeGuidance` on the same tensors: below 1 "
-    "is cheaper than plain CFG. The roofline is six tensors moved at the speed of a triad of the same working "
-    "set, measured in the same run; a batch whose samples stay in cache between the two passes can beat it.",
+    "step": "Cost of one step over that of diffusers' `ClassifierFreeGuidance` on the same tensors: below 1, "
+    "it is cheaper than plain CFG. The roofline is six tensors moved at the speed of a triad of the same "
+    "working set, measured in the same run; a batch whose samples stay in cache can beat it.",
     "gmm": "How many times as fast as the peer. The exp roofline counts the exponentials alone.",
-    "generation": "How many times as fast as the peer, and the bytes in which the pictures differ. The bounds say "
-    "why a rule that always acts gains little: products, gelu and attention must be done for both predictions, "
-    "whoever calls the network. They are taken apart from the run they are compared with, and carry its noise.",
+    "generation": "How many times as fast as the peer, and the bytes in which the pictures differ. The second "
+    "table says why a rule that always acts gains little: products, gelu and attention must be done for both "
+    "predictions, whoever calls the network. It is timed beside the runs, and carries noise of its own.",
     "metrics": "How many times as fast as the peer, and shares of this machine's matrix product.",
     "triton_kernels": "What the compiler says of the kernels; registers and spills are of one thread.",
     "diffusers_overhead": "A whole pipeline call with a rule over the same call without.",
 }
+INTRODUCTION = (
+    "Every ratio compares contenders that took turns in one process: the median over the rounds, and in "
+    "brackets the least and the largest. Times are CPU time of one thread. What misses a goal is in **bold**."
+)
+COUNTED = (
+    "Kernels that torch dispatches, bytes they touch and memory held, in sizes of one input tensor; samples "
+    "through the network for one picture in ten steps. They do not depend on the machine, and the tests fail "
+    "where one grows."
+)
 _DARK = """
 svg.chart { max-width: 100%; height: auto; }
 @media (prefers-color-scheme: dark) {
@@ -44,14 +53,12 @@ body { background: #17191c; } }
 
 def write(records: Path, target: Path) -> list[Path]:
     """Reads every benchmark's records in one folder and writes the report into another."""
-    files = sorted(
-        records.glob("*.jsonl"), key=lambda p: list(TITLES).index(p.stem) if p.stem in TITLES else 99
-    )
+    files = [path for name in TITLES if (path := records / f"{name}.jsonl").is_file()]
     if not files:
         raise FileNotFoundError(f"no records in {records}; run `python -m benchmarks` first")
     found = {path.stem: read(path) for path in files}
     blocks, drawings = document(found)
-    (target / "figures").mkdir(exist_ok=True)
+    (target / "figures").mkdir(parents=True, exist_ok=True)
     for drawing in drawings:
         whole(target / drawing.path, drawing.svg + "\n")
     page = html(blocks, target).replace("\n</style>", _DARK)
@@ -62,11 +69,7 @@ def document(found: dict[str, list[Row]]) -> tuple[list[Block], list[Drawing]]:
     rows = [row for one in found.values() for row in one]
     blocks: list[Block] = [
         Heading("Benchmarks", 1),
-        Text(
-            "Every ratio compares contenders that took turns in one process: the median over the rounds, and in "
-            "brackets the least and the largest. Times are CPU time of one thread. A goal that was missed is in "
-            "**bold**."
-        ),
+        Text(INTRODUCTION),
     ]
     if any(isinstance(row, Setting) and row.quick for row in rows):
         blocks.append(Text("**A quick run**: few rounds and cases, so that ratios are rough."))
@@ -78,8 +81,10 @@ def document(found: dict[str, list[Row]]) -> tuple[list[Block], list[Drawing]]:
             blocks.append(Text(ABOUT[name]))
         blocks += [Text(row.text) for row in these if isinstance(row, Note)]
         readings = [row for row in these if isinstance(row, Reading)]
-        if readings:
-            blocks.append(pivot(readings))
+        blocks += [
+            pivot([r for r in readings if r.bench == part])
+            for part in dict.fromkeys(r.bench for r in readings)
+        ]
         made = figures(name, [row for row in these if isinstance(row, Curve)])
         blocks += made
         drawings += made
@@ -121,24 +126,23 @@ def figures(bench: str, curves: Sequence[Curve]) -> list[Drawing]:
     found = []
     for i, title in enumerate(dict.fromkeys(curve.title for curve in curves)):
         these = [curve for curve in curves if curve.title == title]
-        caption = f"**{title}.** {these[0].unit.capitalize()}, both axes logarithmic."
+        caption = f"**{title}.** In {these[0].unit}; both axes are logarithmic."
         found.append(Drawing(chart(these), f"figures/{bench}-{i + 1}.svg", caption))
     return found
 
 
 def counters() -> list[Block]:
-    """What was recorded, by kind; the test suite counts again."""
-    told = "Kernels that torch dispatches, bytes they touch and memory held, in sizes of one input tensor; samples "
-    told += (
-        "through the network for one picture in ten steps. They do not depend on the machine, and the tests "
-    )
-    told += "fail where one grows."
-    groups: dict[str, list[tuple[str, ...]]] = {}
+    """What was recorded; the test suite counts again."""
+    steps, others = [], []
     for name, value in recorded().items():
-        kind, _, what = name.partition(": ")
-        groups.setdefault(kind, []).append((kind, what, f"{value:g}"))
-    table = Table(("", "counter", "recorded"), tuple(map(tuple, groups.values())), names=2)
-    return [Heading("Counters without noise"), Text(told), table]
+        kind, _, rest = name.partition(": ")
+        what, _, case = rest.partition(", ")
+        if kind == "step":
+            steps.append(Reading(kind, case, what, value))
+        else:
+            others.append((kind, f"{what}, `{case}`" if what == "network" else rest, f"{value:g}"))
+    table = Table(("", "counter", "recorded"), (tuple(others),), names=2)
+    return [Heading("Counters without noise"), Text(COUNTED), pivot(steps), table]
 
 
 def settings(found: Sequence[Setting]) -> list[Block]:

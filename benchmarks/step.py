@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import diffusers
 import torch
 from benchmarks import limits
 from benchmarks.records import Curve, Note, Reading, Row, command, progress
-from benchmarks.timing import in_turns, interleaved, ratio
+from benchmarks.timing import counted, in_turns, interleaved, peak_bytes, ratio
 from torch import Tensor
 
 from meancap import CFG, Cap, Record, guided_velocity
@@ -102,7 +103,21 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         best = 6 * size / limits.triad(4 * size)
         for who in list(runs)[3:]:
             yield Reading("step", name, f"{who}: share of the roofline", best / min(found[who]))
+    yield from counts()
     yield from curves(options.quick)
+
+
+def counts() -> Iterator[Row]:
+    """What each contender dispatches, touches and holds, in sizes of one tensor."""
+    shape = SHAPES["SD3.5 8x16x128x128"]
+    for dtype in (torch.float32, torch.bfloat16):
+        size = torch.Size(shape).numel() * dtype.itemsize
+        for who, run in contenders(shape, dtype, False).items():
+            found = partial(Reading, "step, counted", f"{who}, {str(dtype).removeprefix('torch.')}")
+            names, moved = counted(run)
+            yield found("kernels", len(names))
+            yield found("bytes", round(moved / size, 2), "tensors")
+            yield found("memory", round(peak_bytes(run) / size, 2), "tensors")
 
 
 def curves(quick: bool) -> Iterator[Row]:

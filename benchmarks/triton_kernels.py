@@ -2,8 +2,8 @@
 
     python -m benchmarks.triton_kernels
 
-Registers are of one thread, of 255 at most; spilled bytes of one thread go to slow memory, and there should be
-none. Launches are what one guidance step needs.
+Registers are of one thread, 255 at most; what a thread spills goes to slow memory, and there should be none.
+Launches are what one guidance step needs.
 """
 
 from __future__ import annotations

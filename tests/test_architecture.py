@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
     "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
-    "prediction": 1,
+    "prediction": 1, "cuda": 1,
     "rules": 2,
     "diagnostics": 3, "sampling": 3,
     "lab": 4, "adapters": 4, "models": 4, "metrics": 4,
@@ -17,6 +17,10 @@ LAYERS = {
     "report": 6,
     "explorer": 7, "cli": 8, "__main__": 9,
 }  # fmt: skip
+
+
+# Packages of their own library, which is theirs to import; others import them inside a function only.
+ON_DEMAND = {"cuda": "triton"}
 
 
 def modules():
@@ -28,17 +32,20 @@ def package(path):
 
 
 def imported(path):
-    """Absolute names of everything a file imports, wherever in the file."""
+    """Absolute names of everything a file imports, and whether a function does it."""
     here = ["meancap", *path.relative_to(SOURCE).with_suffix("").parts]
     if here[-1] == "__init__":
         here = [*here[:-1], ""]
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    within = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node) for alias in node.names)
+            yield from ((alias.name, id(node) in within) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(here[: len(here) - node.level]) if node.level else ""
             name = ".".join(part for part in (base, node.module or "") if part)
-            yield from ((f"{name}.{alias.name}", node) for alias in node.names)
+            yield from ((f"{name}.{alias.name}", id(node) in within) for alias in node.names)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
@@ -63,12 +70,9 @@ def test_imports_point_downwards(path):
     "path", [p for p in modules() if LAYERS.get(package(p), 0) <= 3], ids=lambda p: str(p.relative_to(SOURCE))
 )
 def test_the_core_imports_torch_alone(path):
-    allowed = set(sys.stdlib_module_names) | {"torch", "meancap"}
-    for name, node in imported(path):
-        if name.split(".")[0] in allowed:
-            continue
-        inside = any(
-            isinstance(parent, ast.FunctionDef) and node in ast.walk(parent)
-            for parent in ast.walk(ast.parse(path.read_text()))
-        )
-        assert inside, f"{path.name} imports {name}"
+    own = package(path)
+    allowed = set(sys.stdlib_module_names) | {"torch", "meancap", ON_DEMAND.get(own)}
+    for name, inside in imported(path):
+        library, module = f"{name}.".split(".")[:2]
+        if library not in allowed or (library == "meancap" and module in ON_DEMAND.keys() - {own}):
+            assert inside, f"{path.name} imports {name}"

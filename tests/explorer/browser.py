@@ -105,7 +105,7 @@ def ask(server, name, request, **headers):
     return found
 
 
-def until(true, seconds=10.0):
+def until(true, seconds=30.0):
     """Waits for something to become true."""
     end = time.monotonic() + seconds
     while not true():

@@ -224,6 +224,44 @@ def test_a_component_moves_by_keys(tab):
     assert page.evaluate("document.activeElement.dataset.k") == "2"
 
 
+LATE = """const real = window.fetch;
+window.fetch = async (...asked) => {
+  const found = await real(...asked);
+  await new Promise((later) => setTimeout(later, 250));
+  return found;
+};"""
+
+
+def test_a_late_answer_does_not_undo_what_came_after_it(tab):
+    tab.page.add_init_script(LATE)
+    page = tab.open("#mixture?n=1000&arm=CFG(λ)")
+    page.get_by_role("button", name="Component 0 at").focus()
+    for _ in range(8):
+        page.keyboard.press("ArrowRight", delay=60)
+    tab.rest()
+    assert (
+        page.get_by_role("button", name="Component 0 at")
+        .get_attribute("aria-label")
+        .startswith("Component 0 at 0.40, 1.00")
+    )
+    means = torch.tensor([[round(v, 3) for v in row] for row in circle().tolist()], dtype=torch.float64)
+    means[0, 0] = 0.4
+    same(page, 0, Condition(Mixture(means, std=STD), (0, 1, 2)), "CFG(3)", n=1000)
+
+
+def test_a_slow_rule_shows_fewer_samples_first_and_says_so(tab):
+    page = tab.open("#mixture?n=5000&arm=apg(λ)")
+    page.evaluate(
+        "window.notes = []; new MutationObserver(() => notes.push(document.querySelector('.note').textContent))"
+        ".observe(document.querySelector('.note'), { childList: true })"
+    )
+    page.locator("input[name=scale]").press("ArrowRight")
+    tab.rest()
+    notes = page.evaluate("notes")
+    assert notes[0].startswith("2,000 samples of 5,000 while you move")
+    assert notes[-1].startswith("5,000 samples in each arm")
+
+
 def test_a_component_can_be_dragged_and_others_added(tab):
     page = tab.open("#mixture?n=1000")
     box = page.locator('.component[data-k="4"]').bounding_box()

@@ -112,7 +112,6 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
       result = found;
       view.show(found, (performance.now() - began) / 1000);
       arms.results(found.arms);
-      editor.show({ ...found, name: state.scene });
     });
     await Promise.all([run, way(asked, request, signal)]);
   }
