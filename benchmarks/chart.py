@@ -8,16 +8,15 @@ from html import escape
 
 from benchmarks.records import Curve, number
 
-WIDTH, HEIGHT = 460, 290
-LEFT, RIGHT, TOP, BOTTOM = 58, 16, 52, 42
+WIDTH, HEIGHT = 460, 270
+LEFT, RIGHT, TOP, BOTTOM = 58, 16, 34, 42
 _STYLE = """<style>
 .chart text { font: 11px system-ui, sans-serif; fill: #444; }
-.chart .title { font-weight: 600; font-size: 12px; fill: #222; }
 .chart .grid { stroke: #8883; } .chart .axis { stroke: #888; }
-.chart polyline { fill: none; stroke-width: 2; }
 .chart .c0 { stroke: #0072b2; fill: #0072b2; } .chart .c1 { stroke: #d55e00; fill: #d55e00; }
 .chart .c2 { stroke: #009e73; fill: #009e73; } .chart .c3 { stroke: #cc79a7; fill: #cc79a7; }
-@media (prefers-color-scheme: dark) { .chart text { fill: #bbb; } .chart .title { fill: #eee; }
+.chart polyline.line { fill: none; stroke-width: 2; }
+@media (prefers-color-scheme: dark) { .chart text { fill: #bbb; }
 .chart .c0 { stroke: #56b4e9; fill: #56b4e9; } }
 </style>"""
 
@@ -30,7 +29,6 @@ def chart(curves: Sequence[Curve]) -> str:
     parts = [
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'width="{WIDTH}" role="img" aria-label="{escape(first.title, quote=True)}">{_STYLE}',
-        f'<text class="title" x="{LEFT}" y="14">{escape(first.title)}, {escape(first.unit)}</text>',
     ]
     for v in _ticks([v for c in curves for v in c.value]):
         y = upward(v)
@@ -46,12 +44,12 @@ def chart(curves: Sequence[Curve]) -> str:
     for i, curve in enumerate(curves):
         points = [(across(x), upward(y)) for x, y in zip(curve.at, curve.value, strict=True)]
         parts.append(
-            f'<polyline class="c{i % 4}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
+            f'<polyline class="line c{i % 4}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
         )
         parts += [f'<circle class="c{i % 4}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points]
-        parts.append(f'<rect class="c{i % 4}" x="{place}" y="26" width="10" height="3"/>')
-        parts.append(f'<text x="{place + 14}" y="32">{escape(curve.line)}</text>')
-        place += 26 + 6 * len(curve.line)
+        parts.append(f'<rect class="c{i % 4}" x="{place}" y="10" width="10" height="3"/>')
+        parts.append(f'<text x="{place + 14}" y="16">{escape(curve.line)}</text>')
+        place += 30 + 6.2 * len(curve.line)
     return "".join(parts) + "</svg>"
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -121,12 +122,11 @@ def bounds(
     """How much of our time no way of calling the network could save, and our share of the GEMM roofline."""
     lowest = steps * min(in_turns({"floor": floor(model.network, batch)}, rounds)["floor"])
     shown = f"`{RULES['always active']}`"
-    yield Reading(
-        "generation, bounds", shown, "products, gelu, attention: share of our time", lowest / min(mine)
-    )
-    yield Reading("generation, bounds", shown, "speed-up if the rest were free", min(peer) / lowest, "x")
+    found = partial(Reading, "generation, bounds", shown)
+    yield found("products, gelu, attention: share of our time", lowest / min(mine))
+    yield found("speed-up if the rest were free", min(peer) / lowest, "x")
     done = 2 * steps * batch * operations(model.network.config)
-    yield Reading("generation, bounds", shown, "share of GEMM", done / min(mine) / limits.product())
+    yield found("share of GEMM", done / min(mine) / limits.product())
 
 
 def curves(model: ClassModel, quick: bool) -> Iterator[Row]:

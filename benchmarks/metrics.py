@@ -31,17 +31,17 @@ GOALS = {"scipy sqrtm": 8.0, "torchmetrics": 2.5}
 GEMM_SHARE, MEMORY = 0.8, 4.0
 
 
-def covariance(seed: int) -> Tensor:
+def covariance(seed: int, width: int) -> Tensor:
     """Of 2.5 d correlated draws whose scales fall over two decades, like a network's features."""
     g = torch.Generator().manual_seed(seed)
-    x = torch.randn(5 * WIDTH // 2, WIDTH, generator=g, dtype=torch.float64)
-    x *= torch.logspace(0, -2, WIDTH, dtype=torch.float64)
-    mix = torch.randn(WIDTH, WIDTH, generator=g, dtype=torch.float64) / WIDTH**0.5
+    x = torch.randn(5 * width // 2, width, generator=g, dtype=torch.float64)
+    x *= torch.logspace(0, -2, width, dtype=torch.float64)
+    mix = torch.randn(width, width, generator=g, dtype=torch.float64) / width**0.5
     return torch.cov((x @ mix).T)
 
 
-def frechet(rounds: int) -> Iterator[Row]:
-    a, b = covariance(1), covariance(2)
+def frechet(width: int, rounds: int) -> Iterator[Row]:
+    a, b = covariance(1, width), covariance(2, width)
     contenders: dict[str, Callable[[], object]] = {
         "meancap": lambda: trace_of_root(a, b),
         # What torchmetrics 1.9 does: the eigenvalues of the product, complex, of which the real part is kept.
@@ -52,10 +52,10 @@ def frechet(rounds: int) -> Iterator[Row]:
 
         product = (a @ b).numpy()
         contenders["scipy sqrtm"] = lambda: torch.tensor(sqrtm(product).real.trace())
-    progress(f"Frechet term, d = {WIDTH}")
+    progress(f"Frechet term, d = {width}")
     found = in_turns(contenders, rounds)
     mine = float(trace_of_root(a, b))
-    case = f"Frechet term, d = {WIDTH}, float64"
+    case = f"Frechet term, d = {width}, float64"
     yield Reading("metrics", case, "seconds", min(found["meancap"]))
     for name in list(contenders)[1:]:
         apart = abs(float(contenders[name]()) / mine - 1)
@@ -95,8 +95,8 @@ def neighbours(count: int, rounds: int) -> Iterator[Row]:
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     quick = options.quick
     yield Note("metrics", "One thread, CPU time, contenders in turns.")
-    yield from frechet(1 if quick else 3)
-    yield from neighbours(2000 if quick else POINTS, 2 if quick else 4)
+    yield from frechet(256 if quick else WIDTH, 2 if quick else 3)
+    yield from neighbours(1000 if quick else POINTS, 2 if quick else 4)
 
 
 def memory() -> bool:

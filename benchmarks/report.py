@@ -27,9 +27,9 @@ ABOUT = {
     "it is cheaper than plain CFG. The roofline is six tensors moved at the speed of a triad of the same "
     "working set, measured in the same run; a batch whose samples stay in cache can beat it.",
     "gmm": "How many times as fast as the peer. The exp roofline counts the exponentials alone.",
-    "generation": "How many times as fast as the peer, and the bytes in which the pictures differ. The second "
-    "table says why a rule that always acts gains little: products, gelu and attention must be done for both "
-    "predictions, whoever calls the network. It is timed beside the runs, and carries noise of its own.",
+    "generation": "How many times as fast as the peer, and the bytes in which the pictures differ. The "
+    "second table says why a rule that always acts gains little: products, gelu and attention must be done "
+    "for both predictions, whoever calls the network. It is timed beside the runs, and carries their noise.",
     "metrics": "How many times as fast as the peer, and shares of this machine's matrix product.",
     "triton_kernels": "What the compiler says of the kernels; registers and spills are of one thread.",
     "diffusers_overhead": "A whole pipeline call with a rule over the same call without.",
@@ -45,6 +45,8 @@ COUNTED = (
 )
 _DARK = """
 svg.chart { max-width: 100%; height: auto; }
+figure { display: inline-block; vertical-align: top; margin: 1rem .5rem; width: 29rem; max-width: 100%; }
+th, td { white-space: normal; } th.n { max-width: 8rem; } td.n { white-space: nowrap; }
 @media (prefers-color-scheme: dark) {
 :root { --ink: #e6e6e6; --grey: #a0a4ab; --line: #3a3d42; --tint: #24272b; --blue: #56b4e9; }
 body { background: #17191c; } }
@@ -81,10 +83,8 @@ def document(found: dict[str, list[Row]]) -> tuple[list[Block], list[Drawing]]:
             blocks.append(Text(ABOUT[name]))
         blocks += [Text(row.text) for row in these if isinstance(row, Note)]
         readings = [row for row in these if isinstance(row, Reading)]
-        blocks += [
-            pivot([r for r in readings if r.bench == part])
-            for part in dict.fromkeys(r.bench for r in readings)
-        ]
+        for part in dict.fromkeys(r.bench for r in readings):
+            blocks.append(pivot([r for r in readings if r.bench == part]))
         made = figures(name, [row for row in these if isinstance(row, Curve)])
         blocks += made
         drawings += made

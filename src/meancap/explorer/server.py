@@ -19,8 +19,6 @@ POST from another origin is refused, no header allows any, and the page may load
 
 from __future__ import annotations
 
-import json
-import math
 import select
 import socket
 import sys
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from . import export, images, mixture
+from .plain import read_object, sentence, write_json
 from .work import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
 
 ROUTES: dict[str, Route] = {**mixture.ROUTES, **images.ROUTES, **export.ROUTES}
@@ -40,6 +39,7 @@ HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
 LARGEST_BODY = 256 * 1024
 CONNECTIONS, AT_ONCE, PATIENCE = 64, 2, 20.0  # open at a time; working at a time; seconds in the queue
+FAREWELL = 10.0  # seconds for work to notice that the server closes
 _KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -68,7 +68,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 32
 
     def __init__(self, port: int = 0) -> None:
-        self.jobs = Jobs()
+        self.jobs, self.closing = Jobs(), False
         self.gate = threading.BoundedSemaphore(AT_ONCE)
         self._open = threading.BoundedSemaphore(CONNECTIONS)
         try:
@@ -105,8 +105,12 @@ class Server(ThreadingHTTPServer):
             print(f"meancap explore: {type(error).__name__}: {error}", file=sys.stderr)
 
     def server_close(self) -> None:
+        """Ends what is under way first: an interpreter must not close under a thread that computes."""
         super().server_close()
+        self.closing = True
         self.jobs.close()
+        for _ in range(AT_ONCE):
+            self.gate.acquire(timeout=FAREWELL)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -158,15 +162,14 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         except Busy as busy:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
-        except LookupError as error:
-            status = HTTPStatus.NOT_FOUND if isinstance(error, _NoRoute) else HTTPStatus.INTERNAL_SERVER_ERROR
-            self._refuse(status, _sentence(error))
+        except _NoRoute as error:
+            self._refuse(HTTPStatus.NOT_FOUND, str(error))
         except SENTENCES as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, _sentence(error))
+            self._refuse(HTTPStatus.BAD_REQUEST, sentence(error))
         except ConnectionError:
             self.close_connection = True
         except FAULTS as error:
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, _sentence(error))
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, sentence(error))
 
     def _answer(self, name: str, request: Mapping[str, Any]) -> Any:
         parts = name.split("/")
@@ -177,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
             route, inner = _route(request.get("name")), request.get("request")
             if not isinstance(inner, dict):
                 raise ValueError('a job is {"name": NAME, "request": {...}}')
-            return {"id": self.server.jobs.start(lambda work: route(inner, work), _sentence)}
+            return {"id": self.server.jobs.start(lambda work: route(inner, work), sentence)}
         route = _route(name)
         work = Work(self._waits)
         if not self.server.gate.acquire(timeout=PATIENCE):
@@ -190,6 +193,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _waits(self) -> bool:
         """Whether the reader is still there: a closed connection is readable and has nothing to say."""
+        if self.server.closing:
+            return False
         readable, _, _ = select.select([self.connection], [], [], 0)
         try:
             return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
@@ -232,23 +237,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def _parsed(self, raw: bytes) -> dict[str, Any] | None:
         try:
-            value = json.loads(raw, parse_constant=_not_finite)
-        except (ValueError, RecursionError) as error:
-            said = str(error) if isinstance(error, _NotFinite) else "the request is not JSON"
-            self._refuse(HTTPStatus.BAD_REQUEST, said)
+            return read_object(raw)
+        except ValueError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
             return None
-        if not isinstance(value, dict):
-            self._refuse(HTTPStatus.BAD_REQUEST, "a request is a JSON object")
-            return None
-        return value
 
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:
         self.close_connection = status != HTTPStatus.BAD_REQUEST
         self._json(status, {"error": sentence})
 
     def _json(self, status: HTTPStatus, value: Any) -> None:
-        text = json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        self._send(status, text.encode(), "application/json; charset=utf-8")
+        self._send(status, write_json(value), "application/json; charset=utf-8")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
         self.send_response(status)
@@ -267,36 +266,7 @@ class _NoRoute(LookupError):
     pass
 
 
-class _NotFinite(ValueError):
-    pass
-
-
 def _route(name: object) -> Route:
     if not isinstance(name, str) or name not in ROUTES:
         raise _NoRoute(f"there is no such question; there are {', '.join(sorted(ROUTES))}")
     return ROUTES[name]
-
-
-def _not_finite(name: str) -> float:
-    raise _NotFinite(f"numbers are finite; got {name}")
-
-
-def _sentence(error: BaseException) -> str:
-    """What the reader is told: one line, and never a trace."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    said = said if len(said) <= 400 else said[:397] + "..."
-    if isinstance(error, (*SENTENCES, _NoRoute)):
-        return said
-    print(f"meancap explore: {type(error).__name__}: {said}", file=sys.stderr)
-    return f"this could not be worked out ({said})"
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON cannot write."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return value

@@ -112,8 +112,8 @@ class Jobs:
     def cancel(self, name: str) -> None:
         self._find(name).cancelled = True
 
-    def close(self, seconds: float = 2.0) -> None:
-        """Cancels everything and waits a moment for it."""
+    def close(self, seconds: float = 10.0) -> None:
+        """Cancels everything and waits for it to notice."""
         for job in list(self._jobs.values()):
             job.cancelled = True
         for job in list(self._jobs.values()):

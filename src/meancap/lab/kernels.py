@@ -10,6 +10,7 @@ assume that nothing is NaN, and then makes some.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -88,15 +89,17 @@ def flow(plan: Plan, x: Tensor, times: Sequence[float]) -> Tensor:
 
 def _steps(plan: Plan, times: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float32]]:
     """One row per step: slope, share of the way, |nominal|, its sign, both caps (-1: none), components."""
-    rows = []
-    for t, s in pairwise(times):
-        stage = plan.stage(t)
-        limits = (-1.0 if v is None else v for v in (stage.ball, stage.displacement))
-        way = 1.0 if s == 1 else (s - t) / (1 - t)
-        head = [stage.slope, way, abs(stage.nominal), np.copysign(1.0, stage.nominal), *limits, 0.0]
-        parts = torch.cat([stage.gain, stage.bias[:, None], stage.pull * plan.means], 1)
-        rows.append([*head, *parts.flatten().tolist()])
-    return np.array(rows, dtype=np.float32)
+    t = torch.tensor(times[:-1], dtype=torch.float64)[:, None, None]
+    (slope, pull), (gain, bias) = plan.shares(t), plan.logits(t)
+    parts = torch.cat([gain, bias.mT, pull * plan.means], 2).flatten(1)
+    heads = []
+    for here, there in pairwise(times):
+        nominal, *caps = plan.limits(here)
+        way = 1.0 if there == 1 else (there - here) / (1 - here)
+        rooms = [-1.0 if v is None else v for v in caps]
+        heads.append([way, abs(nominal), math.copysign(1.0, nominal), *rooms, 0.0])
+    rows = torch.cat([slope.flatten(1), torch.tensor(heads, dtype=torch.float64), parts], 1)
+    return np.asarray(rows.float().numpy())
 
 
 @lru_cache(maxsize=32)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,11 +52,23 @@ class Plan:
     parts: tuple[Rule, ...]
 
     def stage(self, t: float) -> Stage:
-        c = (1 - t) ** 2 + (t * self.std) ** 2
-        squares = (self.means**2).sum(1)
+        (slope, pull), (gain, bias) = self.shares(t), self.logits(t)
+        return Stage(t, slope, pull, gain, bias, *self.limits(t))
+
+    def shares(self, t: Any) -> tuple[Any, Any]:
+        """Slope and pull at t, a number or numbers."""
+        c = self._spread(t)
+        return t * self.std**2 / c, (1 - t) ** 2 / c
+
+    def logits(self, t: Any) -> tuple[Tensor, Tensor]:
+        """Gain (K, d) and bias (K,) at t; for times of shape (n, 1, 1) it is (n, K, d) and (n, 1, K)."""
+        c = self._spread(t)
         gain = t / c / math.log(2) * self.means
-        bias = (self.log_weights - t * t / (2 * c) * squares) / math.log(2)
-        return Stage(t, t * self.std**2 / c, (1 - t) ** 2 / c, gain, bias, *self.limits(t))
+        bias = (self.log_weights - t * t / (2 * c) * (self.means**2).sum(1)) / math.log(2)
+        return gain, bias
+
+    def _spread(self, t: Any) -> Any:
+        return (1 - t) ** 2 + (t * self.std) ** 2
 
     def limits(self, t: float) -> tuple[float, float | None, float | None]:
         """The nominal multiple of the gap at t, and the room of the tightest cap of each kind."""

@@ -24,6 +24,7 @@ from ..rules import parse
 from .arrays import np
 from .config import RunConfig, sample_seed
 from .generate import Block, MakeBlock
+from .texts import Texts
 
 Pipeline = Any  # a diffusers pipeline
 
@@ -113,7 +114,7 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
     """The maker of a prompt run's blocks, one prompt each."""
     from ..adapters.diffusers import guided
 
-    stream = Stream(pipe, config)
+    stream, texts = Stream(pipe, config), Texts(pipe)
 
     def make(block: int) -> Block:
         prompt = prompts[block]
@@ -131,7 +132,7 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
             call["height"], call["width"] = config.size
         calls = Calls(_denoiser(pipe))
         meter = None
-        with torch.no_grad(), calls:
+        with torch.no_grad(), calls, texts:
             if config.rule:
                 with guided(pipe, parse(config.rule)) as record:
                     image = pipe(prompt, generator=generator, output_type="np", **call).images[0]

@@ -13,8 +13,8 @@
 //   copy(text, said) puts text on the clipboard and announces `said`
 //   complain(text)   shows a sentence at the top of the page; '' takes it away
 //   api.call(name, request, { signal }) -> result         POST /api/NAME; throws Error(sentence)
-//   api.job(name, request, { signal, progress }) -> result   the same as a job; progress({ share, said, partial });
-//                                                         aborting the signal cancels it on the server
+//   api.job(name, request, { signal, progress }) -> result   the same as a job, with progress({ share, said,
+//                                         partial }); aborting the signal cancels it on the server
 // A link reads  #mixture?scene=pair&scale=3&arm=CFG(1)&arm=CFG(λ)|Cap(Γ) : a list is its key several times.
 // The document gets a 'themechange' event when colours change, for whatever is painted on a canvas.
 
@@ -73,7 +73,8 @@ export const api = {
 };
 
 // Readable links: only what would break the link itself is escaped.
-const escape = (text) => encodeURIComponent(text).replace(/%(20|28|29|2C|3B|3A|7C|CE%BB|CE%93|2F|40)/g, decodeURIComponent)
+const escape = (text) => encodeURIComponent(text)
+  .replace(/%(20|28|29|2C|3B|3A|7C|CE%BB|CE%93|2F|40)/g, decodeURIComponent)
   .replace(/ /g, '+');
 const unescape = (text) => decodeURIComponent(text.replace(/\+/g, ' '));
 
@@ -100,7 +101,7 @@ export function fromLink(hash) {
     let value;
     try { value = unescape(raw); } catch { continue; }
     if (Array.isArray(usual)) (lists[key] ??= []).push(value);
-    else if (typeof usual === 'number') { if (value !== '' && Number.isFinite(Number(value))) state[key] = Number(value); }
+    else if (typeof usual === 'number') state[key] = value.trim() && Number.isFinite(Number(value)) ? Number(value) : usual;
     else if (typeof usual === 'boolean') state[key] = value === 'true';
     else if (typeof usual === 'string') state[key] = value;
   }
@@ -164,7 +165,7 @@ function theme(wanted) {
 
 const kept = {
   get: () => { try { return localStorage.getItem('theme'); } catch { return null; } },
-  set: (value) => { try { localStorage.setItem('theme', value); } catch { /* a private window keeps nothing */ } },
+  set: (value) => { try { localStorage.setItem('theme', value); } catch { /* a private window */ } },
 };
 
 async function copy(text, said) {

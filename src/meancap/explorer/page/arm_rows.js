@@ -1,33 +1,54 @@
 // The arms: up to four rules as text, each checked while it is typed, with its sentence underneath.
 
-import { fresh, h } from './elements.js';
+import { fresh, h, percent } from './elements.js';
 
+const PAPER = [['Conditional', 'CFG(1)'], ['Fixed CFG', 'CFG(λ)'], ['PMC-CFG, capped', 'CFG(λ) | Cap(Γ)']];
 const WAIT = 120; // milliseconds after a key before the text is read
+
+const code = (text) => h('code', {}, text);
 
 // `change(arms)` is called with texts that can be read; `check(text)` resolves or throws a sentence.
 export function armRows(about, check, change) {
   const list = h('ol', { class: 'arms' });
-  const add = h('button', { type: 'button', onclick: () => { rows.push(row('CFG(λ) | Cap(Γ)')); lay(); send(); rows.at(-1).input.focus(); } }, 'Add an arm');
+  const add = h('button', { type: 'button' }, 'Add an arm');
+  add.addEventListener('click', () => {
+    rows.push(row('CFG(λ) | Cap(Γ)'));
+    lay();
+    send();
+    rows.at(-1).input.focus();
+  });
   const node = h('section', { class: 'card', 'aria-labelledby': 'arms-title' },
     h('h2', { id: 'arms-title' }, 'Arms'),
-    h('p', { class: 'about' }, 'Each arm is a guidance rule; all start from the same noise. In a rule, ', h('code', {}, 'λ'), ' and ', h('code', {}, 'Γ'),
-      ' (or ', h('code', {}, 'scale'), ', ', h('code', {}, 'gamma'), ') stand for the two sliders; ', h('code', {}, '|'), ' chains rules.'),
+    h('p', { class: 'about' }, 'Each arm is a guidance rule; all start from the same noise. In a rule, ', code('λ'), ' and ',
+      code('Γ'), ' (or ', code('scale'), ', ', code('gamma'), ') stand for the two sliders; ', code('|'), ' chains rules.'),
     list, add);
   let rows = [];
 
   function row(text) {
     const id = fresh('arm');
-    const input = h('input', { type: 'text', value: text, name: 'arm', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off', maxlength: 600, 'aria-describedby': `${id}-said` });
+    const input = h('input', {
+      type: 'text', value: text, name: 'arm', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off',
+      maxlength: 600, 'aria-describedby': `${id}-said`,
+    });
     const said = h('p', { id: `${id}-said`, class: 'said', 'aria-live': 'polite' });
-    const pick = h('select', { 'aria-label': 'Pick a rule from the catalogue', onchange: () => {
+    const option = (value, label, title) => h('option', { value, title }, label);
+    const pick = h('select', { 'aria-label': 'Pick a rule from the catalogue' }, option('', 'Pick…'),
+      h('optgroup', { label: 'The paper' }, PAPER.map(([name, rule]) => option(rule, `${name}: ${rule}`))),
+      h('optgroup', { label: 'The catalogue' },
+        about.rules.map((rule) => option(rule.text, `${rule.name}: ${rule.title}`, rule.title))));
+    pick.addEventListener('change', () => {
       if (!pick.value) return;
       input.value = pick.value;
       pick.value = '';
       read();
-    } }, h('option', { value: '' }, 'Pick…'),
-    h('optgroup', { label: 'The paper' }, ...[['Conditional', 'CFG(1)'], ['Fixed CFG', 'CFG(λ)'], ['PMC-CFG: capped', 'CFG(λ) | Cap(Γ)']].map(([name, rule]) => h('option', { value: rule }, `${name}: ${rule}`))),
-    h('optgroup', { label: 'The catalogue' }, about.rules.map((rule) => h('option', { value: rule.text, title: rule.title }, `${rule.name}: ${rule.title}`))));
-    const remove = h('button', { type: 'button', class: 'quiet', onclick: () => { rows = rows.filter((one) => one !== self); lay(); send(); add.focus(); } }, '×');
+    });
+    const remove = h('button', { type: 'button', class: 'quiet' }, '×');
+    remove.addEventListener('click', () => {
+      rows = rows.filter((one) => one !== self);
+      lay();
+      send();
+      add.focus();
+    });
     let timer = 0;
     let version = 0;
     const self = { input, said, remove, text, good: true, node: null, complain(sentence) {
@@ -53,7 +74,8 @@ export function armRows(about, check, change) {
     }
     self.read = read;
     input.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(read, WAIT); });
-    self.node = h('li', {}, h('div', { class: 'arm' }, h('span', { class: 'swatch', 'aria-hidden': 'true' }), input, pick, remove), said);
+    const swatch = h('span', { class: 'swatch', 'aria-hidden': 'true' });
+    self.node = h('li', {}, h('div', { class: 'arm' }, swatch, input, pick, remove), said);
     return self;
   }
 
@@ -83,7 +105,8 @@ export function armRows(about, check, change) {
     results(arms) {
       arms.forEach((arm, i) => {
         if (!rows[i]?.good || rows[i].text !== arm.text) return;
-        rows[i].complain(arm.error ?? (arm.lost ? `${(100 * arm.lost).toFixed(1)} % of the samples ran away to infinity; lower λ or cap it` : ''));
+        const away = arm.lost ? `${percent(arm.lost)} of the samples ran away to infinity; lower λ or cap it` : '';
+        rows[i].complain(arm.error ?? away);
         if (!arm.error && !arm.lost) rows[i].said.textContent = arm.rule === arm.text.trim() ? '' : `= ${arm.rule}`;
       });
     },

@@ -38,16 +38,19 @@ function band(xs, low, high, px, py) {
 // Median effective scale of every arm; for the arm looked at, 10 to 90 % of the samples and what the cap took.
 export function scaleChart(arms, look, now, scale, W) {
   const known = arms.filter((arm) => !arm.error);
-  const seen = known.flatMap((arm) => [...arm.middle, ...arm.asked]).filter((v) => v !== null && Math.abs(v) < 4 * (scale + 2));
+  const seen = known.flatMap((arm) => [...arm.middle, ...arm.asked])
+    .filter((v) => v !== null && Math.abs(v) < 4 * (scale + 2));
   const high = Math.max(1.5, ...seen) * 1.06;
   const low = Math.min(0, ...seen);
   const px = (t) => PAD.left + t * (W - PAD.left - PAD.right);
-  const py = (v) => H - PAD.bottom - ((Math.min(Math.max(v, low), high) - low) / (high - low)) * (H - PAD.top - PAD.bottom);
+  const part = (v) => (Math.min(Math.max(v, low), high) - low) / (high - low);
+  const py = (v) => H - PAD.bottom - part(v) * (H - PAD.top - PAD.bottom);
   const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
   const said = arms.map((arm, i) => (arm.error ? '' : `Arm ${i + 1}: ${summary(arm)}.`)).join(' ');
   chart.setAttribute('aria-label', `Effective scale over time. ${said}`);
   for (const v of steps(low, high, 5)) {
-    chart.append(s('line', { x1: PAD.left, x2: W - PAD.right, y1: py(v), y2: py(v), class: v === 1 ? 'unit' : 'grid' }),
+    const kind = v === 1 ? 'unit' : 'grid';
+    chart.append(s('line', { x1: PAD.left, x2: W - PAD.right, y1: py(v), y2: py(v), class: kind }),
       s('text', { x: PAD.left - 6, y: py(v) + 4, class: 'tick end' }, String(v)));
   }
   for (const t of [0, 0.2, 0.4, 0.6, 0.8, 1]) {
@@ -63,7 +66,9 @@ export function scaleChart(arms, look, now, scale, W) {
     chart.append(s('path', { d: band(arm.t, arm.low, arm.high, px, py), class: `spread arm-${look}` }));
   }
   arms.forEach((one, i) => {
-    if (!one.error) chart.append(s('path', { d: path(one.t, one.middle, px, py), class: `curve arm-${i}${i === look ? ' looked' : ''}` }));
+    if (one.error) return;
+    const kind = `curve arm-${i}${i === look ? ' looked' : ''}`;
+    chart.append(s('path', { d: path(one.t, one.middle, px, py), class: kind }));
   });
   chart.append(s('line', { x1: px(now), x2: px(now), y1: PAD.top, y2: H - PAD.bottom, class: 'now' }));
   return chart;
@@ -74,7 +79,8 @@ export function summary(arm) {
   const at = (list, i) => fixed(list.at(i), 2);
   const share = arm.capped.reduce((sum, v) => sum + v, 0) / arm.capped.length;
   const capped = share > 0 ? `capped on ${percent(share, 0)} of steps` : 'never capped';
-  return `asked for ${at(arm.asked, 0)}, got ${at(arm.middle, 0)} at the start and ${at(arm.middle, -1)} at the end; ${capped}`;
+  const got = `got ${at(arm.middle, 0)} at the start and ${at(arm.middle, -1)} at the end`;
+  return `asked for ${at(arm.asked, 0)}, ${got}; ${capped}`;
 }
 
 // A group of bars for each member of the condition: the target as an outline, each arm with its error bar.
@@ -86,8 +92,9 @@ export function bars(scene, arms, W) {
   const group = (W - PAD.left - PAD.right) / members.length;
   const py = (v) => H - PAD.bottom - (v / high) * (H - PAD.top - PAD.bottom);
   const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
-  chart.setAttribute('aria-label', `Share of the samples at each component. ${known.map(([arm, i]) => `Arm ${i + 1}: `
-    + members.map((k, j) => `component ${k} ${percent(arm.numbers.occupancy[j])} of a target ${percent(scene.target[j])}`).join(', ')).join('. ')}.`);
+  const said = known.map(([arm, i]) => `Arm ${i + 1}: ${members.map((k, j) => `component ${k} has `
+    + `${percent(arm.numbers.occupancy[j])} of a target ${percent(scene.target[j])}`).join(', ')}.`);
+  chart.setAttribute('aria-label', `Share of the samples at each component. ${said.join(' ')}`);
   for (const v of steps(0, high, 5)) {
     chart.append(s('line', { x1: PAD.left, x2: W - PAD.right, y1: py(v), y2: py(v), class: 'grid' }),
       s('text', { x: PAD.left - 6, y: py(v) + 4, class: 'tick end' }, `${Math.round(100 * v)} %`));
@@ -101,15 +108,20 @@ export function bars(scene, arms, W) {
       const { occupancy: [...share], occupancy_error: error } = arm.numbers;
       const x = start + place * width;
       const middle = x + width / 2;
-      chart.append(s('rect', { x: x + 2, width: Math.max(width - 4, 1), y: py(share[j]), height: Math.max(H - PAD.bottom - py(share[j]), 0), class: `bar arm-${i}` }));
+      const y = py(share[j]);
+      const size = { x: x + 2, y, width: Math.max(width - 4, 1), height: Math.max(H - PAD.bottom - y, 0) };
+      chart.append(s('rect', { ...size, class: `bar arm-${i}` }));
       // Two standard errors either way.
       const [low, top] = [Math.max(0, share[j] - 2 * error[j]), Math.min(high, share[j] + 2 * error[j])];
-      chart.append(s('path', { d: `M${middle} ${py(low)}V${py(top)}M${middle - 4} ${py(low)}h8M${middle - 4} ${py(top)}h8`, class: 'error' }));
+      const d = `M${middle} ${py(low)}V${py(top)}M${middle - 4} ${py(low)}h8M${middle - 4} ${py(top)}h8`;
+      chart.append(s('path', { d, class: 'error' }));
     });
     const y = py(scene.target[j]);
     chart.append(s('line', { x1: start - 6, x2: start + inner + 6, y1: y, y2: y, class: 'due' }));
-    chart.append(s('text', { x: left + group / 2, y: H - PAD.bottom + 16, class: 'tick middle' }, W / members.length < 90 ? String(k) : `component ${k}`));
-    chart.append(s('text', { x: left + group / 2, y: H - 3, class: 'tick middle' }, (W / members.length < 90 ? '' : 'target ') + percent(scene.target[j], W / members.length < 60 ? 0 : 1)));
+    const wide = group > 90;
+    const label = (y_, text) => chart.append(s('text', { x: left + group / 2, y: y_, class: 'tick middle' }, text));
+    label(H - PAD.bottom + 16, wide ? `component ${k}` : String(k));
+    label(H - 3, wide ? `target ${percent(scene.target[j])}` : percent(scene.target[j], 0));
   });
   return chart;
 }

@@ -133,9 +133,11 @@ export function cloud(ctx, size, meter, now) {
   const row = 2 * meter.paths;
   ctx.fillStyle = fade(colour('ink'), 0.75);
   for (let j = 0; j < meter.paths; j += 1) {
-    const x = states[now * row + 2 * j];
+    const [x, y] = [states[now * row + 2 * j], states[now * row + 2 * j + 1]];
     if (x === OUTSIDE) continue;
-    ctx.beginPath(); ctx.arc(place(x, size), place(-states[now * row + 2 * j + 1], size), 1.8, 0, 7); ctx.fill();
+    ctx.beginPath();
+    ctx.arc(place(x, size), place(-y, size), 1.8, 0, 7);
+    ctx.fill();
   }
 }
 
@@ -164,10 +166,11 @@ export function landscape(ctx, size, field) {
   if (!field.capped_share) return;
   const capped = bytes(field.capped);
   const n = field.grid;
+  const cell = size / n;
   ctx.save();
   ctx.beginPath();
   for (let i = 0; i < capped.length; i += 1) {
-    if (capped[i]) ctx.rect(((i % n) * size) / n, (Math.floor(i / n) * size) / n, size / n + 0.5, size / n + 0.5);
+    if (capped[i]) ctx.rect((i % n) * cell, Math.floor(i / n) * cell, cell + 0.5, cell + 0.5);
   }
   ctx.clip();
   ctx.strokeStyle = fade(colour('taken'), 0.5);
@@ -196,7 +199,8 @@ function contour(ctx, values, n, level, size) {
   ctx.beginPath();
   for (let i = 0; i < n - 1; i += 1) {
     for (let j = 0; j < n - 1; j += 1) {
-      const [a, b, c, d] = [values[i * n + j], values[i * n + j + 1], values[(i + 1) * n + j + 1], values[(i + 1) * n + j]];
+      const at = i * n + j;
+      const [a, b, c, d] = [values[at], values[at + 1], values[at + n + 1], values[at + n]];
       const cut = [];
       const side = (p, q, x0, y0, x1, y1) => {
         if ((p < level) === (q < level)) return;
@@ -216,7 +220,8 @@ export function arrows(ctx, size, field, index) {
   const cell = size / n;
   const speeds = field.guided.concat(field.conditional).map(([x, y]) => Math.hypot(x, y)).sort((a, b) => a - b);
   const unit = (1.15 * cell) / Math.max(speeds[Math.floor(0.95 * (speeds.length - 1))], 1e-9);
-  for (const [list, ink, width] of [[field.conditional, fade(colour('ink'), 0.45), 1], [field.guided, armColour(index), 1.6]]) {
+  const kinds = [[field.conditional, fade(colour('ink'), 0.45), 1], [field.guided, armColour(index), 1.6]];
+  for (const [list, ink, width] of kinds) {
     list.forEach(([vx, vy], k) => {
       const [x, y] = [((k % n) + 0.5) * cell, (Math.floor(k / n) + 0.5) * cell];
       arrow(ctx, x, y, vx * unit, -vy * unit, cell * 1.4, ink, width);

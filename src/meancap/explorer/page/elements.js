@@ -55,7 +55,7 @@ export function slider({ label, hint, name, low, high, step, most = high, value,
   const id = fresh(name);
   const range = h('input', { type: 'range', id, name, min: low, max: high, step, value });
   const field = h('input', {
-    type: 'number', min: low, max: most, step: 'any', value, 'aria-label': `${label}, typed`, name: `${name}-number`,
+    type: 'number', name: `${name}-number`, min: low, max: most, step: 'any', value, 'aria-label': `${label}, typed`,
   });
   const set = (next) => {
     range.value = next;
@@ -86,6 +86,11 @@ export function table(caption, rows, props = {}) {
       h('tbody', {}, body.map(([first, ...rest]) => h('tr', {}, h('th', { scope: 'row' }, first),
         rest.map((cell) => (cell instanceof Node && cell.nodeName === 'TD' ? cell : h('td', {}, cell))))))));
 }
+
+// A card with a heading and a sentence that says what to see.
+export const panel = (id, title, sentence, ...children) => h('section',
+  { class: 'card panel', data: { panel: id }, 'aria-labelledby': `${id}-title` },
+  h('h2', { id: `${id}-title` }, title), h('p', { class: 'about' }, sentence), ...children);
 
 // The same content for those who do not see the picture, or want the figures.
 export function alternative(summary) {

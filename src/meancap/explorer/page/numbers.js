@@ -1,49 +1,112 @@
-// The numbers: a table on the page, the same as tab-separated text and as JSON with all their digits.
+// The numbers: a table on the page, and the same as text, as JSON and as a script, with all their digits.
 
 import { fixed, h, percent, table, whole } from './elements.js';
 
 const per = (list, digits) => (list ? list.map((v) => fixed(v, digits)).join(' / ') : '–');
 
-// name, heading, what it means, how it is written, and the paper's column
-const COLUMNS = [
-  ['occupancy', 'occupancy', 'share of samples at each member of the condition', (n) => `${n.occupancy.map((v) => fixed(100 * v, 1)).join(' / ')} %`, 'occupancy_percent'],
-  ['tv', 'TV', 'total variation between occupancy and target: 0 is right', (n) => fixed(n.tv, 4), 'tv'],
-  ['mean_error', 'mean error', 'distance between the mean of the samples and the true one', (n) => fixed(n.mean_error, 4), 'mean_error'],
-  ['variance_ratio', 'variance', 'spread within a member over the true one: 1 is right', (n) => per(n.variance_ratio, 2), 'variance_ratio'],
-  ['radial_ratio', 'radial', 'the same along the direction from the origin', (n) => per(n.radial_ratio, 2)],
-  ['tangential_ratio', 'tangential', 'the same across it', (n) => per(n.tangential_ratio, 2)],
-  ['kl', 'KL', 'divergence from the sampled law to the truth, with its standard error: 0 is right', (n) => (n.kl === undefined ? '…' : `${fixed(n.kl, 3)} ± ${fixed(n.kl_error, 3)}`)],
+// `write` is how the page shows it, `paper` the column of the paper's table.
+const MEASURES = [
+  {
+    name: 'occupancy', title: 'occupancy', hint: 'share of samples at each member of the condition',
+    write: (n) => `${n.occupancy.map((v) => fixed(100 * v, 1)).join(' / ')}\u00a0%`, paper: 'occupancy_percent',
+  },
+  {
+    name: 'tv', title: 'TV', hint: 'total variation between occupancy and target: 0 is right',
+    write: (n) => fixed(n.tv, 4), paper: 'tv',
+  },
+  {
+    name: 'mean_error', title: 'mean error', hint: 'distance between the mean of the samples and the true one',
+    write: (n) => fixed(n.mean_error, 4), paper: 'mean_error',
+  },
+  {
+    name: 'variance_ratio', title: 'variance', hint: 'spread within a member over the true one: 1 is right',
+    write: (n) => per(n.variance_ratio, 2), paper: 'variance_ratio',
+  },
+  {
+    name: 'radial_ratio', title: 'radial', hint: 'the same along the direction from the origin',
+    write: (n) => per(n.radial_ratio, 2),
+  },
+  {
+    name: 'tangential_ratio', title: 'tangential', hint: 'the same across it',
+    write: (n) => per(n.tangential_ratio, 2),
+  },
+  {
+    name: 'kl', title: 'KL', hint: 'divergence from the sampled law to the truth, ± one error: 0 is right',
+    write: (n) => (n.kl === undefined ? '…' : `${fixed(n.kl, 3)} ± ${fixed(n.kl_error, 3)}`),
+  },
 ];
 
-const flat = (value) => (Array.isArray(value) ? value.map((v) => v ?? 'nan').join('/') : (value ?? ''));
+export const named = (arm, i) => h('span', { class: 'named', css: { '--own': `var(--arm-${i})` } }, arm.rule ?? arm.text);
 
 // Measures down, arms across; where an arm is a setting of the paper, its own number stands underneath.
 export function numbersTable(result) {
-  const head = ['', ...result.arms.map((arm, i) => h('span', { class: 'named', css: { '--own': `var(--arm-${i})` } }, arm.rule ?? arm.text)),
-    h('span', { class: 'named exact', title: 'The same number of samples drawn from the truth: what cannot be told from perfect' }, 'the truth itself')];
-  const rows = COLUMNS.map(([name, title, hint, write, column]) => [
-    [title, h('small', {}, hint)],
-    ...result.arms.map((arm, i) => h('td', { data: { arm: i, number: name, value: JSON.stringify(arm.numbers?.[name] ?? null) } }, arm.numbers ? write(arm.numbers) : '–',
-      arm.paper && column ? h('small', {}, `paper ${arm.paper[column].replaceAll('/', ' / ')}`) : null)),
-    name === 'kl' ? '0' : write(result.exact),
-  ]);
+  const truth = h('span', {
+    class: 'named exact', title: 'As many samples of the truth: what cannot be told from perfect',
+  }, 'the truth itself');
+  const rows = MEASURES.map(({ name, title, hint, write, paper }) => {
+    const cell = (arm, i) => h('td',
+      { data: { arm: i, number: name, value: JSON.stringify(arm.numbers?.[name] ?? null) } },
+      arm.numbers ? write(arm.numbers) : '–',
+      arm.paper && paper ? h('small', {}, `paper ${arm.paper[paper].replaceAll('/', ' / ')}`) : null);
+    return [[title, h('small', {}, hint)], ...result.arms.map(cell), name === 'kl' ? '0' : write(result.exact)];
+  });
   rows.push(['samples', ...result.arms.map((arm) => (arm.n ? whole(arm.n) : '–')), whole(result.exact.n)]);
-  return table('Where a cell has several numbers, there is one for each component of the condition', [head, ...rows], { class: 'numbers' });
+  return table('Where a cell has several numbers, there is one for each component of the condition',
+    [['', ...result.arms.map(named), truth], ...rows], { class: 'numbers' });
 }
 
-function records(result, settings) {
-  return result.arms.filter((arm) => arm.numbers).map((arm) => ({ scene: settings.scene, rule: arm.rule, steps: settings.steps, solver: settings.solver, seed: settings.seed, eta: result.eta, std: result.std, target: result.target, ...arm.numbers }));
+function records(result, { scene, steps, solver, seed }) {
+  const { eta, std, target } = result;
+  return result.arms.filter((arm) => arm.numbers)
+    .map((arm) => ({ scene, rule: arm.rule, steps, solver, seed, eta, std, target, ...arm.numbers }));
 }
+
+const flat = (value) => (Array.isArray(value) ? value.map((v) => v ?? 'nan').join('/') : (value ?? ''));
 
 export function asTsv(result, settings) {
   const rows = records(result, settings);
   const keys = [...new Set(rows.flatMap(Object.keys))];
-  return [keys, ...rows.map((row) => keys.map((key) => flat(row[key])))].map((row) => row.join('\t')).join('\n') + '\n';
+  const lines = [keys, ...rows.map((row) => keys.map((key) => flat(row[key])))];
+  return `${lines.map((line) => line.join('\t')).join('\n')}\n`;
 }
 
-export const asJson = (result, settings, link) => `${JSON.stringify({ link, components: result.components, arms: records(result, settings) }, null, 1)}\n`;
+export function asJson(result, settings, link) {
+  return `${JSON.stringify({ link, components: result.components, arms: records(result, settings) }, null, 1)}\n`;
+}
+
+// A script that gives the same numbers.
+export function asPython(result, { steps, solver, seed }) {
+  const arms = result.arms.filter((arm) => arm.numbers);
+  const slow = arms.some((arm) => arm.engine === 'library');
+  const means = result.components.map(([x, y]) => `[${x}, ${y}]`).join(', ');
+  const members = result.members.map((k) => `${k},`).join(' ');
+  const rest = `uniform(${steps}), ${solver})`;
+  const lines = [
+    'import torch',
+    `from meancap import parse, ${slow ? 'sample, ' : ''}uniform`,
+    'from meancap.lab import Condition, Mixture, flow',
+    'from meancap.lab.branches import branches',
+    ...(slow ? ['from meancap.lab.problems import Model'] : []),
+    `from meancap.sampling import ${solver}`,
+    '',
+    `means = torch.tensor([${means}], dtype=torch.float64)`,
+    `weights = [${result.components.map((c) => c[2]).join(', ')}]`,
+    `condition = Condition(Mixture(means, weights, std=${result.std}), (${members}))`,
+    ...(slow ? [`model = Model(condition, eta=${result.eta})`] : []),
+    `noise = torch.randn(${result.n}, 2, generator=torch.Generator().manual_seed(${seed}))`,
+    ...arms.flatMap(({ rule, engine }) => [
+      engine === 'library'
+        ? `x = sample(model.predict, parse(${JSON.stringify(rule)}), noise.double(), ${rest}`
+        : `x = flow(condition, parse(${JSON.stringify(rule)}), noise, ${rest}`,
+      `print(${JSON.stringify(rule)}, branches(condition, x))`,
+    ]),
+  ];
+  return `${lines.join('\n')}\n`;
+}
 
 // One sentence for those who cannot see the table change.
 export function spoken(result) {
-  return result.arms.map((arm, i) => (arm.numbers ? `Arm ${i + 1}: total variation ${fixed(arm.numbers.tv, 3)}, occupancy ${arm.numbers.occupancy.map((v) => percent(v, 0)).join(', ')}.` : `Arm ${i + 1} has no numbers.`)).join(' ');
+  return result.arms.map(({ numbers }, i) => (numbers
+    ? `Arm ${i + 1}: total variation ${fixed(numbers.tv, 3)}, occupancy ${numbers.occupancy.map((v) => percent(v, 0)).join(', ')}.`
+    : `Arm ${i + 1} has no numbers.`)).join(' ');
 }

@@ -1,0 +1,60 @@
+"""What goes over the wire: JSON that any reader can take, and errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .work import SENTENCES
+
+_LONGEST = 400
+
+
+class _NotFinite(ValueError):
+    pass
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """The JSON object in some bytes; anything else is a sentence."""
+    try:
+        value = json.loads(raw, parse_constant=_not_finite)
+    except _NotFinite:
+        raise
+    except (ValueError, RecursionError):
+        raise ValueError("the request is not JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError("a request is a JSON object")
+    return value
+
+
+def write_json(value: Any) -> bytes:
+    """The shortest JSON, with null for numbers that it cannot write."""
+    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def finite(value: Any) -> Any:
+    """The same with None for numbers that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    return value
+
+
+def sentence(error: BaseException) -> str:
+    """What the reader is told: one line, and never a trace. A fault of ours is told to the terminal too."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    said = said if len(said) <= _LONGEST else said[: _LONGEST - 3] + "..."
+    if isinstance(error, SENTENCES):
+        return said
+    print(f"meancap explore: {type(error).__name__}: {said}", file=sys.stderr)
+    return f"this could not be worked out ({said})"
+
+
+def _not_finite(name: str) -> float:
+    raise _NotFinite(f"numbers are finite; got {name}")
