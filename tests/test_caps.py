@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from cases import UNIT, V_C, V_U, T, X, adversarial, random_prediction
 from meancap import (
@@ -387,3 +388,32 @@ def test_nonsense_gets_one_sentence(make, message):
     with pytest.raises(ValueError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_no_cap_and_no_guidance_hold_for_every_input():
+    g = torch.Generator().manual_seed(0)
+    x, v_c, v_u = (torch.randn(2, 4, 16, 16, generator=g) for _ in range(3))
+    at_zero = guided_velocity(CFG(5) | Cap(math.inf), -0.7 * v_c, 0.3, v_c, v_u)[0]  # the mean is zero
+    torch.testing.assert_close(at_zero, v_c + 4 * (v_c - v_u))
+    v_u[0, 0, 0, 0], v_u[1, 0, 0, 0] = math.inf, math.nan
+    assert torch.equal(guided_velocity(CFG(1) | Cap(1.1), x, 0.3, v_c, v_u)[0], v_c)
+
+
+def test_an_empty_batch_stays_empty():
+    empty = torch.zeros(0, 4, 16, 16)
+    assert guided_velocity(CFG(5) | Cap(1.1), empty, 0.3, empty, empty)[0].shape == empty.shape
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, of torch's own
+def test_tangents_pass_through_a_cap():
+    g = torch.Generator().manual_seed(0)
+    x, v_c, v_u, ahead = (torch.randn(2, 600, generator=g, dtype=torch.float64) for _ in range(4))
+
+    def step(v):
+        return guided_velocity(CFG(5) | Cap(1.1), x.to(v.dtype), 0.3, v, v_u.to(v.dtype))[0]
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(v_c.float(), ahead.float())
+        tangent = forward_ad.unpack_dual(step(dual)).tangent
+    slope = (step(v_c + 1e-6 * ahead) - step(v_c - 1e-6 * ahead)) / 2e-6
+    torch.testing.assert_close(tangent.double(), slope, rtol=1e-3, atol=1e-3)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Number = float | Tensor
 
@@ -154,7 +155,8 @@ def _block(size: int) -> int:
 def is_plain(v: Tensor) -> bool:
     """Whether float32 sums over short blocks will do: on the host, nothing traced, a size that divides."""
     ready = v.dtype == torch.float32 and v.is_contiguous() and on_host(v) and not v.requires_grad
-    return ready and _block(v[0].numel()) > 0
+    ready = ready and v.numel() > 0 and forward_ad._current_level < 0  # memory given by `out` has no tangent
+    return ready and _block(v.shape[1:].numel()) > 0
 
 
 def _norms(v: Tensor) -> Tensor:

@@ -141,6 +141,8 @@ class Cap(Factor):
         return self._limit(ray, p, p.m_u if self.has_state else None)
 
     def _limit(self, ray: Ray, p: Prediction, first: Tensor | None) -> Number:
+        if not isinstance(ray.coefficient, Tensor) and ray.coefficient == 0:
+            return 0.0  # nothing is added, whatever stands in the gap
         gamma = value_of(self, "gamma", p.t)
         floor = None if self.floor is None else value_of(self, "floor", p.t)
         c, seen, margin = ray.coefficient, self._seen(ray, first), _margin(p.x.dtype)
@@ -201,7 +203,7 @@ class Cap(Factor):
         margin: float,
     ) -> Number:
         """The share of g = c * direction to keep, from |y|, |direction| and the component of y along it."""
-        g, room = size(c) * d, self._room(m, gamma, floor)
+        g, room = size(c) * d, choose(gamma == math.inf, math.inf, self._room(m, gamma, floor))
         toward = self._toward(choose(c < 0, -along, along))
         if not self.smooth:
             return largest_fraction(g, toward, room, margin)
