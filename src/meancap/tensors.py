@@ -66,8 +66,8 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 
 
 def on_host(x: Tensor) -> bool:
-    """Whether values can be looked at without waiting for a device or breaking a compiled graph."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether values can be looked at: no device to wait for, no graph to break, no tangent to lose."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and forward_ad._current_level < 0
 
 
 def lengths(m: Tensor, d: Tensor) -> Lengths:
@@ -155,8 +155,7 @@ def _block(size: int) -> int:
 def is_plain(v: Tensor) -> bool:
     """Whether float32 sums over short blocks will do: on the host, nothing traced, a size that divides."""
     ready = v.dtype == torch.float32 and v.is_contiguous() and on_host(v) and not v.requires_grad
-    ready = ready and v.numel() > 0 and forward_ad._current_level < 0  # memory given by `out` has no tangent
-    return ready and _block(v.shape[1:].numel()) > 0
+    return ready and v.numel() > 0 and _block(v.shape[1:].numel()) > 0
 
 
 def _norms(v: Tensor) -> Tensor:
