@@ -90,7 +90,7 @@ class Tab:
 
     def close(self):
         self.context.close()
-        assert self.said == []
+        assert self.said == [], self.said
         assert all(one.startswith((self.url, "data:", "blob:")) for one in self.asked)
 
 

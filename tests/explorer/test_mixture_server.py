@@ -303,7 +303,12 @@ def test_a_port_that_is_none_is_refused(port):
 
 def test_ctrl_c_ends_it_cleanly():
     command = [sys.executable, "-m", "meancap", "explore", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+
+    def heard():  # a shell that starts tests in the background has them ignore the signal
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, preexec_fn=heard, **pipes) as run:
         try:
             line = run.stdout.readline()
             assert line.startswith("meancap explorer: http://127.0.0.1:")
