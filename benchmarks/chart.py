@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from benchmarks.records import Curve, number
@@ -53,7 +53,7 @@ def chart(curves: Sequence[Curve]) -> str:
     return "".join(parts) + "</svg>"
 
 
-def _scale(values: Sequence[float], start: float, stop: float):  # type: ignore[no-untyped-def]
+def _scale(values: Sequence[float], start: float, stop: float) -> Callable[[float], float]:
     """From a value to its place, logarithmic, with a little room at both ends."""
     low, high = math.log(min(values)), math.log(max(values))
     room = 0.06 * (high - low) or 0.5

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from . import images, mixture
+from .plain import write_json
 from .requests import Request, only, text
 from .work import Route, Work
 
@@ -57,10 +57,7 @@ def saved_page(link: str, work: Work) -> str:
         answers.append({"name": name, "request": request, **_answer(name, request, work)})
         if view == "mixture":  # of many quick questions; the image view's one long question tells by itself
             work.tell(len(answers) / len(asked))
-    data = json.dumps(
-        _finite({"link": hashed(link), "command": command, "answers": answers}),
-        ensure_ascii=False, allow_nan=False, separators=(",", ":"),
-    )  # fmt: skip
+    data = write_json({"link": hashed(link), "command": command, "answers": answers}).decode()
     return _assembled(f"{VIEWS[view]} · meancap", _BANNER.format(command=escape(command)), data)
 
 
@@ -154,15 +151,6 @@ def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
             raise
         return {"error": str(error)}
     return {"result": {key: False if key == "compiling" else value for key, value in found.items()}}
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON cannot write, as the server has it."""
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _assembled(title: str, banner: str, data: str) -> str:

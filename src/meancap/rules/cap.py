@@ -39,7 +39,7 @@ from .base import Factor, Ray, State
 from .values import Values
 
 
-def _margin(dtype: torch.dtype) -> float:
+def margin_of(dtype: torch.dtype) -> float:
     """What rounding in the lengths and in the stored result can add to the mean, taken off in advance."""
     return 4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
@@ -64,7 +64,7 @@ def cap_fraction(m: Tensor, g: Tensor, gamma: float) -> Tensor:
     """Largest s in [0, 1] with |m + s g| <= gamma |m|, for each sample."""
     need_same_shapes(m=m, g=g)
     cap, found = Cap(gamma), lengths(m, g)
-    s = vector(each_sample(cap.fraction, *found, gamma, None, 1.0, _margin(m.dtype)), m)
+    s = vector(each_sample(cap.fraction, *found, gamma, None, 1.0, margin_of(m.dtype)), m)
     return s.to(torch.promote_types(m.dtype, torch.float32)).reshape(-1, *[1] * (m.dim() - 1))
 
 
@@ -145,7 +145,7 @@ class Cap(Factor):
             return 0.0  # nothing is added, whatever stands in the gap
         gamma = value_of(self, "gamma", p.t)
         floor = None if self.floor is None else value_of(self, "floor", p.t)
-        c, seen, margin = ray.coefficient, self._seen(ray, first), _margin(p.x.dtype)
+        c, seen, margin = ray.coefficient, self._seen(ray, first), margin_of(p.x.dtype)
         if self.per == "sample":
             return each_sample(self.limited, *seen, gamma, floor, c, margin)
         channels = p.x.shape[1]

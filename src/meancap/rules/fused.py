@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from ..schedules import value_of
 from ..tensors import Number
 from .base import Chain, Ray, Recorder, Rule, State, displace
-from .cap import Cap, CapDisplacement, _margin
+from .cap import Cap, CapDisplacement, margin_of
 
 if TYPE_CHECKING:
     from .velocities import Velocities
@@ -70,7 +70,7 @@ def _launched(
 
     c, ball = ray.coefficient, not isinstance(cap, CapDisplacement)
     v, lengths, coefficient = capped_step(
-        p.x, p.t, p.v_c, p.v_u, c, gamma, floor, ball=ball, margin=_margin(p.x.dtype), dtype=dtype
+        p.x, p.t, p.v_c, p.v_u, c, gamma, floor, ball=ball, margin=margin_of(p.x.dtype), dtype=dtype
     )
     ray = ray.scaled(coefficient, asked=c if ray.asked is None else ray.asked)
     ray.__dict__["lengths"] = lengths
