@@ -112,6 +112,7 @@ export function fromLink(hash) {
 const $ = (id) => document.getElementById(id);
 let open = null; // { view, handle, state }
 let writing = 0;
+let seen = location.hash; // the link as we last read or wrote it
 
 function announce(text) { $('status').textContent = text; }
 
@@ -124,7 +125,11 @@ function write() {
   clearTimeout(writing);
   writing = 0;
   const link = toLink(open.view, open.state);
-  if (link !== location.hash) history.replaceState(null, '', link);
+  // A link that differs from what we saw was just set by somebody else, and `enter` is about to read it.
+  if (location.hash === seen && link !== seen) {
+    history.replaceState(null, '', link);
+    seen = location.hash;
+  }
   document.querySelector(`#tabs [data-view="${open.view.name}"]`).href = link;
 }
 
@@ -136,12 +141,14 @@ function setState(patch) {
 function enter() {
   const { view, state } = fromLink(location.hash);
   if (open?.view === view) {
+    seen = location.hash;
     if (toLink(view, open.state) === toLink(view, state)) return;
     open.state = state;
     open.handle.show(structuredClone(state));
     return;
   }
   if (writing) write();
+  seen = location.hash;
   open?.handle.leave();
   complain('');
   const root = document.createElement('div');
