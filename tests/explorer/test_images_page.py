@@ -3,12 +3,14 @@
 import json
 import math
 import re
+import time
 
 import pytest
 import torch
 from browser import until
 
 from meancap import CFG, Cap, Record, sample, uniform
+from meancap.explorer import server as server_module
 from meancap.models import fashion
 from meancap.sampling import noise
 
@@ -65,6 +67,29 @@ def test_pictures_and_meter_are_the_library_s_also_after_a_slider_moved(tab):
             until(lambda: page.locator(".arm-card .named").first.inner_text() == "CFG(6)", 60)
             page.wait_for_selector(READY)
     until(lambda: "scale=6" in page.evaluate("location.hash"), 60)
+
+
+def test_a_slider_may_move_faster_than_jobs_notice_that_they_are_cancelled(tab, monkeypatch):
+    made_here = server_module.ROUTES["images/run"]
+
+    def slow(request, work):
+        tell = work.tell
+
+        def later(*told):
+            time.sleep(0.4)
+            tell(*told)
+
+        work.tell = later
+        return made_here(request, work)
+
+    page = tab.open(SMALL.replace("steps=5", "steps=2"), READY)
+    monkeypatch.setitem(server_module.ROUTES, "images/run", slow)
+    page.get_by_label("λ scale", exact=True).focus()
+    for _ in range(10):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(80)  # each is a job
+    until(lambda: page.locator(".arm-card .named").first.inner_text() == "CFG(6)", 60)
+    page.wait_for_selector(READY)
 
 
 def test_the_slider_between_two_arms_is_worked_by_keys(tab):

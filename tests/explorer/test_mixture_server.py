@@ -247,6 +247,41 @@ def test_a_job_can_be_cancelled_and_fails_in_a_sentence(server, monkeypatch):
     assert ask(server, "jobs", {"name": "wrong"})[0] == 400
 
 
+def test_a_page_s_next_job_takes_the_place_of_its_last(server, monkeypatch):
+    running, most = set(), [0]
+
+    def endless(request, work):
+        running.add(request["n"])
+        most[0] = max(most[0], len(running))
+        try:
+            while True:
+                time.sleep(0.1)  # a cancelled job needs this long to notice
+                work.tell(0.1)
+        finally:
+            running.discard(request["n"])
+
+    monkeypatch.setitem(module.ROUTES, "endless", endless)
+    begun = [
+        ask(server, "jobs", {"name": "endless", "request": {"n": n}, "page": "a slider moves"})
+        for n in range(6)
+    ]
+    assert [status for status, _ in begun] == [200] * 6
+    until(lambda: running == {5})
+    assert most[0] <= 2
+    # Another page has room beside it, a third has not and hears so; who leaves the queue takes no room.
+    monkeypatch.setattr("meancap.explorer.work.PATIENCE", 0.3)
+    assert ask(server, "jobs", {"name": "endless", "request": {"n": 6}, "page": "another"})[0] == 200
+    status, found = ask(server, "jobs", {"name": "endless", "request": {"n": 7}, "page": "a third"})
+    assert status == 503 and "2 jobs are running already" in found["error"]
+    with pytest.raises(Left):
+        server.jobs.start(lambda work: None, str, "a third", lambda: False)
+    assert ask(server, "jobs", {"name": "endless", "request": {}, "page": 3})[0] == 400
+    for page in ("a slider moves", "another"):
+        for job in server.jobs._jobs.values():
+            job.cancelled |= job.page == page
+    until(lambda: not running)
+
+
 def test_a_job_that_nobody_asks_about_stops(monkeypatch):
     monkeypatch.setattr("meancap.explorer.work.ABANDONED", 0.1)
     left = []

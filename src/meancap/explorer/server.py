@@ -2,7 +2,8 @@
 
     GET  /                     page/index.html; GET /NAME is page/NAME, and nothing else can be read
     POST /api/NAME             a JSON object -> ROUTES[NAME](request, work) as JSON
-    POST /api/jobs             {"name": NAME, "request": {...}} -> {"id": ID}: the same in the background
+    POST /api/jobs             {"name": NAME, "request": {...}} -> {"id": ID}: the same in the background;
+                               with "page": WORD it takes the place of that page's last job
     GET  /api/jobs/ID          {"state": "running" | "done" | "failed" | "cancelled", "share": 0 to 1,
                                "said": words, "partial" while running, at last "result" or "error"}
     POST /api/jobs/ID/cancel   {} -> {}; a job that is not asked about for 15 seconds is cancelled too
@@ -178,9 +179,11 @@ class Handler(BaseHTTPRequestHandler):
             return {}
         if name == "jobs":
             route, inner = _route(request.get("name")), request.get("request")
-            if not isinstance(inner, dict):
-                raise ValueError('a job is {"name": NAME, "request": {...}}')
-            return {"id": self.server.jobs.start(lambda work: route(inner, work), sentence)}
+            page = request.get("page", "")
+            if not isinstance(inner, dict) or not isinstance(page, str):
+                raise ValueError('a job is {"name": NAME, "request": {...}}, and "page": WORD if you like')
+            start = self.server.jobs.start
+            return {"id": start(lambda work: route(inner, work), sentence, page, self._waits)}
         route = _route(name)
         work = Work(self._waits)
         if not self.server.gate.acquire(timeout=PATIENCE):

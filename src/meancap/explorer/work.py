@@ -15,6 +15,7 @@ from typing import Any
 
 ABANDONED = 15.0  # seconds without a question, after which a job is nobody's
 RUNNING, KEPT = 2, 8
+PATIENCE = 20.0  # seconds that a job waits for one of the running to end
 
 # What a reader may see of an error as it is, and what is a fault of ours.
 SENTENCES = (ValueError, TypeError, ImportError)
@@ -55,8 +56,10 @@ class Work:
 class Job:
     """A route that runs in a thread of its own until it ends, is cancelled or forgotten."""
 
-    def __init__(self, run: Callable[[Work], Any], failed: Callable[[BaseException], str]) -> None:
-        self.id = secrets.token_urlsafe(12)
+    def __init__(
+        self, run: Callable[[Work], Any], failed: Callable[[BaseException], str], page: str = ""
+    ) -> None:
+        self.id, self.page = secrets.token_urlsafe(12), page
         self.asked, self.cancelled = time.monotonic(), False
         self.state, self.result, self.error = "running", None, ""
         self.work = Work(lambda: not self.cancelled and time.monotonic() - self.asked < ABANDONED)
@@ -95,14 +98,39 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, run: Callable[[Work], Any], failed: Callable[[BaseException], str]) -> str:
+    def start(
+        self,
+        run: Callable[[Work], Any],
+        failed: Callable[[BaseException], str],
+        page: str = "",
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> str:
+        """The id of a new job, as soon as there is room for it and while it is `wanted`.
+
+        A page that names itself has one job: the earlier ones are cancelled, also those whose id it never
+        learnt because it went on before the answer came.
+        """
+        end = time.monotonic() + PATIENCE
+        while (found := self._begin(run, failed, page)) is None:
+            if not wanted():
+                raise Left
+            if time.monotonic() > end:
+                raise Busy(f"{RUNNING} jobs are running already; wait for one to end, or cancel it")
+            time.sleep(0.02)
+        return found
+
+    def _begin(
+        self, run: Callable[[Work], Any], failed: Callable[[BaseException], str], page: str
+    ) -> str | None:
         with self._lock:
             running = [job for job in self._jobs.values() if job.state == "running"]
-            if len(running) >= RUNNING:
-                raise Busy(f"{RUNNING} jobs are running already; wait for one to end, or cancel it")
+            for job in running:
+                job.cancelled |= bool(page) and job.page == page
+            if len(running) >= RUNNING:  # what is cancelled needs a moment to notice
+                return None
             for old in [job for job in self._jobs.values() if job.state != "running"][: -KEPT + 1]:
                 del self._jobs[old.id]
-            job = Job(run, failed)
+            job = Job(run, failed, page)
             self._jobs[job.id] = job
             return job.id
 

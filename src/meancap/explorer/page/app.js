@@ -23,6 +23,7 @@ import * as images from './images.js';
 
 const VIEWS = [mixture, images];
 const PAUSE = 250; // milliseconds between two looks at a job
+const PAGE = Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join('-');
 
 async function post(path, request, signal) {
   let answer;
@@ -49,7 +50,8 @@ async function read(answer) {
 export const api = {
   call: (name, request, { signal } = {}) => post(`/api/${name}`, request, signal),
   async job(name, request, { signal, progress = () => {} } = {}) {
-    const { id } = await post('/api/jobs', { name, request }, signal);
+    // Named by its page, so that a job whose id an abort kept from us ends when the next one begins.
+    const { id } = await post('/api/jobs', { name, request, page: PAGE }, signal);
     const cancel = () => fetch(`/api/jobs/${id}/cancel`, {
       method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}', keepalive: true,
     }).catch(() => {});
