@@ -28,10 +28,10 @@ def chromium():
 
 
 @contextmanager
-def serving():
+def serving(port=0):
     from meancap.explorer.server import Server
 
-    server = Server()
+    server = Server(port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
@@ -71,7 +71,9 @@ class Tab:
         self.context.set_default_timeout(PATIENCE)
         self.page = self.context.new_page()
         self.page.on(
-            "console", lambda m: self.said.append(m.text) if m.type in ("error", "warning") else None
+            # Not warnings: those are the browser's own, and every version has others.
+            "console",
+            lambda m: self.said.append(f"{m.text} {m.location['url']}") if m.type == "error" else None,
         )
         self.page.on("pageerror", lambda e: self.said.append(str(e)))
         self.page.on("request", lambda r: self.asked.append(r.url))
@@ -107,7 +109,7 @@ def ask(server, name, request, **headers):
     return found
 
 
-def until(true, seconds=30.0):
+def until(true, seconds=PATIENCE / 1000):
     """Waits for something to become true."""
     end = time.monotonic() + seconds
     while not true():

@@ -1,5 +1,5 @@
 import pytest
-from browser import Tab, browsing, serving
+from browser import Tab, browsing, serving, until
 
 
 @pytest.fixture(scope="session")
@@ -12,6 +12,15 @@ def server():
 def browser():
     with browsing() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def compiled(browser):
+    """Engines round differently; once the fast one is ready, it is the one that page and test both use."""
+    from meancap.explorer.arms import COMPILED
+
+    COMPILED.warm()
+    until(lambda: not COMPILED.busy, 600)
 
 
 @pytest.fixture

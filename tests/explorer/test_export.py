@@ -37,7 +37,7 @@ def opened(browser, tmp_path):
 
 
 @pytest.mark.parametrize(("view", "link"), [("images", IMAGES), ("mixture", MIXTURE)])
-def test_the_page_s_own_button_saves_what_is_on_it(tab, opened, tmp_path, view, link):
+def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, tmp_path, view, link):
     page = tab.open(f"#{link}", ready(view))
     with page.expect_download() as waited:
         page.get_by_role("button", name="Save page").click()
@@ -69,6 +69,7 @@ def test_what_needs_no_server_still_works(opened, tmp_path):
 def test_time_and_arm_can_be_changed_in_a_saved_mixture(opened, tmp_path):
     path = export.export(MIXTURE, tmp_path / "page.html")
     _, page = opened(path, "mixture")
+    assert page.locator('[data-panel="ends"] .note').inner_text() == "1,000 samples in each arm."
     hill = page.locator('canvas[aria-label^="Landscape"]')
     assert "At t = 0.30" in hill.get_attribute("aria-label")
     page.locator("input[name=t]").focus()
@@ -160,3 +161,13 @@ def test_a_wrong_state_is_one_sentence_and_no_file(state, said, tmp_path, capsys
 def test_a_missing_folder_is_said_before_any_work(tmp_path):
     with pytest.raises(ValueError, match="no folder"):
         export.export(IMAGES, tmp_path / "no" / "page.html")
+    with pytest.raises(ValueError, match="is a folder"):
+        export.export(IMAGES, tmp_path)
+
+
+def test_half_a_character_in_a_link_leaves_a_file_that_can_be_read(tmp_path):
+    """An argument that is not UTF-8 comes with surrogates, which no file and no answer can hold."""
+    path = export.export("mixture?n=100&steps=1&arm=CFG(1)&arm=\udcff&look=0", tmp_path / "page.html")
+    data = re.search(r'id="saved">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)[1]
+    arms = next(one for one in json.loads(data)["answers"] if one["name"] == "mixture/run")["result"]["arms"]
+    assert arms[0]["numbers"] and "does not belong in a rule" in arms[1]["error"]

@@ -258,10 +258,14 @@ def test_what_is_out_of_bounds_is_refused_in_a_sentence(request_, words):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
-def test_a_billion_samples_are_refused_before_any_work(server):
-    began = time.process_time()
+def test_a_billion_samples_are_refused_before_any_work(server, monkeypatch):
+    def never(*_):
+        raise AssertionError("work was begun")
+
+    monkeypatch.setattr(arms, "engine", never)
+    monkeypatch.setattr(PRESETS["triple"].plane.__class__, "noise", never)
     status, found = ask(server, "mixture/run", {"n": 10**9})
-    assert status == 400 and "200,000" in found["error"] and time.process_time() - began < 0.5
+    assert status == 400 and "200,000" in found["error"]
 
 
 def test_text_is_checked_by_the_librarys_parser(server):
@@ -289,7 +293,7 @@ def test_work_stops_when_nobody_waits():
 
 def test_moving_a_slider_is_answered_within_half_a_second(server):
     if arms.engine(PRESETS["triple"].plane, parse("CFG(1)"), arms.read_settings({})) == "torch":
-        until(lambda: not COMPILED.busy, 30)
+        until(lambda: not COMPILED.busy, 600)
     request = {"scene": "triple", "n": 20_000, "arms": ["CFG(1)", "CFG(λ)", "CFG(λ) | Cap(Γ)"], "quick": True}
     took = []
     for scale in (2.0, 2.5, 3.0, 3.5, 4.0):

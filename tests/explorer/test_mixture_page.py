@@ -7,7 +7,6 @@ import torch
 from browser import until
 
 from meancap import parse, uniform
-from meancap.explorer.arms import COMPILED
 from meancap.explorer.scene import PRESETS
 from meancap.lab import Condition, Mixture
 from meancap.lab.branches import branches
@@ -16,15 +15,10 @@ from meancap.lab.scenes import STD, TRIPLE, circle
 from meancap.rules.text import ParseError
 from meancap.runs.gmm import SETTINGS
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 N = 20_000
 FIELDS = ("occupancy", "tv", "mean_error", "variance_ratio", "radial_ratio", "tangential_ratio")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compiled(browser):
-    """Engines round differently; once the fast one is ready, it is the one that page and test both use."""
-    COMPILED.warm()
-    until(lambda: not COMPILED.busy, 60)
 
 
 def due(condition, rule, n=N, steps=50):
@@ -131,6 +125,19 @@ def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
     )
 
 
+def test_rules_are_picked_with_the_arrow_keys(tab):
+    page = tab.open("#mixture?n=1000&arm=CFG(1)")
+    pick, field = page.get_by_label("Pick a rule for arm 1"), page.get_by_label("Rule of arm 1")
+    offered = pick.locator("option").evaluate_all("list => list.map(o => o.value)")
+    pick.focus()
+    for rule in offered[1:6]:
+        page.keyboard.press("ArrowDown")
+        assert field.input_value() == rule
+    page.keyboard.press("Tab")
+    assert pick.input_value() == "", "so that the same one can be picked again"
+    until(lambda: page.locator(".arms .said").inner_text().startswith("= "))
+
+
 def test_a_link_with_a_bad_rule_or_scene_says_so(tabs):
     one = tabs()
     one.refusals = True
@@ -142,6 +149,10 @@ def test_a_link_with_a_bad_rule_or_scene_says_so(tabs):
     assert "must lie outside the condition" in page.locator("#error").inner_text()
     page.evaluate("location.hash = '#mixture?n=1000000000'")
     until(lambda: "200,000" in page.locator("#error").inner_text())
+    for place in ("0", "document.body.scrollHeight / 2", "document.body.scrollHeight"):
+        page.evaluate(f"scrollTo(0, {place})")
+        box = page.locator("#error").bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 900, "it is seen from everywhere"
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(tabs):
@@ -268,9 +279,19 @@ def test_a_late_answer_does_not_undo_what_came_after_it(tab):
     same(page, 0, Condition(Mixture(means, std=STD), (0, 1, 2)), "CFG(3)", n=1000)
 
 
+# What the page counts, in order; the full answer waits for the quick one, however busy the machine is.
 NOTES = """window.notes = [];
 const note = document.querySelector('.note');
-new MutationObserver(() => notes.push(note.textContent)).observe(note, { childList: true });"""
+const counted = new Promise((done) => {
+  new MutationObserver(() => { notes.push(note.textContent); done(); }).observe(note, { childList: true });
+});
+const real = window.fetch;
+window.fetch = async (path, options) => {
+  const found = await real(path, options);
+  if (options?.body?.includes('"quick":false')) await counted;
+  return found;
+};
+void 0;"""
 
 
 @pytest.mark.slow
@@ -287,6 +308,7 @@ def test_a_slow_rule_shows_fewer_samples_first_and_says_so(tab):
 @pytest.mark.slow
 def test_a_component_can_be_dragged_and_others_added(tab):
     page = tab.open("#mixture?n=1000")
+    page.locator('.component[data-k="4"]').scroll_into_view_if_needed()
     box = page.locator('.component[data-k="4"]').bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.down()
@@ -305,6 +327,15 @@ def test_a_component_can_be_dragged_and_others_added(tab):
     assert len(shown(page, 0)[0]["occupancy"]) == 4
 
 
+# Inside the page, where a busy machine delays the watcher no more than the clock.
+PLAYED = """async () => {
+  const [play, clock] = [document.querySelector('.play'), document.querySelector('input[name=t]')];
+  play.click();
+  while (clock.value <= 0.4) await new Promise((later) => setTimeout(later, 10));
+  if (play.textContent.includes('Pause')) play.click();
+}"""
+
+
 def test_the_clock_shows_another_landscape(tab):
     page = tab.open("#mixture?n=1000&look=1")
     note = page.locator('[data-panel="way"] .note').first
@@ -313,9 +344,13 @@ def test_the_clock_shows_another_landscape(tab):
     until(lambda: "t = 0.20" in note.inner_text())
     page.locator("input[name=look]").nth(2).check()
     until(lambda: "a cap acts on" in note.inner_text())
+    page.evaluate(PLAYED)
+    stood = page.locator("input[name=t]").input_value()
+    assert 0.4 < float(stood) < 1
+    page.wait_for_timeout(200)
+    assert page.locator("input[name=t]").input_value() == stood
     page.get_by_role("button", name="Play").click()
-    until(lambda: float(page.locator("input[name=t]").input_value()) > 0.4)
-    page.get_by_role("button", name="Pause").click()
+    until(lambda: page.locator("input[name=t]").input_value() == "1")
     page.get_by_text("Paths at this time, as a table").click()
     until(lambda: page.locator('[data-panel="way"] tbody tr').count() == 10)
 

@@ -40,11 +40,13 @@ _BANNER = (
 def export(link: str, path: str | Path, work: Work | None = None) -> Path:
     """Writes the comparison that a link stands for; the file appears whole or not at all."""
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file to write, such as {path / 'page.html'}")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {path.parent} to write {path.name} into")
     page = saved_page(link, Work() if work is None else work)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8")
+    part.write_text(page, encoding="utf-8", errors="replace")
     return part.replace(path)
 
 

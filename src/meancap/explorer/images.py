@@ -249,6 +249,8 @@ def arm_numbers(pictures: Sequence[Picture], labels: Sequence[int]) -> dict[str,
 
 def command(asked: Asked, rule: Rule) -> str | None:
     """The command that makes the same files, where these seeds are those of a run."""
+    from .painter import BLOCK  # the bits of a picture may depend on how many are made at once
+
     seeds = [want.seed for want in asked.wanted]
     run = seeds[0] // sample_seed(1, 0)
     if seeds[0] != sample_seed(run, 0) or any(b != a + 1 for a, b in pairwise(seeds)):
@@ -256,7 +258,7 @@ def command(asked: Asked, rule: Rule) -> str | None:
     each = -(-len(seeds) // len(asked.classes))
     return (
         f'meancap generate --model fashion --rule "{rule}" --classes {",".join(map(str, asked.classes))} '
-        f"--per-class {each} --steps {asked.steps} --seed {run} --out RUN"
+        f"--per-class {each} --steps {asked.steps} --seed {run} --batch {BLOCK} --out RUN"
     )
 
 

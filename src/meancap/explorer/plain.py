@@ -31,8 +31,9 @@ def read_object(raw: bytes) -> dict[str, Any]:
 
 
 def write_json(value: Any) -> bytes:
-    """The shortest JSON, with null for numbers that it cannot write."""
-    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    """The shortest JSON, with null for numbers that it cannot write, and ? for halves of characters."""
+    text = json.dumps(finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace")
 
 
 def finite(value: Any) -> Any:

@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, str(error))
         except SENTENCES as error:
             self._refuse(HTTPStatus.BAD_REQUEST, sentence(error))
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):  # the answer found no reader
             self.close_connection = True
         except FAULTS as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, sentence(error))
@@ -206,6 +206,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _is_ours(self) -> bool:
         """Only by our own names, so that no other site can make its name point here and read."""
+        if self.server.closing:  # a connection may outlive the server
+            self.close_connection = True
+            return False
         names = {f"{HOST}:{self.server.port}", f"localhost:{self.server.port}"}
         if self.server.port == 80:
             names |= {HOST, "localhost"}

@@ -11,7 +11,7 @@
 //   setState(patch)  changes the link; what equals its default is left out of it
 //   announce(text)   says it to screen readers
 //   copy(text, said) puts text on the clipboard and announces `said`
-//   complain(text)   shows a sentence at the top of the page; '' takes it away
+//   complain(text)   shows a sentence at the foot of the window; '' takes it away
 //   api.call(name, request, { signal }) -> result         POST /api/NAME; throws Error(sentence)
 //   api.job(name, request, { signal, progress }) -> result   the same as a job, with progress({ share, said,
 //                                         partial }); aborting the signal cancels it on the server
@@ -25,33 +25,28 @@ const VIEWS = [mixture, images];
 const PAUSE = 250; // milliseconds between two looks at a job
 const PAGE = Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join('-');
 
-async function post(path, request, signal) {
-  let answer;
+async function ask(path, options) {
+  let [answer, found] = [null, null];
   try {
-    answer = await fetch(path, {
-      method: 'POST',
-      headers: { 'Content-Type': 'application/json' },
-      body: JSON.stringify(request),
-      signal,
-    });
+    answer = await fetch(path, options);
+    found = await answer.json();
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new Error('The server does not answer; start it again with: meancap explore');
+    throw new Error(`The server does not answer; start it again with: meancap explore --port ${location.port}`);
   }
-  return read(answer);
-}
-
-async function read(answer) {
-  const found = await answer.json();
   if (!answer.ok) throw new Error(found.error);
   return found;
 }
 
+const post = (path, request, signal) => ask(path, {
+  method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(request), signal,
+});
+
 export const api = {
   call: (name, request, { signal } = {}) => post(`/api/${name}`, request, signal),
   async job(name, request, { signal, progress = () => {} } = {}) {
-    // Named by its page, so that a job whose id an abort kept from us ends when the next one begins.
-    const { id } = await post('/api/jobs', { name, request, page: PAGE }, signal);
+    // Named by page and kind, so that a job whose id an abort kept from us ends when the next of its kind begins.
+    const { id } = await post('/api/jobs', { name, request, page: `${PAGE} ${name}` }, signal);
     const cancel = () => fetch(`/api/jobs/${id}/cancel`, {
       method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}', keepalive: true,
     }).catch(() => {});
@@ -60,7 +55,7 @@ export const api = {
     try {
       for (;;) {
         signal?.throwIfAborted();
-        const seen = await read(await fetch(`/api/jobs/${id}`, { signal }));
+        const seen = await ask(`/api/jobs/${id}`, { signal });
         if (seen.state === 'done') return seen.result;
         if (seen.state === 'failed') throw new Error(seen.error);
         if (seen.state === 'cancelled') throw new DOMException('cancelled', 'AbortError');
@@ -116,6 +111,9 @@ let open = null; // { view, handle, state }
 let writing = 0;
 let seen = location.hash; // the link as we last read or wrote it
 
+// The state on the page, also where the address does not have it yet.
+export const link = () => toLink(open.view, open.state);
+
 function announce(text) { $('status').textContent = text; }
 
 function complain(text) {
@@ -126,13 +124,12 @@ function complain(text) {
 function write() {
   clearTimeout(writing);
   writing = 0;
-  const link = toLink(open.view, open.state);
   // A link that differs from what we saw was just set by somebody else, and `enter` is about to read it.
-  if (location.hash === seen && link !== seen) {
-    history.replaceState(null, '', link);
+  if (location.hash === seen && link() !== seen) {
+    history.replaceState(null, '', link());
     seen = location.hash;
   }
-  document.querySelector(`#tabs [data-view="${open.view.name}"]`).href = link;
+  document.querySelector(`#tabs [data-view="${open.view.name}"]`).href = link();
 }
 
 function setState(patch) {
@@ -161,8 +158,12 @@ function enter() {
     else tab.removeAttribute('aria-current');
   }
   document.title = `${view.title} · meancap explorer`;
-  open = { view, state, handle: { show() {}, leave() {} } };
-  open.handle = view.mount(root, { api, state: structuredClone(state), setState, announce, complain, copy });
+  const mine = open = { view, state, handle: { show() {}, leave() {} } };
+  // What a view says after it was left is not about the one that is open now.
+  const here = (act) => (said) => { if (open === mine) act(said); };
+  mine.handle = view.mount(root, {
+    api, state: structuredClone(state), setState: here(setState), announce: here(announce), complain: here(complain), copy,
+  });
 }
 
 function theme(wanted) {
@@ -196,6 +197,10 @@ function start() {
     tab.dataset.view = view.name;
     $('tabs').append(tab);
   }
+  document.querySelector('.skip').addEventListener('click', (event) => {
+    event.preventDefault(); // as a link, #view would be another state
+    $('view').focus();
+  });
   $('copy-link').addEventListener('click', async ({ target }) => {
     write();
     await copy(location.href, 'The link to this state is copied.');

@@ -32,16 +32,16 @@ export function armRows(about, check, change) {
     });
     const said = h('p', { id: `${id}-said`, class: 'said', 'aria-live': 'polite' });
     const option = (value, label, title) => h('option', { value, title }, label);
-    const pick = h('select', { 'aria-label': 'Pick a rule from the catalogue' }, option('', 'Pick…'),
+    const pick = h('select', {}, option('', 'Pick…'),
       h('optgroup', { label: 'The paper' }, PAPER.map(([name, rule]) => option(rule, `${name}: ${rule}`))),
       h('optgroup', { label: 'The catalogue' },
         about.rules.map((rule) => option(rule.text, `${rule.name}: ${rule.title}`, rule.title))));
     pick.addEventListener('change', () => {
       if (!pick.value) return;
       input.value = pick.value;
-      pick.value = '';
       read();
     });
+    pick.addEventListener('blur', () => { pick.value = ''; }); // not before: arrow keys go on from what was picked
     const remove = h('button', { type: 'button', class: 'quiet' }, '×');
     remove.addEventListener('click', () => {
       rows = rows.filter((one) => one !== self);
@@ -51,7 +51,7 @@ export function armRows(about, check, change) {
     });
     let timer = 0;
     let version = 0;
-    const self = { input, said, remove, text, good: true, node: null, complain(sentence) {
+    const self = { input, pick, said, remove, text, good: true, node: null, complain(sentence) {
       input.setAttribute('aria-invalid', String(Boolean(sentence)));
       said.classList.toggle('bad', Boolean(sentence));
       if (sentence) said.textContent = sentence;
@@ -83,6 +83,7 @@ export function armRows(about, check, change) {
     rows.forEach((one, i) => {
       one.node.style.setProperty('--own', `var(--arm-${i})`);
       one.input.setAttribute('aria-label', `Rule of arm ${i + 1}`);
+      one.pick.setAttribute('aria-label', `Pick a rule for arm ${i + 1}`);
       one.remove.setAttribute('aria-label', `Remove arm ${i + 1}`);
       one.remove.disabled = rows.length === 1;
     });

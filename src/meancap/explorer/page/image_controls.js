@@ -5,7 +5,7 @@ import { h } from './elements.js';
 import { knob } from './image_parts.js';
 
 // change(patch): the reader decided on something
-export function controls({ api, about, state, change }) {
+export function controls({ api, about, state, gone, change }) {
   const { limits } = about;
   const scale = knob({
     label: 'λ scale', hint: 'What guidance asks for: 1 is no guidance, more pushes further', name: 'scale',
@@ -37,7 +37,8 @@ export function controls({ api, about, state, change }) {
   const sliders = h('section', { class: 'card sliders', 'aria-label': 'Scale and cap' }, scale.node, gamma.node);
 
   async function check(text) {
-    const found = await api.call('images/check', { text, scale: state.scale, gamma: state.gamma });
+    const asked = { text, scale: state.scale, gamma: state.gamma };
+    const found = await api.call('images/check', asked, { signal: gone.signal });
     if (found.error) throw new Error(found.error);
     return found;
   }

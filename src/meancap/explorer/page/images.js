@@ -35,21 +35,21 @@ export function mount(root, { api, state, setState, announce, complain }) {
   let handle = { show() {}, leave() {} };
   root.dataset.busy = 'true';
   api.call('images/about', {}, { signal: gone.signal }).then((about) => {
-    handle = build(root, { api, about, state, setState, announce, complain });
+    handle = build(root, { api, about, state, setState, announce, complain, gone });
   }).catch((error) => { if (error.name !== 'AbortError') complain(error.message); });
   return {
-    show: (next) => handle.show(next),
+    show(next) { Object.assign(state, next); handle.show(); },
     leave() { gone.abort(); handle.leave(); },
   };
 }
 
-function build(root, { api, about, state, setState, announce, complain }) {
+function build(root, { api, about, state, setState, announce, complain, gone }) {
   let job = null; // AbortController of the running one
   let waiting = 0;
   const progress = bar(() => job?.abort(), run);
   const note = (patch) => { Object.assign(state, patch); setState(patch); };
   const shown = results({ state, change: note, complain });
-  const form = controls({ api, about, state, change(patch) {
+  const form = controls({ api, about, state, gone, change(patch) {
     note(patch);
     root.dataset.busy = 'true';
     clearTimeout(waiting);
@@ -61,6 +61,7 @@ function build(root, { api, about, state, setState, announce, complain }) {
 
   async function run() {
     clearTimeout(waiting);
+    if (gone.signal.aborted) return;
     job?.abort();
     const mine = job = new AbortController();
     const { classes, seeds, steps, scale, gamma, arm } = state;
@@ -94,8 +95,7 @@ function build(root, { api, about, state, setState, announce, complain }) {
 
   run();
   return {
-    show(next) {
-      Object.assign(state, next);
+    show() {
       form.show();
       run();
     },

@@ -57,9 +57,9 @@ export function chart(width, { title, t, lines, now = null, log = false, floor =
   now === null ? null : s('line', { class: 'now', x1: x(now), x2: x(now), y1: EDGE.top, y2: foot - EDGE.bottom + 4 }),
   lines.filter(denied).map((line) => s('path', { class: `asked arm-${line.arm}`, d: path(line.asked) })),
   lines.map((line) => s('path', { class: `curve arm-${line.arm}`, d: path(line.values) })),
-  strips.map((line, k) => line.active.map((on, i) => on && s('rect', {
+  strips.map((line, k) => line.active.map((on, i) => (on ? s('rect', {
     class: `bar arm-${line.arm}`, x: x(t[i]), y: HEIGHT + 7 + k * (STRIP + 2), width: x(t[i] + step) - x(t[i]) + 0.4, height: STRIP,
-  }))));
+  }) : null))));
 }
 
 const denied = ({ asked, values }) => asked.some((v, i) => Math.abs(v - values[i]) > 1e-6 * Math.abs(v));

@@ -39,7 +39,7 @@ export function mount(root, { api, state, setState, announce, complain, copy }) 
     handle = build(root, { api, state, setState, announce, complain, copy, about, gone });
   }).catch((error) => { if (error.name !== 'AbortError') complain(error.message); });
   return {
-    show: (next) => handle.show(next),
+    show(next) { Object.assign(state, next); handle.show(next); },
     leave() { gone.abort(); handle.leave(); },
   };
 }
@@ -47,7 +47,8 @@ export function mount(root, { api, state, setState, announce, complain, copy }) 
 function build(root, { api, state, setState, announce, complain, copy, about, gone }) {
   let version = 0; // of the state
   let shown = { version: -1, full: false };
-  let asking = false;
+  let asking = false; // about the samples
+  let following = false; // about their way
   let resting = 0;
   let full = null; // AbortController of the question about everything
   let result = null;
@@ -58,11 +59,7 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     const own = scene === 'own' ? { components: read(state.parts), std, eta } : {};
     return { scene, ...own, scale, gamma, steps, solver, n, seed, arms: arm };
   };
-  const failed = (error) => {
-    if (error.name === 'AbortError') return;
-    complain(error.message);
-    root.dataset.busy = 'false';
-  };
+  const failed = (error) => { if (error.name !== 'AbortError') complain(error.message); };
 
   function changed(patch) {
     Object.assign(state, patch);
@@ -80,7 +77,15 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     if (asking || shown.version === version) return;
     asking = true;
     const mine = version;
-    await answers(mine, true, gone.signal).catch((error) => { known.key = ''; failed(error); });
+    const request = question();
+    // What is wrong with an earlier state may be right by now.
+    const wrong = (error) => { if (mine === version) failed(error); };
+    await run(mine, request, true, gone.signal).then(() => {
+      // The next samples do not wait for the way of these, and no way is asked for where a newer one is.
+      if (following || full || mine < shown.version) return;
+      following = true;
+      way(mine, request, gone.signal).catch(wrong).finally(() => { following = false; });
+    }).catch(wrong);
     asking = false;
     if (!gone.signal.aborted && mine < version && !full) ask();
   }
@@ -90,43 +95,42 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     const mine = full;
     gone.signal.addEventListener('abort', () => mine.abort(), { once: true });
     try {
-      await answers(version, false, mine.signal);
-      root.dataset.busy = 'false';
+      const request = question();
+      await Promise.all([run(version, request, false, mine.signal), way(version, request, mine.signal)]);
       announce(spoken(result));
     } catch (error) {
-      known.key = '';
       failed(error);
     } finally {
       if (full === mine) full = null;
+      if (!mine.signal.aborted) root.dataset.busy = 'false';
     }
   }
 
-  // Each part is shown as soon as it is there; `asked` is the version of the state it belongs to.
-  async function answers(asked, quick, signal) {
-    const request = question();
+  // Where the samples end; `asked` is the version of the state it belongs to.
+  async function run(asked, request, quick, signal) {
     const began = performance.now();
-    const run = api.call('mixture/run', { ...request, quick }, { signal }).then((found) => {
-      // A quick answer may come after the full one to the same question.
-      if (asked < shown.version || (asked === shown.version && shown.full)) return;
-      shown = { version: asked, full: !quick };
-      complain('');
-      result = found;
-      view.show(found, (performance.now() - began) / 1000);
-      arms.results(found.arms);
-    });
-    await Promise.all([run, way(asked, request, signal)]);
+    const found = await api.call('mixture/run', { ...request, quick }, { signal });
+    // A quick answer may come after the full one to the same question.
+    if (asked < shown.version || (asked === shown.version && shown.full)) return;
+    shown = { version: asked, full: !quick };
+    complain('');
+    result = found;
+    view.show(found, (performance.now() - began) / 1000);
+    arms.results(found.arms);
   }
 
   // The way of the samples does not depend on how many are counted: if it was just asked for, it is known.
   function way(asked, request, signal) {
     const key = `${asked} ${state.t}`;
     if (known.key === key) return known.answer;
-    const look = Math.min(state.look, state.arm.length - 1);
+    const look = Math.min(state.look, request.arms.length - 1);
+    const turn = view.turn();
     const answer = Promise.all([
       api.call('mixture/meter', request, { signal }),
       api.call('mixture/field', { ...request, t: state.t, arm: look }, { signal }),
-    ]).then(([meter, field]) => { if (known.key === key || !known.key) view.way(meter, field); });
+    ]).then(([meter, field]) => view.way(turn, meter, field));
     known = { key, answer };
+    answer.catch(() => { if (known.answer === answer) known.key = ''; }); // to be asked again
     return answer;
   }
 

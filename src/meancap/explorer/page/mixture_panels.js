@@ -32,6 +32,7 @@ export function panels(shared) {
       shares.show(run);
       table_.replaceChildren(numbersTable(run));
     },
+    turn: way.turn,
     way: way.way,
     reflect() {
       ends.reflect();
@@ -95,9 +96,9 @@ function endsPanel(state, setState) {
     const known = run.arms.filter((arm) => arm.n);
     const counts = [...new Set(known.map((arm) => whole(arm.n)))].join(' or ');
     const fewer = known.some((arm) => arm.n < run.n);
-    return `${counts} samples${fewer ? ` of ${whole(run.n)} while you move; the rest follows` : ' in each arm'}, `
-      + `in ${seconds.toFixed(2)} s.${run.compiling
-        ? ' The fast engine is being compiled; until it is ready answers take a little longer.' : ''}`;
+    const took = document.documentElement.dataset.saved === undefined ? `, in ${seconds.toFixed(2)} s` : '';
+    return `${counts} samples${fewer ? ` of ${whole(run.n)} while you move; the rest follows` : ' in each arm'}${took}.`
+      + `${run.compiling ? ' The fast engine is being compiled; until it is ready answers take a little longer.' : ''}`;
   }
 
   return {

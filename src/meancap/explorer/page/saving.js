@@ -1,14 +1,14 @@
 // The comparison on the page as one HTML file that needs no server: a button in the header, for every view.
 
-import { api } from './app.js';
+import { api, link } from './app.js';
 import { h } from './elements.js';
 import { save } from './image_parts.js';
 
 // Resolves when the file is handed to the browser; throws a sentence.
 export async function savePage() {
-  const link = location.hash || document.querySelector('#tabs [aria-current]').hash;
-  const { html } = await api.job('export', { link });
-  save(new Blob([html], { type: 'text/html' }), `meancap-${link.match(/\w+/)[0]}.html`);
+  const state = link();
+  const { html } = await api.job('export', { link: state });
+  save(new Blob([html], { type: 'text/html' }), `meancap-${state.match(/\w+/)[0]}.html`);
 }
 
 async function pressed({ target }) {

@@ -13,6 +13,7 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
   let run = null;
   let meter = null;
   let field = null;
+  const turns = { asked: 0, meter: 0, field: 0 }; // questions about the way, and those whose answers are shown
   const still = matchMedia('(prefers-reduced-motion: reduce)');
   const look = () => Math.min(state.look, state.arm.length - 1);
   const arm = () => meter?.arms[look()];
@@ -95,6 +96,15 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
       [['sample', 'where it is', 'where it is aimed'], ...rows]);
   }
 
+  const turn = () => (turns.asked += 1);
+
+  // An answer that was overtaken by one to a later question comes too late.
+  function late(kind, asked) {
+    if (asked < turns[kind]) return true;
+    turns[kind] = asked;
+    return false;
+  }
+
   // One question about the field at a time; the newest time next.
   let asking = false;
   let wanted = null;
@@ -110,7 +120,9 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
       while (wanted !== null) {
         const next = wanted;
         wanted = null;
+        const asked = turn();
         const found = await api.call('mixture/field', { ...question(), t: next, arm: look() }, { signal: gone.signal });
+        if (late('field', asked)) continue;
         field = found.error ? null : found;
         draw();
       }
@@ -157,10 +169,12 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
       legend.replaceChildren(...run.arms.map(named));
       planes[0].draw();
     },
-    // How they came there.
-    way(nextMeter, nextField) {
+    turn,
+    // How they came there, asked for at a turn.
+    way(asked, nextMeter, nextField) {
+      if (!late('field', asked)) field = nextField.error ? null : nextField;
+      if (late('meter', asked)) return;
       meter = nextMeter;
-      field = nextField.error ? null : nextField;
       draw();
       const mine = arm();
       if (!mine) return; // an arm was taken away meanwhile
