@@ -57,6 +57,14 @@ def test_it_is_unchanged_by_rotation_and_shift_and_quadratic_in_scale() -> None:
     assert frechet_distance(3 * a, 3 * b) == pytest.approx(9 * d, rel=1e-12)
 
 
+@pytest.mark.parametrize("power", [-400, -266, 256, 400])
+def test_products_of_tiny_or_huge_covariances_stay_within_range(power: int) -> None:
+    a, b = features(300, 20, 1, torch.float64), features(200, 20, 2, torch.float64)
+    s = 2.0**power
+    assert frechet_distance(s * a, s * b) == pytest.approx(s * s * frechet_distance(a, b), rel=1e-12)
+    assert frechet_estimate("FD", s * a, s * b).value == frechet_distance(s * a, s * b)
+
+
 @pytest.mark.parametrize(("rank_a", "rank_b"), [(40, 40), (10, 40), (40, 10), (10, 15), (15, 10)])
 def test_singular_covariances_give_the_nuclear_norm_of_their_factors(rank_a: int, rank_b: int) -> None:
     g = torch.Generator().manual_seed(7)
@@ -151,10 +159,13 @@ def test_bad_features_are_refused_in_a_sentence() -> None:
         (torch.randn(10), "one row per image"),
         (torch.randint(0, 9, (10, 4)), "floating-point"),
         (torch.randn(0, 4), "empty"),
+        (torch.randn(10, 0), "empty"),
         (good / 0, "not finite"),
     ):
         with pytest.raises(ValueError, match=words):
             frechet_distance(good, bad)
+    with pytest.raises(TypeError, match=r"torch\.from_numpy"):
+        frechet_distance(good, good.numpy())  # type: ignore[arg-type]
 
 
 def _pair(source: str, real: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,14 @@ from hypothesis import strategies as st
 from peers import peer
 from torch import Tensor
 
-from meancap.metrics import density_coverage, insiders, manifold_estimates, precision_recall, recall_at
+from meancap.metrics import (
+    density_coverage,
+    insiders,
+    kernel_distance,
+    manifold_estimates,
+    precision_recall,
+    recall_at,
+)
 from meancap.metrics import neighbours as engine
 
 
@@ -166,6 +175,18 @@ def test_recall_parts_are_what_leaving_each_group_out_gives() -> None:
         stays = torch.arange(200) % 50 != group
         without = recall_at(real, fake[stays])
         assert recall.parts[group].item() == pytest.approx(50 * recall.value - 49 * without, abs=1e-9)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("metric", [precision_recall, density_coverage, recall_at, kernel_distance])
+def test_broken_features_on_either_side_are_refused(
+    metric: Callable[[Tensor, Tensor], object], broken: float
+) -> None:
+    good, bad = torch.randn(20, 4), torch.randn(20, 4)
+    bad[7, 2] = broken
+    for sets in ((good, bad), (bad, good)):
+        with pytest.raises(ValueError, match="not finite"):
+            metric(*sets)
 
 
 def test_too_few_points_are_refused() -> None:

@@ -79,6 +79,26 @@ def test_inception_score_parts_are_its_derivative() -> None:
         assert full.parts[i].item() == pytest.approx(pseudo, abs=0.05 * full.parts.std().item())
 
 
+def test_images_of_a_short_last_split_count_for_more_in_the_error() -> None:
+    # Splits of 1,000 and 100 images count equally: their errors s/sqrt(1000) and s/sqrt(100) are averaged.
+    sets = [torch.randn(1100, 6, generator=torch.Generator().manual_seed(i)) * 2 for i in range(100)]
+    found = [inception_score_estimate("IS", logits, split=1000) for logits in sets]
+    spread = torch.tensor([e.value for e in found], dtype=torch.float64).std().item()
+    # The spread of 100 values is itself known to 7 %.
+    assert sum(e.error for e in found) / len(found) == pytest.approx(spread, rel=0.25)
+
+
+def test_a_probability_of_zero_is_a_logit_of_minus_infinity_and_nan_is_refused() -> None:
+    assert inception_score(torch.eye(5).repeat(4, 1).log()) == pytest.approx(5, rel=1e-12)
+    for bad in (math.nan, math.inf):
+        logits = torch.randn(8, 3)
+        logits[2, 1] = bad
+        with pytest.raises(ValueError, match="logits are not finite"):
+            inception_score(logits)
+        with pytest.raises(ValueError, match="logits are not finite"):
+            class_probability(logits, torch.zeros(8).long())
+
+
 def test_kernel_distance_equals_a_sum_over_pairs() -> None:
     real, fake = torch.randn(7, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
 
@@ -119,6 +139,8 @@ def test_kernel_distance_of_subsets_is_unbiased_and_repeatable() -> None:
     assert some == pytest.approx(whole.value, abs=4 * whole.error)
     with pytest.raises(ValueError, match="subsets of 5000"):
         kernel_distance(real, fake, subsets=3, size=5000)
+    with pytest.raises(ValueError, match="one or more; got 0"):
+        kernel_distance(real, fake, subsets=0)
 
 
 def test_diversity_is_the_mean_distance_within_classes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,12 @@ from meancap.models import classes
 from meancap.models.checkpoint import save_sit
 from meancap.models.data import FASHION, Pixels
 from meancap.models.sit import SiTConfig
-from meancap.report.scores import collect
-from meancap.report.scores.collect import Name, named
+from meancap.report.scores import collect, tables
+from meancap.report.scores.collect import Entry, Name, named
 from meancap.report.scores.compare import at_level
 from meancap.report.scores.reading import reading, tally
 from meancap.runs.paper import paper_source, paper_table
+from meancap.runs.scores import write_scores
 from small_sit import random_sit
 
 
@@ -139,6 +141,80 @@ def test_the_csv_holds_every_number_with_its_protocol(scored: Path) -> None:
     assert all(float(r["low"]) <= float(r["value"]) <= float(r["high"]) for r in rows)
 
 
+def entry(rule: str, pairing: str = "a", **values: float) -> Entry:
+    """A scored run; its parts lie round each value in the same pattern, so that pairs differ exactly."""
+    noise = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    scores = {k.replace("_", "-"): Estimate(k.replace("_", "-"), v, 9, v + noise) for k, v in values.items()}
+    return Entry(Path(rule), rule, named(rule), 50, 9, pairing, None, {"fashion": scores}, {"fashion": "x"})
+
+
+def test_each_seed_is_compared_with_fixed_cfg_of_its_own_noise() -> None:
+    runs = [
+        entry("CFG(1)", "a", FD_fashion=9.0, alignment=0.2),
+        entry("CFG(1)", "b", FD_fashion=8.0, alignment=0.1),
+        entry("CFG(2)", "a", FD_fashion=3.0, alignment=0.5),
+        entry("CFG(2)", "b", FD_fashion=5.0, alignment=0.4),
+        entry("CFG(2) | Cap(1.1)", "a", FD_fashion=2.0, alignment=0.6),
+        entry("CFG(2) | Cap(1.1)", "b", FD_fashion=4.5, alignment=0.7),
+    ]
+    (group,) = tables.equal_scale(runs, "fashion", ["FD-fashion"]).groups
+    assert [line[0] for line in group] == ["PMC-CFG"] * 2
+    assert [line[-1] for line in group] == ["**-1.0000 ± 0.0000**", "**-0.5000 ± 0.0000**"]
+    layout = tables.paper_layout(runs, "fashion", ["FD-fashion"])
+    assert [line[-1] for g in layout.groups for line in g] == ["9", "8", "3", "5", "2", "4.5"]
+    # Seed a rises from 0.2 to 0.6, seed b from 0.1 to 0.7: each is read where its own fixed CFG aligns.
+    aligned = tables.equal_alignment(runs, "fashion", ["FD-fashion"])
+    assert aligned is not None
+    found = [float(line[-1].strip("*").split(" ")[0]) for g in aligned.groups for line in g]
+    assert found == pytest.approx([9 - 7 * 0.3 / 0.4 - 3, 8 - 3.5 * 0.3 / 0.6 - 5], abs=1e-3)
+    counted = tally(runs, "fashion")
+    assert counted is not None and counted.groups[0][0][3:] == ("2", "·", "·", "·")
+    assert len(reading(runs, "fashion")) == 3
+
+
+def test_runs_without_a_scale_or_without_some_numbers_stay_in_the_report() -> None:
+    runs = [
+        entry("CFG(2)", FD_fashion=3.0),  # no labels: neither alignment nor diversity
+        entry("CFG(2) | Cap(1.1)", FD_fashion=2.0, diversity=1.0, alignment=0.5),
+        entry("Cap(1.1)", FD_fashion=1.0, diversity=1.0, alignment=0.5),  # no scale
+    ]
+    columns = ["diversity", "FD-fashion"]
+    (group,) = tables.equal_scale(runs, "fashion", columns).groups
+    assert group[0][-2:] == ("—", "**-1.0000 ± 0.0000**")
+    assert tally(runs, "fashion") is not None and len(reading(runs, "fashion")) == 2
+    assert len(tables.results(runs, "fashion").groups) == 2
+
+
+def test_only_the_papers_own_cap_stands_beside_the_papers_numbers() -> None:
+    def ours(protocol: str, *rules: str) -> list[str]:
+        number = "FID" if protocol == "adm-imagenet256" else "saturation"
+        runs = [entry(rule, **{number: float(i)}) for i, rule in enumerate(rules)]
+        n = 50 if protocol == "adm-imagenet256" else 10
+        runs = [replace(e, evaluations=n, scores={protocol: e.scores["fashion"]}) for e in runs]
+        found = tables.beside_paper(runs, protocol)
+        assert found is not None
+        return [line[0] for line in found.groups[0] if line[5] != "—"]
+
+    caps = ("CFG(2) | Cap(1.1, anchor='first')", "CFG(2) | CapDisplacement(1.1)")
+    assert ours("adm-imagenet256", *caps) == []
+    assert ours("adm-imagenet256", *caps, "CFG(2) | Cap(1.1)", "CFG(2)") == ["Fixed CFG", "PMC-CFG"]
+    assert ours("hsv", "CFG(7) | Cap(1.15)") == []
+    assert ours("hsv", "CFG(7) | CapDisplacement(1.15)", "CFG(7)") == ["Fixed CFG", "PMC-CFG"]
+
+
+def test_alignment_is_lent_to_other_protocols_but_listed_under_its_own(
+    tmp_path: Path, garments: tuple[Tensor, Tensor]
+) -> None:
+    run = made_run(tmp_path / "run", garments[0][:40], garments[1][:40])
+    assert main(["score", str(run), "--protocol", "fashion,hsv"]) == 0
+    assert main(["report", str(tmp_path)]) == 0
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "scores.csv").read_text())))
+    assert {r["protocol"].partition(":")[0] for r in rows if r["number"] == "alignment"} == {"fashion"}
+    pixels, _, classifier = (tmp_path / "report.md").read_text().partition("## Protocol fashion")
+    assert "| brightness | clipped |" in pixels and "alignment↑" not in pixels
+    assert "that of the protocol `fashion`" in pixels and "alignment↑" in classifier
+
+
 def test_a_report_on_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "no scored runs" in capsys.readouterr().err
@@ -164,3 +240,22 @@ def test_the_whole_study_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     report = (tmp_path / "out" / "report.html").read_bytes()
     assert main(command) == 0  # everything is there: nothing is made again, and the page is the same
     assert (tmp_path / "out" / "report.html").read_bytes() == report
+    first = (tmp_path / "out" / "table.csv").read_text()
+    for run in (tmp_path / "out").glob("*/run.json"):  # another protocol with a number of the same name
+        write_scores(
+            run.parent, "efficientnet-lite0", "efficientnet-lite0: x", [Estimate("recall", 7.0, 1)], ""
+        )
+    assert main(command) == 0
+    rows, before = (
+        list(csv.DictReader(io.StringIO(text)))
+        for text in ((tmp_path / "out" / "table.csv").read_text(), first)
+    )
+    assert [r["recall"] for r in rows] == [r["recall"] for r in before]
+    assert {r["recall (efficientnet-lite0)"] for r in rows} == {"7.0"}
+
+
+def test_a_study_with_an_unknown_protocol_stops_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "fashion", "--protocols", "fashion,fid", "--out", str(tmp_path / "out")]) == 2
+    assert "no protocol 'fid'" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -109,6 +109,13 @@ def test_paired_standard_error_agrees_with_simulation() -> None:
     assert sum(errors) / 40 == pytest.approx(torch.tensor(differences).std().item(), rel=0.35)
 
 
+def test_one_image_tells_no_error_of_a_difference() -> None:
+    one, many = mean_estimate("s", torch.rand(1)), mean_estimate("s", torch.rand(9))
+    for a, b in ((one, one), (one, many), (many, one)):
+        found = difference(a, b, paired=False)
+        assert found.value == a.value - b.value and found.interval() is None
+
+
 def test_differences_of_different_things_are_refused() -> None:
     a, b = mean_estimate("CLIP", torch.rand(10)), mean_estimate("IS", torch.rand(10))
     with pytest.raises(ValueError, match="one metric"):

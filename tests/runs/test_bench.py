@@ -76,6 +76,12 @@ def test_a_folder_takes_more_rules_but_no_other_settings(tmp_path):
         run(tmp_path, config=replace(SMALL, seed=1))
 
 
+def test_a_file_is_no_folder_of_a_benchmark(tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(ValueError, match="taken is a file; a benchmark needs a folder"):
+        run(tmp_path / "taken")
+
+
 def test_a_rule_of_the_same_name_and_another_text_is_measured_again(tmp_path):
     run(tmp_path, BASIC[:1])
     assert len(run(tmp_path, (replace(UNGUIDED, call="CFG(1.5)"),))) == 1

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +64,43 @@ def test_processes_started_here_make_the_same_files(tmp_path, model, capfd):
     capfd.readouterr()
     assert main(options(model, tmp_path / "bad", "--classes", "99", "--processes", "2")) == 2
     assert capfd.readouterr().err.count("classes 0 to 9; got 99") == 1
+
+
+def test_processes_end_with_the_one_that_started_them_and_the_run_goes_on(tmp_path, model):
+    out, more = tmp_path / "run", ("--batch", "1", "--per-class", "20", "--npz")
+    command = [sys.executable, "-m", "meancap", *options(model, out, *more), "--processes", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    for how, code in ((signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)):
+        before = len(list(out.glob("blocks/*.json")))
+        with subprocess.Popen(command, env=ENVIRONMENT, **pipes) as first:
+            try:
+                while len(list(out.glob("blocks/*.json"))) == before and first.poll() is None:
+                    time.sleep(0.01)
+                first.send_signal(how)  # to this process alone, as a job manager does
+                first.communicate(timeout=60)  # the pipe ends with the last process that holds it
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(first.pid, signal.SIGKILL)
+        assert first.returncode == code
+        assert json.loads((out / "run.json").read_text())["finished"] is None
+    assert main(options(model, out, *more)) == 0
+    assert main(options(model, tmp_path / "whole", *more)) == 0
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="not run: the system does not list its processes")
+def test_a_process_that_is_killed_is_told_of(tmp_path, model):
+    command = [sys.executable, "-m", "meancap", *options(model, tmp_path / "run", "--per-class", "2000")]
+    with subprocess.Popen([*command, "--processes", "2"], env=ENVIRONMENT, stderr=subprocess.PIPE) as first:
+        helpers = Path(f"/proc/{first.pid}/task/{first.pid}/children")
+        while not (tmp_path / "run").exists():
+            time.sleep(0.01)
+        for helper in helpers.read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(helper), signal.SIGKILL)
+        said = first.communicate(timeout=60)[1].decode()
+    assert first.returncode == signal.SIGKILL
+    assert "ended by signal 9" in said and "Traceback" not in said
 
 
 def test_classes_by_number_and_name(tmp_path, model):
@@ -140,3 +180,17 @@ def test_train_writes_a_model_that_generate_takes(tmp_path, capsys):
     assert Run.open(tmp_path / "r").images().shape == (1, 28, 28, 1)
     assert main([*train, "--width", "64", "--depth", "1"]) == 2
     assert "begun with another recipe: model was" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--device", "abacus"), "--device abacus is not on this machine; it has cpu"),
+        (("--processes", "0"), "--processes must be at least 1; got 0"),
+    ],
+)
+def test_a_machine_that_is_not_there_is_one_sentence(tmp_path, model, capsys, more, words):
+    assert main(options(model, tmp_path / "run", *more)) == 2
+    err = capsys.readouterr().err
+    assert words in err and err.count("\n") == 1
+    assert not (tmp_path / "run").exists()

@@ -118,9 +118,14 @@ def device_of(args: argparse.Namespace, local: int = 0) -> str:
     """The device of this process; on a CPU it also fixes the number of threads, on which bits depend."""
     import torch
 
-    device: str = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if args.threads < 1:
-        raise ValueError(f"--threads must be at least 1; got {args.threads}")
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    device: str = args.device or ("cuda" if here["cuda"] else "cpu")
+    if not here.get(device.partition(":")[0]):
+        found = ", ".join(kind for kind, there in here.items() if there)
+        raise ValueError(f"--device {device} is not on this machine; it has {found}")
+    for name in ("threads", "processes"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name} must be at least 1; got {getattr(args, name)}")
     if device == "cpu":
         torch.set_num_threads(args.threads)
     return f"cuda:{local % torch.cuda.device_count()}" if device == "cuda" else device
@@ -130,20 +135,33 @@ def spread(args: argparse.Namespace) -> int:
     """This command in several processes, each with its rank, as torchrun would start them."""
     fresh = multiprocessing.get_context("spawn")
     running = [fresh.Process(target=_one_of, args=(args, rank)) for rank in range(args.processes)]
-    for one in running:
-        one.start()
     try:
         for one in running:
-            one.join()
-    except KeyboardInterrupt:  # the children have been told, too
+            one.start()
         for one in running:
             one.join()
+    except KeyboardInterrupt:  # a terminal tells the others, too; kill -INT tells this process alone
+        started = [one for one in running if one.pid]
+        for one in started:
+            one.terminate()
+        for one in started:
+            one.join()
         raise
-    return max(abs(one.exitcode or 0) for one in running)
+    codes = [one.exitcode or 0 for one in running]
+    if (killed := min(codes)) < 0:  # such a process could not say why
+        print(
+            f"meancap: a process was ended by signal {-killed}, perhaps for want of memory; "
+            "give the same command again to go on",
+            file=sys.stderr,
+        )
+    return max(map(abs, codes))
 
 
 def _one_of(args: argparse.Namespace, rank: int) -> None:
     """One process of several; only the first speaks of errors that all of them meet."""
+    from ..runs.orphans import end_with_parent
+
+    end_with_parent()
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": args.processes}
     os.environ.update({name: str(value) for name, value in place.items()})
     try:

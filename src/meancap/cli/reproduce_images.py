@@ -121,6 +121,7 @@ def sd35(args: argparse.Namespace) -> int:
 
 
 def fashion(args: argparse.Namespace) -> int:
+    from ..metrics.protocols import protocol as measured_by
     from ..models.classes import fashion as shipped
     from ..runs.opening import Wish
     from ..runs.study import fashion_study
@@ -128,13 +129,14 @@ def fashion(args: argparse.Namespace) -> int:
 
     scales, evaluations = _numbers(args.scales, float), _numbers(args.evaluations, int)
     counts = [int(n) for n in evaluations]
+    names = [measured_by(name.strip()).name for name in args.protocols.split(",")]  # before hours of work
     model = shipped().to(device_of(args))
     protocol = fashion_study(model, args.per_class, scales, counts, args.seed, out=args.out)
     base = Wish("fashion", per_class=args.per_class, batch=args.batch, threads=args.threads)
     code = _run(protocol, replace(base, npz=True, diagnostics=True), args, score_by="fashion")
     if code == 0 and "RANK" not in os.environ:  # the process that started the others reports
         runs = [args.out / s.name for s in protocol.settings]
-        finish_study(args.out, runs, args.protocols.split(","))
+        finish_study(args.out, runs, names)
     return code
 
 
@@ -232,6 +234,6 @@ def _gpu() -> Need:
 
 def _numbers(text: str, kind: type[float] | type[int]) -> list[float]:
     try:
-        return [kind(part) for part in text.split(",")]
+        return list(dict.fromkeys(kind(part) for part in text.split(",")))
     except ValueError:
         raise ValueError(f"numbers with commas between them are needed, like 1.5,2; got {text!r}") from None

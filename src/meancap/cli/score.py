@@ -61,7 +61,7 @@ def score(args: argparse.Namespace) -> int:
     import torch
 
     torch.set_num_threads(idle_cores() if args.threads is None else max(1, args.threads))
-    protocols = [name for text in args.protocol for name in text.split(",")]
+    protocols = [name.strip() for text in args.protocol for name in text.split(",")]
     score_runs(args.runs, protocols, args.reference, args.weights, force=args.force)
     print(table(args.runs, protocols))
     return 0
@@ -83,7 +83,8 @@ def score_runs(
         finding = Finding(p, extractor, reference if p.reference else None)
         _watch(finding, "reference")
         for path, target in zip(runs, targets, strict=True):
-            _watch(scoring(target, p, extractor, finding.reference, force=force), f"{path.name}, {p.name}")
+            steps = scoring(target, p, extractor, finding.reference, force=force)
+            _watch(steps, f"{path.resolve().name}, {p.name}")
 
 
 def idle_cores() -> int:
@@ -102,13 +103,15 @@ def _watch(steps: Iterable[Any], name: str) -> None:
             pass
         return
     bar = None
-    for step in steps:
-        if bar is None and step.done:
-            bar = tqdm(total=step.total, desc=name, unit="img", file=sys.stderr, leave=False)
+    try:
+        for step in steps:
+            if bar is None and step.done:
+                bar = tqdm(total=step.total, desc=name, unit="img", file=sys.stderr, leave=False)
+            if bar is not None:
+                bar.update(step.done)
+    finally:
         if bar is not None:
-            bar.update(step.done)
-    if bar is not None:
-        bar.close()
+            bar.close()
 
 
 def table(names: Sequence[Path], protocols: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .gaussian import need_features
+from .gaussian import need_features, need_logits
 
 
 def cosine(images: Tensor, texts: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def class_hits(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _need_labels(logits: Tensor, labels: Tensor) -> None:
-    need_features(logits)
+    need_logits(logits)
     if labels.shape != logits.shape[:1]:
         raise ValueError(f"one label per image: got {len(logits)} images and labels {tuple(labels.shape)}")
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]):

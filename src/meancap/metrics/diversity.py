@@ -26,7 +26,7 @@ def diversity_estimate(name: str, features: Tensor, labels: Tensor) -> Estimate:
     if labels.shape != features.shape[:1]:
         raise ValueError(f"one label per image: got {len(features)} images, labels {tuple(labels.shape)}")
     classes = sorted(set(labels.tolist()))
-    means, moved = [], torch.zeros(len(features), dtype=torch.float64)
+    means, moved = [], torch.zeros(len(features), dtype=torch.float64, device=features.device)
     for label in classes:
         rows = (labels == label).nonzero().flatten()
         if len(rows) < 2:

@@ -8,6 +8,8 @@ turn complex, needs no epsilon on the diagonal, and costs a tenth of scipy's sqr
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,11 @@ def frechet_distance(a: Tensor | Gaussian, b: Tensor | Gaussian) -> float:
 
 def trace_of_root(a: Tensor, b: Tensor) -> Tensor:
     """tr (a b)^(1/2) of two symmetric, non-negative matrices, singular ones too."""
+    (a, unit_a), (b, unit_b) = _scaled(a), _scaled(b)
+    return unit_a * unit_b * _trace_of_root(a, b)
+
+
+def _trace_of_root(a: Tensor, b: Tensor) -> Tensor:
     root_b, failed = torch.linalg.cholesky_ex(b)
     if not failed:
         values = torch.linalg.eigvalsh(root_b.T @ a @ root_b).clamp(min=0)
@@ -39,6 +46,13 @@ def trace_of_root(a: Tensor, b: Tensor) -> Tensor:
     left = _thin_root(a) if also_failed else root_a
     right = _thin_root(b) if failed else root_b
     return torch.sum(torch.linalg.svdvals(left.T @ right))
+
+
+def _scaled(s: Tensor) -> tuple[Tensor, float]:
+    """(s / u^2, u) with the largest variance near 1, so that products neither overflow nor vanish."""
+    largest = s.diagonal().amax().item()
+    u = 2.0 ** (math.frexp(largest)[1] // 2)  # a power of two: dividing by it rounds nothing
+    return s / u / u, u
 
 
 def _rounding(values: Tensor) -> Tensor:
@@ -79,6 +93,7 @@ def frechet_estimate(name: str, generated: Tensor, reference: Tensor | Gaussian)
 
 def _transport(a: Tensor, b: Tensor) -> Tensor:
     """The matrix T with T a T = b, which carries N(0, a) to N(0, b); 1 - T is the derivative of F in a."""
+    (a, unit_a), (b, unit_b) = _scaled(a), _scaled(b)
     factor, failed = torch.linalg.cholesky_ex(b)
     if failed:
         factor = _thin_root(b)
@@ -86,7 +101,7 @@ def _transport(a: Tensor, b: Tensor) -> Tensor:
     # Features that never vary, as dead units do not, contribute nothing to first order.
     keep = values > len(values) * _EPS * values[-1]
     half: Tensor = (factor @ vectors[:, keep]) * values[keep].pow(-0.25)
-    return half @ half.T
+    return (unit_b / unit_a) * (half @ half.T)
 
 
 def _gaussian(x: Tensor | Gaussian) -> Gaussian:

@@ -92,12 +92,31 @@ def gaussian(features: Tensor) -> Gaussian:
 
 def need_features(*tensors: Tensor) -> None:
     """Feature sets are finite matrices of floats with one row per image and equal widths."""
+    need_rows(*tensors)
     for x in tensors:
+        if not all(torch.isfinite(block).all() for block in torch.split(x, _ROWS)):
+            raise ValueError(
+                "features are not finite: look for broken images or an overflow in the extractor"
+            )
+
+
+def need_logits(x: Tensor) -> None:
+    """A logit of -inf is a probability of 0; nan, inf, and a row of -inf alone are no probabilities."""
+    need_rows(x)
+    if not torch.isfinite(x.amax(1)).all():
+        raise ValueError("logits are not finite: look for broken images or an overflow in the classifier")
+
+
+def need_rows(*tensors: Tensor) -> None:
+    """Matrices of floats with one row per image and equal widths."""
+    for x in tensors:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"features are a torch tensor, as torch.from_numpy makes one; got {type(x)}")
         if x.dim() != 2 or not x.is_floating_point():
             raise ValueError(
                 f"features are a floating-point matrix, one row per image; got {x.dtype} {tuple(x.shape)}"
             )
-        if len(x) == 0:
+        if x.numel() == 0:
             raise ValueError("there are no features: the set is empty")
     widths = {x.shape[1] for x in tensors}
     if len(widths) > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_TORN = (zipfile.BadZipFile, zlib.error, EOFError)  # what a cut or changed archive raises
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -72,10 +74,13 @@ class Npz:
     def read(self, start: int, count: int) -> list[Tensor]:
         count = max(0, min(count, len(self) - start))
         size = self.shape[1] * self.shape[2] * self.shape[3]
-        with zipfile.ZipFile(self.path) as archive, archive.open("arr_0.npy") as file:
-            _npy_header(file, self.path)
-            file.seek(start * size, 1)
-            raw = file.read(count * size)
+        try:
+            with zipfile.ZipFile(self.path) as archive, archive.open("arr_0.npy") as file:
+                _npy_header(file, self.path)
+                file.seek(start * size, 1)
+                raw = file.read(count * size)
+        except _TORN as error:
+            raise Unreadable(f"{self.path} is damaged: {error}") from error
         if len(raw) != count * size:
             raise Unreadable(f"{self.path} ends early: arr_0 should hold {len(self)} images")
         return [torch.frombuffer(bytearray(raw), dtype=torch.uint8).reshape(count, *self.shape[1:])]
@@ -119,21 +124,26 @@ def open_npz(path: Path) -> Npz:
     try:
         with zipfile.ZipFile(path) as archive, archive.open("arr_0.npy") as file:
             shape, fortran, dtype = _npy_header(file, path)
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (*_TORN, KeyError) as error:
         raise Unreadable(f"{path} is not an .npz file with an array called arr_0") from error
     if fortran or str(dtype) != "uint8" or len(shape) != 4 or shape[3] not in (1, 3):
         raise Unreadable(
             f"{path}: arr_0 must be uint8 of shape (count, height, width, 1 or 3) in C order; "
             f"got {dtype} {shape}"
         )
+    if not shape[0]:
+        raise Unreadable(f"there are no images in {path}: arr_0 is empty")
     return Npz(path, path.name, shape)
 
 
 def npz_array(path: Path, name: str) -> Tensor | None:
-    """A small array of an .npz file, or None where there is none of that name."""
+    """A small array of numbers in an .npz file, or None where there is none of that name."""
     numpy = _numpy()
-    with numpy.load(path, allow_pickle=False) as file:
-        return torch.from_numpy(numpy.ascontiguousarray(file[name])) if name in file.files else None
+    try:
+        with numpy.load(path, allow_pickle=False) as file:
+            return torch.from_numpy(numpy.ascontiguousarray(file[name])) if name in file.files else None
+    except (*_TORN, ValueError, TypeError) as error:
+        raise Unreadable(f"{path}: {name} cannot be read as an array of numbers") from error
 
 
 def _picture(path: Path) -> Tensor:
@@ -146,6 +156,8 @@ def _picture(path: Path) -> Tensor:
         ) from error
     try:
         with Image.open(path) as opened:
+            if opened.mode.startswith(("I", "F")):
+                raise Unreadable(f"{path} has more than 8 bits per channel; save it as an 8-bit picture")
             shown = opened if opened.mode in ("L", "RGB") else opened.convert("RGB")
             array = numpy.array(shown)
     except (UnidentifiedImageError, OSError) as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .gaussian import need_features
+from .gaussian import need_logits
 from .score import Estimate
 
 SPLIT = 5000
@@ -25,16 +25,19 @@ def inception_score(logits: Tensor, split: int = SPLIT) -> float:
 
 def inception_score_estimate(name: str, logits: Tensor, split: int = SPLIT) -> Estimate:
     """With one part per image. The mean p drops out of the derivative, since KL is least at it."""
-    need_features(logits)
+    need_logits(logits)
     if split < 1:
         raise ValueError(f"a split holds one image or more; got {split}")
-    scores, parts = [], []
-    for block in torch.split(logits, split):
+    scores, moved, blocks = [], [], torch.split(logits, split)
+    for block in blocks:
         divergence = divergence_from_mean(block)
         score = divergence.mean().exp()
         scores.append(score)
-        parts.append(score * (1 + divergence - divergence.mean()))
-    return Estimate(name, torch.stack(scores).mean().item(), len(logits), torch.cat(parts))
+        # Splits count equally however few images the last one has, so its images count for more.
+        weight = len(logits) / (len(blocks) * len(block))
+        moved.append(weight * score * (divergence - divergence.mean()))
+    value = torch.stack(scores).mean()
+    return Estimate(name, value.item(), len(logits), value + torch.cat(moved))
 
 
 def divergence_from_mean(logits: Tensor) -> Tensor:

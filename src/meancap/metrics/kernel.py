@@ -22,6 +22,8 @@ def kernel_distance(
     need_features(real, generated)
     if subsets is None:
         return kernel_estimate("KD", real, generated).value
+    if subsets < 1:
+        raise ValueError(f"a mean over subsets needs one or more; got {subsets}")
     if min(len(real), len(generated)) < size:
         raise ValueError(
             f"subsets of {size} need as many images; got {len(real)} real, {len(generated)} generated"
@@ -54,7 +56,7 @@ def _row_sums(x: Tensor, y: Tensor) -> Tensor:
     """Sum over y of the kernel, for each row of x."""
     found = []
     for block in torch.split(x, _ROWS):
-        total = torch.zeros(len(block), dtype=torch.float64)
+        total = torch.zeros(len(block), dtype=torch.float64, device=x.device)
         for other in torch.split(y, 4 * _ROWS):
             total += _cubed(block.double() @ other.double().T, x.shape[1]).sum(1)
         found.append(total)

@@ -54,7 +54,7 @@ def points(*sets: Tensor) -> list[Points]:
     centre = sets[0].double().mean(0) if len(sets[0]) < 65536 else sets[0][:65536].double().mean(0)
     longest = max(_longest(s, centre) for s in sets)
     if not longest < float("inf"):
-        raise ValueError("features are not finite: look for broken images or an overflow in the extractor")
+        raise ValueError("features are too large: their distances leave the range of float64")
     # A power of two: dividing by it rounds nothing.
     unit = 2.0 ** torch.frexp(torch.tensor(longest, dtype=torch.float64)).exponent.item() if longest else 1.0
     return [_ready(s, centre, unit) for s in sets]

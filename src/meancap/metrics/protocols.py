@@ -37,12 +37,16 @@ from .score import Estimate, mean_estimate
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The real images of a protocol: their features, or statistics taken by someone else, or both."""
+    """The real images of a protocol: their features, or statistics taken by someone else, or both.
+
+    `identity` changes with the files, where the name alone does not tell which images they are.
+    """
 
     name: str
     features: Features = field(default_factory=dict)
     gaussians: dict[str, Gaussian] = field(default_factory=dict)
     radii: dict[int, Tensor] = field(default_factory=dict)
+    identity: str = ""
 
     def gaussian(self, name: str) -> Gaussian:
         if name not in self.gaussians:
@@ -240,7 +244,7 @@ def protocol(name: str) -> Protocol:
     return PROTOCOLS[name]
 
 
-def adm_reference(path: Path, features: Features | None = None) -> Reference:
+def adm_reference(path: Path, features: Features | None = None, identity: str = "") -> Reference:
     """mu, sigma, mu_s and sigma_s of an ADM reference file; features of its arr_0 are taken elsewhere."""
     from .images import npz_array
 
@@ -250,4 +254,4 @@ def adm_reference(path: Path, features: Features | None = None) -> Reference:
         raise ValueError(f"{path} is not an ADM reference file: it has no {missing}")
     pool = Gaussian(torch.as_tensor(found["mu"]), torch.as_tensor(found["sigma"]))
     spatial = Gaussian(torch.as_tensor(found["mu_s"]), torch.as_tensor(found["sigma_s"]))
-    return Reference(path.name, dict(features or {}), {"pool": pool, "spatial": spatial})
+    return Reference(path.name, dict(features or {}), {"pool": pool, "spatial": spatial}, identity=identity)

@@ -125,6 +125,8 @@ def difference(a: Estimate, b: Estimate, *, paired: bool = True) -> Estimate:
         return Estimate(a.name, value, n)
     if not paired:
         spread = math.hypot(a.error, b.error)
+        if math.isnan(spread):
+            return Estimate(a.name, value, n)
         m = max(len(a.parts), len(b.parts))
         standard = torch.linspace(-1, 1, m, dtype=torch.float64)
         return Estimate(a.name, value, n, value + standard / standard.std() * spread * m**0.5)

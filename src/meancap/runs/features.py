@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..metrics.extractors import Extractor, Features
 from ..metrics.images import Images
+from .scores import Damaged, atomically
 
 BLOCK = 1000
 
@@ -55,9 +56,13 @@ class Kept:
 
     def load(self) -> Features:
         """All features; every block must be there."""
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        blocks = [load_file(self._path(b)) for b in range(-(-self.count // BLOCK))]
+        try:
+            blocks = [load_file(self._path(b)) for b in range(-(-self.count // BLOCK))]
+        except SafetensorError:
+            raise Damaged(f"the features in {self.folder} are damaged; delete them and score again") from None
         return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
     def drop_older(self, protocol: str) -> None:
@@ -72,10 +77,7 @@ class Kept:
     def _write(self, block: int, features: Features) -> None:
         from safetensors.torch import save
 
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / f".{os.getpid()}-{block:05d}.part"
-        part.write_bytes(save({name: value.contiguous() for name, value in features.items()}))
-        part.replace(self._path(block))
+        atomically(self._path(block), save({name: value.contiguous() for name, value in features.items()}))
 
 
 def cache_root() -> Path:

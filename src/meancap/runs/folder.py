@@ -35,10 +35,8 @@ class Run:
             raise FileNotFoundError(f"{folder} is no run folder: it has no run.json")
         if found["finished"] is None:
             raise ValueError(f"the run in {folder} is not finished; give its command again to go on")
-        lines = (folder / "records.jsonl").read_text(encoding="utf-8").splitlines()
-        return cls(
-            folder, found["config"], found["made_with"], found["finished"], [json.loads(s) for s in lines]
-        )
+        records = _read_records(folder / "records.jsonl", found["finished"]["samples"])
+        return cls(folder, found["config"], found["made_with"], found["finished"], records)
 
     @property
     def rule(self) -> str:
@@ -96,6 +94,16 @@ class Run:
         assert not fortran and dtype == np.uint8
         start = info.header_offset + 30 + name + extra + header
         return np.memmap(path, np.uint8, "r", start, shape)
+
+
+def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
+    try:
+        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (FileNotFoundError, ValueError):
+        found = []
+    if len(found) != count:
+        raise ValueError(f"{path} is missing or damaged: one line for each of {count} samples is needed")
+    return found
 
 
 def _read_png(path: Path) -> Bytes:

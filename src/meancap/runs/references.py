@@ -53,9 +53,11 @@ class Finding:
             yield Progress("reference", done, len(images))
         features = kept.load()
         if self.protocol.name == "adm-imagenet256" and self.source.endswith(".npz"):
-            self.reference = adm_reference(Path(self.source), features)
+            self.reference = adm_reference(Path(self.source), features, images.identity())
         else:
-            self.reference = Reference(f"{images.name} ({len(images):,} images)", features)
+            name = f"{images.name} ({len(images):,} images)"
+            identity = "" if isinstance(images, Held) else images.identity()  # a data set's name says it all
+            self.reference = Reference(name, features, identity=identity)
 
 
 def reference_images(source: str) -> Images:

@@ -76,7 +76,7 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
             return False
         if score_by:
             score([out / s.name for s in protocol.settings], score_by)
-        write_protocol(protocol, out)
+        write_protocol(protocol, out, score_by)
         return True
 
 
@@ -92,7 +92,7 @@ def score(folders: Sequence[Path], name: str) -> None:
             pass
 
 
-def write_protocol(protocol: ImageProtocol, out: Path) -> None:
+def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> None:
     """protocol.json and table.csv."""
     about = {
         "protocol": protocol.name,
@@ -102,12 +102,12 @@ def write_protocol(protocol: ImageProtocol, out: Path) -> None:
         "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
     }
     _write(out / "protocol.json", json.dumps(about, indent=1) + "\n")
-    _write(out / "table.csv", table(protocol, out))
+    _write(out / "table.csv", table(protocol, out, score_by))
 
 
-def table(protocol: ImageProtocol, out: Path) -> str:
+def table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
     """The settings with their facts, as CSV."""
-    rows = [row(s, Run.open(out / s.name)) for s in protocol.settings]
+    rows = [row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
     columns = list(dict.fromkeys(key for r in rows for key in r))
     text = StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -116,7 +116,7 @@ def table(protocol: ImageProtocol, out: Path) -> str:
     return text.getvalue()
 
 
-def row(setting: Setting, run: Run) -> dict[str, Any]:
+def row(setting: Setting, run: Run, score_by: str = "") -> dict[str, Any]:
     """One line of the table, from the run folder alone."""
     found: dict[str, Any] = {
         "method": setting.method,
@@ -133,7 +133,17 @@ def row(setting: Setting, run: Run) -> dict[str, Any]:
             "share_capped": round(float(meter["active"].mean()), 4),
             "largest_ratio": round(float(meter["ratio"].max()), 4),
         }
-    return found | {s.name: float(f"{s.value:.5g}") for s in read_scores(run.folder)}
+    return found | scores_by_name(run.folder, score_by)
+
+
+def scores_by_name(folder: Path, first: str) -> dict[str, float]:
+    """The scores of a run; a number that several protocols have is told apart by its protocol's name."""
+    named = [(s.protocol.partition(":")[0], s) for s in read_scores(folder)]
+    found: dict[str, float] = {}
+    for protocol, s in sorted(named, key=lambda one: (one[0] != first, one[0])):
+        name = s.name if s.name not in found else f"{s.name} ({protocol})"
+        found[name] = float(f"{s.value:.5g}")
+    return found
 
 
 def _is_finished(folder: Path) -> bool:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..metrics.score import Estimate, Score
+from .store import locked
+
+_FIELDS = {field.name for field in fields(Score)}
 
 
 class Damaged(ValueError):
@@ -29,10 +33,14 @@ def read_scores(folder: str | Path) -> list[Score]:
 
 def read_estimates(folder: str | Path, protocol: str) -> dict[str, Estimate]:
     """The scores of one protocol with what each image contributed, by name."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = Path(folder) / "scores" / f"{protocol}.safetensors"
-    parts = load_file(path) if path.is_file() else {}
+    try:
+        parts = load_file(path) if path.is_file() else {}
+    except SafetensorError:
+        raise Damaged(f"{path} is damaged; score again with --force") from None
     found = [s for s in read_scores(folder) if s.protocol.startswith(f"{protocol}:")]
     return {s.name: Estimate(s.name, s.value, s.n, parts.get(s.name)) for s in found}
 
@@ -42,10 +50,12 @@ def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Est
     from safetensors.torch import save
 
     parts = {e.name: e.parts.double().contiguous() for e in estimates if e.parts is not None}
-    _atomically(folder / "scores" / f"{protocol}.safetensors", save(parts))
-    rows = [r for r in _rows(folder) if not r["protocol"].startswith(f"{protocol}:")]
-    rows += [{**e.score(text).as_json(), "images": mark} for e in estimates]
-    _atomically(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    new = [{**e.score(text).as_json(), "images": mark} for e in estimates]
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):  # another process may be scoring the same run by another protocol
+        atomically(folder / "scores" / f"{protocol}.safetensors", save(parts))
+        rows = [r for r in _rows(folder) if not r["protocol"].startswith(f"{protocol}:")] + new
+        atomically(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def scored(folder: Path, protocol: str, mark: str) -> bool:
@@ -58,12 +68,16 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except ValueError:
-        raise Damaged(f"{path} is damaged; delete it and score again") from None
+        rows = [None]
+    if not all(isinstance(r, dict) and r.keys() >= _FIELDS for r in rows):
+        raise Damaged(f"{path} is damaged; delete it and score again")
+    return rows
 
 
-def _atomically(path: Path, content: bytes) -> None:
+def atomically(path: Path, content: bytes) -> None:
+    """The file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{os.getpid()}-{path.name}.part")
     try:

@@ -49,13 +49,24 @@ def open_target(path: str | Path) -> Target:
         labels = torch.tensor(run.labels) if run.labels else None
         return Target(path, run_images(run), labels, tuple(run.prompts), tuple(run.seeds))
     if path.suffix == ".npz" and path.is_file():
-        found = npz_array(path, "arr_1")
-        named = found is not None and found.dim() == 1 and len(found) and int(found.min()) >= 0
-        labels = found.long() if named and found is not None else None
-        return Target(results_of(path), open_npz(path), labels, (), ())
+        images = open_npz(path)
+        return Target(results_of(path), images, npz_labels(path, len(images)), (), ())
     if not path.exists():
         raise Unreadable(f"there is no {path} to score")
     return Target(path, open_images(path), None, (), ())
+
+
+def npz_labels(path: Path, count: int) -> Tensor | None:
+    """arr_1 of an .npz file; None where it is absent, or negative as in runs with prompts."""
+    found = npz_array(path, "arr_1")
+    if found is None:
+        return None
+    if found.shape != (count,) or found.is_floating_point() or found.is_complex():
+        raise Unreadable(
+            f"{path}: arr_1 must hold one whole number per image, its class; got {found.dtype} "
+            f"{tuple(found.shape)} for {count} images"
+        )
+    return found.long() if int(found.min()) >= 0 else None
 
 
 def results_of(path: Path) -> Path:
@@ -82,6 +93,8 @@ def scoring(
     if extractor.needs_prompts and not target.prompts:
         raise Unreadable(f"{target.folder} has no prompts, and {protocol.name} compares images with prompts")
     mark = f"{target.images.identity()}-{len(target.images)}"
+    if reference is not None and reference.identity:  # two folders may share a name
+        mark += f"-{reference.identity}"
     text = describe(protocol, extractor, reference)
     if not force and scored(target.folder, text, mark):
         return

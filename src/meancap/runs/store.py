@@ -26,6 +26,7 @@ from .config import RunConfig, differences
 from .npz import write_npz
 
 FORMAT = 1
+_PARTS = {"config", "made_with", "finished"}
 
 
 class RunRefused(ValueError):
@@ -174,7 +175,7 @@ def read_run_json(folder: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise RunRefused(f"{path} is damaged; move the folder away and start again") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(found, dict) or found.get("format") != FORMAT or not found.keys() >= _PARTS:
         raise RunRefused(f"{path} is not a run of format {FORMAT}")
     return found
 

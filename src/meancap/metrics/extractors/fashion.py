@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..colour import brightness, clipped, need_images
 from ..locate import fingerprint
-from .base import Extractor, Features, load_state
+from .base import Extractor, Features, filled, load_state
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 
@@ -57,9 +57,7 @@ def fashion_classifier(weights: str | Path | None = None) -> Extractor:
     channel.
     """
     path = Path(weights) if weights is not None else WEIGHTS / "fashion_classifier.safetensors"
-    network = FashionClassifier()
-    network.load_state_dict(load_state(path))
-    network.eval().requires_grad_(False)
+    network = filled(FashionClassifier(), load_state(path), path, "a Fashion-MNIST classifier of this shape")
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
         need_images(images)

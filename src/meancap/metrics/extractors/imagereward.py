@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..locate import BERT_WORDS, IMAGE_REWARD, fingerprint
-from .base import Extractor, Features, load_state
+from .base import Extractor, Features, filled, load_state
 from .clip import clip_pixels
 from .imagereward_net import ImageReward, Sizes
 
@@ -44,13 +44,7 @@ def load_image_reward(path: Path, sizes: Sizes | None = None) -> ImageReward:
     state = {k: v for k, v in load_state(path).items() if not k.startswith(UNUSED)}
     with torch.device("meta"):
         network = ImageReward(sizes)
-    try:
-        network.load_state_dict(state, assign=True)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{path.name} is not ImageReward-v1.0: {str(error).splitlines()[-1].strip()}"
-        ) from error
-    return network.float().eval().requires_grad_(False)
+    return filled(network, state, path, "ImageReward-v1.0")
 
 
 def _tokenizer(vocabulary: Path):  # type: ignore[no-untyped-def]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..locate import INCEPTION, fingerprint
 from ..resize import clean_bicubic, direct_8bit, rgb, tf1_bilinear
-from .base import Extractor, Features, load_state
+from .base import Extractor, Features, filled, load_state
 from .inception_net import Inception
 
 SIZE = 299
@@ -41,11 +41,5 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
 
 
 def load_inception(path: Path) -> Inception:
-    """The network with the tensors of a file, or a sentence about what does not fit."""
-    network = Inception()
-    try:
-        network.load_state_dict(load_state(path))
-    except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise ValueError(f"{path.name} is not the FID Inception network: {first}") from error
-    return network.eval().requires_grad_(False)
+    """The network with the tensors of a file."""
+    return filled(Inception(), load_state(path), path, "the FID Inception network")

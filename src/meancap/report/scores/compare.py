@@ -25,6 +25,16 @@ def alignment_of(scores: dict[str, Estimate]) -> str | None:
     return next((name for name in ALIGNMENTS if name in scores), None)
 
 
+def companions(entries: Sequence[Entry], e: Entry) -> list[Entry]:
+    """Those that share their noise with e, so that several seeds stay apart; all where none does."""
+    return [one for one in entries if one.pairing == e.pairing] or list(entries)
+
+
+def both_have(a: Entry, b: Entry, protocol: str, number: str) -> bool:
+    """A run without labels, or with one image per class, has fewer numbers than others."""
+    return number in a.scores[protocol] and number in b.scores[protocol]
+
+
 def contrast(a: Entry, b: Entry, protocol: str, number: str) -> Estimate:
     """a - b, image by image where the two runs share their noise."""
     one, two = a.scores[protocol][number], b.scores[protocol][number]
@@ -61,9 +71,11 @@ def at_level(
 def at_alignment(sweep: Sequence[Entry], b: Entry, protocol: str, number: str) -> Estimate | None:
     """A sweep's number where it aligns as well as run b does, minus b's; None where it never does."""
     alignment = alignment_of(b.scores[protocol])
-    if alignment is None:
+    if alignment is None or number not in b.scores[protocol]:
         return None
-    having = [e for e in sweep if number in e.scores[protocol] and alignment in e.scores[protocol]]
+    having = [
+        e for e in companions(sweep, b) if number in e.scores[protocol] and alignment in e.scores[protocol]
+    ]
     points = [(e.scores[protocol][alignment], e.scores[protocol][number]) for e in having]
     paired = all(e.pairing == b.pairing for e in having)
     found, base = at_level(points, b.scores[protocol][alignment], paired=paired), b.scores[protocol][number]
@@ -83,7 +95,7 @@ def sweeps(entries: Sequence[Entry], protocol: str) -> dict[tuple[int, str], lis
             found.setdefault((e.evaluations, e.name.label), []).append(e)
     for (evaluations, _), sweep in found.items():
         plain = [e for e in chosen if e.name.method == "Conditional" and e.evaluations == evaluations]
-        sweep[:0] = plain[:1]
+        sweep[:0] = dict.fromkeys(companions(plain, e)[0] for e in sweep if plain)
     return found
 
 

@@ -87,7 +87,12 @@ def _curve(axis: Axes, sweep: Sequence[Entry], protocol: str, x: str, y: str, lo
         return
     xs = [e.name.scale or 0.0 if x == "scale" else e.scores[protocol][x].value for e in points]
     ys = [e.scores[protocol][y].value for e in points]
-    axis.plot(xs, ys, color=look["color"], linestyle=look["linestyle"], linewidth=1.0, alpha=0.85)
+    for seeds in dict.fromkeys(e.pairing for e in points):  # one line for each noise
+        own = [i for i, e in enumerate(points) if e.pairing == seeds]
+        axis.plot(
+            [xs[i] for i in own], [ys[i] for i in own],
+            color=look["color"], linestyle=look["linestyle"], linewidth=1.0, alpha=0.85,
+        )  # fmt: skip
     for e, px, py in zip(points, xs, ys, strict=True):
         plain = e.name.method == "Conditional"
         colour = style.BLUE if plain else look["color"]

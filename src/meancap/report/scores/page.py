@@ -135,7 +135,10 @@ def _how(entries: Sequence[Entry], protocol: str) -> Text:
     texts = sorted({e.protocols[protocol] for e in entries if protocol in e.protocols})
     about = PROTOCOLS[protocol].about if protocol in PROTOCOLS else ""
     mixed = "" if len(texts) == 1 else " **These runs were scored in different ways and do not compare.**"
-    return Text(f"{about}. `{'`; `'.join(texts)}`.{mixed}")
+    lent = any("alignment" in e.scores.get(protocol, {}) for e in entries)
+    lent = lent and not tables.measures(protocol, "alignment")
+    lender = " Where alignment is spoken of, it is that of the protocol `fashion`." if lent else ""
+    return Text(f"{about}. `{'`; `'.join(texts)}`.{mixed}{lender}")
 
 
 _FRONTS = (

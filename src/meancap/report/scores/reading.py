@@ -8,7 +8,7 @@ from ...metrics.protocols import direction
 from ...metrics.score import Estimate
 from ..document import Table
 from .collect import Entry
-from .compare import at_alignment, clear, contrast, sweeps
+from .compare import at_alignment, both_have, clear, companions, contrast, sweeps
 from .fronts import DISTANCES
 
 BASE, RIVAL = "Fixed CFG", "PMC-CFG"
@@ -58,31 +58,33 @@ def tally(entries: Sequence[Entry], protocol: str) -> Table | None:
 def _compared(how: str, sweep: Sequence[Entry], b: Entry, protocol: str, number: str) -> Estimate | None:
     if how == "equal alignment":
         return at_alignment(sweep, b, protocol, number)
-    same = [e for e in sweep if e.name.scale == b.name.scale and number in e.scores[protocol]]
-    return contrast(same[0], b, protocol, number) if same else None
+    same = [e for e in sweep if e.name.scale == b.name.scale and both_have(e, b, protocol, number)]
+    return contrast(companions(same, b)[0], b, protocol, number) if same else None
 
 
 def _largest_scale(
     entries: Sequence[Entry], protocol: str, numbers: Sequence[str], evaluations: int
 ) -> list[str]:
-    fixed = [e for e in entries if e.name.method == BASE]
+    fixed = [e for e in entries if e.name.method == BASE and e.name.scale is not None]
     if not fixed:
         return []
-    b = max(fixed, key=lambda e: e.name.scale or 0)
+    largest = max(e.name.scale or 0.0 for e in fixed)
     said = []
     for e in entries:
-        if e.name.method.startswith(RIVAL) and e.name.scale == b.name.scale:
-            parts = [_change(e, b, protocol, n) for n in numbers]
+        if e.name.method.startswith(RIVAL) and e.name.scale == largest:
+            b = companions([one for one in fixed if one.name.scale == largest], e)[0]
+            parts = [_change(e, b, protocol, n) for n in numbers if both_have(e, b, protocol, n)]
             said.append(
-                f"At the largest scale, λ = {b.name.scale:g} with {evaluations} evaluations, {e.name.label} "
+                f"At the largest scale, λ = {largest:g} with {evaluations} evaluations, {e.name.label} "
                 f"against fixed CFG at the same scale: {'; '.join(parts)}."
             )
     return said
 
 
 def _best_scale(entries: Sequence[Entry], protocol: str, distance: str, evaluations: int) -> list[str]:
-    fixed = [e for e in entries if e.name.method == BASE]
-    capped = [e for e in entries if e.name.method.startswith(RIVAL)]
+    having = [e for e in entries if e.name.scale is not None and distance in e.scores[protocol]]
+    fixed = [e for e in having if e.name.method == BASE]
+    capped = [e for e in having if e.name.method.startswith(RIVAL)]
     if not fixed or not capped:
         return []
 

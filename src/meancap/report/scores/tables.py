@@ -6,12 +6,12 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from ...metrics.protocols import direction
+from ...metrics.protocols import PROTOCOLS, direction
 from ...metrics.score import Estimate
 from ...runs.paper import paper_table
 from ..document import Table
 from .collect import Entry
-from .compare import alignment_of, at_alignment, clear, contrast, sweeps
+from .compare import alignment_of, at_alignment, both_have, clear, companions, contrast, sweeps
 
 ARROWS = {-1: "↓", 0: "", 1: "↑"}
 # Which table of the paper a protocol belongs to, and what its columns are called there.
@@ -27,10 +27,19 @@ PAPER = {
     "hsv": ("sd35", {"saturation": "saturation"}),
 }  # fmt: skip
 
+# Which of our caps the paper's PMC-CFG is in each table; an anchored or a calibrated one is another method.
+CAPS = {"imagenet": "PMC-CFG", "sd35": "PMC-CFG, displacement"}
+
 
 def numbers_of(entries: Sequence[Entry], protocol: str) -> list[str]:
     """The numbers of a protocol, in its own order."""
-    return list(dict.fromkeys(name for e in entries for name in e.scores.get(protocol, {})))
+    found = dict.fromkeys(name for e in entries for name in e.scores.get(protocol, {}))
+    return [name for name in found if measures(protocol, name)]
+
+
+def measures(protocol: str, number: str) -> bool:
+    """Whether a number is the protocol's own, and not lent by another one for comparisons."""
+    return protocol not in PROTOCOLS or number in PROTOCOLS[protocol].numbers
 
 
 def titled(number: str) -> str:
@@ -73,11 +82,11 @@ def paper_layout(entries: Sequence[Entry], protocol: str, columns: Sequence[str]
     """The paper's layout: one line per method and scale, the evaluation counts side by side."""
     chosen = [e for e in entries if protocol in e.scores]
     counts = sorted({e.evaluations for e in chosen})
-    lines: dict[tuple[float, str, str], dict[int, Entry]] = {}
+    lines: dict[tuple[float, str, str, str], dict[int, Entry]] = {}
     for e in chosen:
-        lines.setdefault((e.name.scale or 0.0, e.name.method, _gamma(e)), {})[e.evaluations] = e
+        lines.setdefault((e.name.scale or 0.0, e.name.method, _gamma(e), e.pairing), {})[e.evaluations] = e
     groups: dict[float, list[tuple[str, ...]]] = {}
-    for (scale, method, gamma), found in lines.items():
+    for (scale, method, gamma, _), found in lines.items():
         cells = [
             f"{found[n].scores[protocol][c].value:.4g}"
             if n in found and c in found[n].scores[protocol]
@@ -102,7 +111,7 @@ def beside_paper(entries: Sequence[Entry], protocol: str) -> Table | None:
             e
             for e in entries
             if protocol in e.scores
-            and e.name.method.partition(",")[0] == row["method"]
+            and e.name.method == (CAPS[table] if row["method"] == "PMC-CFG" else row["method"])
             and e.name.scale == scale
             and (not gamma or e.name.gamma == float(gamma))
             and e.evaluations == int(row.get("evaluations") or 10)
@@ -121,13 +130,15 @@ def equal_scale(
     """Each rule minus fixed CFG at the same nominal scale and evaluations, image by image."""
     chosen = [e for e in entries if protocol in e.scores]
     groups: dict[tuple[int, float], list[tuple[str, ...]]] = {}
-    for b in (e for e in chosen if e.name.method == base):
-        for e in chosen:
-            same = e.evaluations == b.evaluations and e.name.scale == b.name.scale
-            if same and e is not b:
-                cells = [_marked(contrast(e, b, protocol, c), c) for c in columns if c in e.scores[protocol]]
-                line = (_method(e), _number(e.name.scale), _gamma(e), str(e.evaluations), *cells)
-                groups.setdefault((b.evaluations, b.name.scale or 0.0), []).append(line)
+    for e in (e for e in chosen if e.name.method != base):
+        at = [b for b in chosen if b.evaluations == e.evaluations and b.name.scale == e.name.scale]
+        for b in companions([b for b in at if b.name.method == base], e)[:1]:
+            cells = [
+                _marked(contrast(e, b, protocol, c), c) if both_have(e, b, protocol, c) else "—"
+                for c in columns
+            ]
+            line = (_method(e), _number(e.name.scale), _gamma(e), str(e.evaluations), *cells)
+            groups.setdefault((b.evaluations, b.name.scale or 0.0), []).append(line)
     head = ("method − fixed CFG", "λ", "Γ", "evaluations")
     return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
 
@@ -174,7 +185,7 @@ def as_csv(entries: Sequence[Entry]) -> str:
     writer.writerow([*head, "number", "value", "low", "high", "protocol"])
     for e in entries:
         for protocol, scores in e.scores.items():
-            for number, s in scores.items():
+            for number, s in ((k, v) for k, v in scores.items() if measures(protocol, k)):
                 low, high = s.interval() or ("", "")
                 own = [
                     e.folder.name,

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from ...lab.problems import problem as problem_named
+from ..orphans import end_with_parent
 from .cell import Reading, measure_family
 from .config import ALL_PROBLEMS, Config
 from .families import Family
@@ -57,9 +58,8 @@ def bench(
             _measure(task)
             yield task
         return
-    with ProcessPoolExecutor(
-        min(processes, max(1, len(todo))), mp_context=multiprocessing.get_context("spawn"), initializer=_quiet
-    ) as pool:
+    count, fresh = min(processes, max(1, len(todo))), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, fresh, initializer=_helper) as pool:
         running = {pool.submit(_measure, task): task for task in todo}
         try:
             for done in as_completed(running):
@@ -81,6 +81,8 @@ def prepare(
     if len({*slugs}) < len(slugs):
         twice = next(s for s in slugs if slugs.count(s) > 1)
         raise ValueError(f"two rules would share the file {twice}.npz; leave one of them out")
+    if root.is_file():
+        raise ValueError(f"{root} is a file; a benchmark needs a folder")
     root.mkdir(parents=True, exist_ok=True)
     old = read_run(root) or {"format": FORMAT, "config": config.as_json(), "problems": [], "families": []}
     if old["config"] != config.as_json():
@@ -154,5 +156,6 @@ def _is_done(task: Task) -> bool:
         return bool(json.loads(str(found["family"])) == asdict(task.family))
 
 
-def _quiet() -> None:
+def _helper() -> None:
+    end_with_parent()
     torch.set_num_threads(1)

@@ -1,0 +1,155 @@
+"""Images, files and options that cannot be used: one sentence each, and nothing half-written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from made import made_run
+from torch import Tensor
+
+from meancap.cli import main
+from meancap.metrics import protocol
+from meancap.metrics.extractors import Extractor
+from meancap.metrics.images import Unreadable, open_images, open_npz
+from meancap.runs.scores import Damaged, read_scores
+from meancap.runs.scoring import open_target, scoring
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "1 or 3"),
+        (torch.zeros(2, 8, 8, 3), "must be uint8"),
+        (torch.zeros(8, 8, 3, dtype=torch.uint8), "must be uint8 of shape"),
+    ],
+)
+def test_npz_files_of_another_form_are_refused(array: Tensor, words: str, tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    numpy.savez(tmp_path / "x.npz", arr_0=array.numpy())
+    with pytest.raises(Unreadable, match=words):
+        open_npz(tmp_path / "x.npz")
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run = made_run(tmp_path / "run", garments[0][:40], garments[1][:40])
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("MEANCAP_FASHION_MNIST", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("MEANCAP_WEIGHTS", raising=False)
+    cases = {
+        ("score", str(run)): "at least one RUN and one --protocol",
+        ("score", str(run), "--protocol", "fid"): "no protocol 'fid'",
+        ("score", str(tmp_path / "none"), "--protocol", "fashion"): "there is no",
+        ("score", str(run), "--protocol", "adm-imagenet256"): "weights-inception-2015-12-05",
+        ("score", str(run), "--protocol", "efficientnet-lite0"): "needs --reference",
+        (
+            "score",
+            str(run),
+            "--protocol",
+            "efficientnet-lite0",
+            "--reference",
+            "fashion-mnist",
+        ): "Fashion-MNIST",
+        ("score", str(run), "--protocol", "fashion", "--reference", str(tmp_path / "no")): "there is no",
+    }
+    for command, words in cases.items():
+        assert main(list(command)) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1 and said.startswith("meancap: ")
+    assert not (run / "scores.jsonl").exists()
+
+
+def test_prompt_protocols_need_prompts(tmp_path: Path, garments: tuple[Tensor, Tensor]) -> None:
+    run = made_run(tmp_path / "run", garments[0][:10], garments[1][:10])
+    asks = Extractor("asks", lambda images, prompts: {"x": images.float().flatten(1)}, needs_prompts=True)
+    with pytest.raises(Unreadable, match="has no prompts"):
+        list(scoring(open_target(run), protocol("clip-b32"), asks, None))
+
+
+@pytest.mark.parametrize("content", [b"{torn", b"[1]\n", b'{"name": "FID"}\n', b"\xff\xfe\n"])
+def test_damaged_scores_are_reported(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "scores.jsonl").write_bytes(content)
+    with pytest.raises(Damaged, match="delete it and score again"):
+        read_scores(tmp_path)
+
+
+def test_damaged_files_are_named_in_one_sentence(
+    tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    def flip(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 255
+        path.write_bytes(content)
+
+    def begun(path: Path) -> None:
+        path.write_text('{"format": 1}')
+
+    for name, damage, words in (
+        ("samples.npz", cut, "samples.npz is not an .npz file"),
+        ("samples.npz", flip, "samples.npz is damaged"),
+        ("records.jsonl", cut, "records.jsonl is missing or damaged"),
+        ("records.jsonl", Path.unlink, "records.jsonl is missing or damaged"),
+        ("run.json", begun, "run.json is not a run"),
+        ("features/*/00000.safetensors", cut, "features/hsv-"),
+        ("scores/hsv.safetensors", cut, "hsv.safetensors is damaged; score again with --force"),
+    ):
+        run = made_run(tmp_path / f"run-{words[:9]}-{damage.__name__}", garments[0][:20], None)
+        command = ["score", str(run), "--protocol", "hsv"]
+        if "/" in name:
+            assert main(command) == 0
+        damage(next(run.glob(name)))
+        capsys.readouterr()
+        assert main(["report", str(run)] if name.startswith("scores") else [*command, "--force"]) == 2
+        said = capsys.readouterr().err.rpartition("\r")[2]
+        assert words in said and said.startswith("meancap: ") and said.count("\n") == 1
+
+
+def test_labels_of_an_npz_are_one_whole_number_per_image(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    arr_0 = numpy.zeros((4, 28, 28, 1), dtype=numpy.uint8)
+    path = tmp_path / "x.npz"
+    for arr_1 in ([0, 1], [0.5, 1, 2, 3], ["a", "b", "c", "d"], [[0], [1], [2], [3]]):
+        numpy.savez(path, arr_0=arr_0, arr_1=numpy.asarray(arr_1))
+        with pytest.raises(Unreadable, match="arr_1"):
+            open_target(path)
+    for arr_1, labels in (([3, 1, 0, 2], [3, 1, 0, 2]), ([-1] * 4, None)):
+        numpy.savez(path, arr_0=arr_0, arr_1=numpy.asarray(arr_1, dtype=numpy.int16))
+        found = open_target(path).labels
+        assert (None if found is None else found.tolist()) == labels
+    numpy.savez(path, arr_0=arr_0[:0])
+    with pytest.raises(Unreadable, match="no images"):
+        open_target(path)
+
+
+def test_pictures_of_sixteen_bits_are_refused_rather_than_cut_to_white(tmp_path: Path) -> None:
+    image, numpy = pytest.importorskip("PIL.Image"), pytest.importorskip("numpy")
+    image.fromarray(numpy.full((4, 4), 5000, dtype=numpy.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(Unreadable, match="more than 8 bits"):
+        open_images(tmp_path).read(0, 1)
+
+
+def test_weights_that_do_not_fit_are_refused_in_a_sentence(
+    tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_run(tmp_path / "run", garments[0][:20], garments[1][:20])
+    (tmp_path / "junk.pth").write_bytes(b"junk" * 100)
+    (tmp_path / "junk.safetensors").write_bytes(b"junk" * 100)
+    (tmp_path / "empty.pth").write_bytes(b"")
+    torch.save({"a": torch.zeros(3)}, tmp_path / "other.pth")
+    for name, words in (
+        ("junk.pth", "no readable file of plain tensors"),
+        ("junk.safetensors", "no readable safetensors file"),
+        ("empty.pth", "no readable file of plain tensors"),
+        ("other.pth", "other.pth is not a Fashion-MNIST classifier"),
+        ("none.pth", "there is no file of weights"),
+    ):
+        assert main(["score", str(run), "--protocol", "fashion", "--weights", str(tmp_path / name)]) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1 and len(said) < 400
