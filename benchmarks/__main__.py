@@ -40,7 +40,7 @@ def main() -> int:
     failed = [] if options.report_only else [n for n in options.names or TITLES if not run(n, options)]
     try:
         written = write(options.records, options.to)
-    except FileNotFoundError as error:
+    except OSError as error:
         parser.error(str(error))
     print("\n" + "\n".join(f"wrote {path}" for path in written))
     if failed:

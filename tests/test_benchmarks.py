@@ -85,3 +85,16 @@ def test_bad_input_is_one_sentence(arguments, words, tmp_path):
     command = [sys.executable, "-m", "benchmarks", *arguments, "--records", str(tmp_path / "none")]
     job = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert job.returncode == 2 and words in job.stderr
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
+    records.write(tmp_path / "gmm.jsonl", ROWS)
+    command = [sys.executable, "-m", "benchmarks", "--report-only", "--records", str(tmp_path)]
+    job = subprocess.run(
+        [*command, "--to", str(tmp_path / "gmm.jsonl" / "report")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert job.returncode == 2 and "Not a directory" in job.stderr and "Traceback" not in job.stderr

@@ -11,9 +11,13 @@ from meancap import (
     Cap,
     CapDisplacement,
     Clip,
+    Constant,
+    Cosine,
+    Exponential,
     Given,
     Interval,
     Linear,
+    Piecewise,
     Prediction,
     Rescale,
     apg,
@@ -21,6 +25,7 @@ from meancap import (
     guided_velocity,
     parse,
 )
+from meancap.rules import Steps
 
 # torch's own compiler imports what torch calls old
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")
@@ -124,6 +129,73 @@ def test_a_time_that_is_a_number_makes_one_more_graph_and_no_more():
         step(i / 8)
         counts.append(seen.frame_count)
     assert counts[2] == counts[-1]
+
+
+SCHEDULES = {
+    "Constant": lambda a, b: Constant(a * b),
+    "Linear": Linear,
+    "Cosine": Cosine,
+    "Exponential": Exponential,
+    "Piecewise": lambda a, b: Piecewise([0.1 * b, 0.2 + 0.1 * a], [a, b]),
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES)
+def test_no_schedule_of_a_kind_makes_a_new_graph(make):
+    x, v_c, v_u = velocities(2, 4, 16, 16)
+    seen = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(lambda rule, *a: guided_velocity(rule, *a)[0], fullgraph=True, backend=seen)
+    t = torch.tensor([0.3, 0.55])
+    for i in range(5):
+        rule = CFG(make(1.3 + i, 1 / (1 + i))) | Cap(make(1 + i, 1.2) if make is Linear else 1.1)
+        torch.testing.assert_close(
+            step(rule, x, t, v_c, v_u), guided_velocity(rule, x, t, v_c, v_u)[0], rtol=1e-5, atol=1e-5
+        )
+    assert seen.frame_count == 1
+
+
+def test_a_graph_is_traced_once_and_its_numbers_do_not_freeze_the_time():
+    """torch numbers its symbols modulo 100; by that name, these two arguments once were the same number."""
+    x, v_c, v_u = velocities(2, 4, 16, 16)
+    seen, counts = CompileCounterWithBackend("aot_eager"), []
+    step = torch.compile(lambda rule, *a: guided_velocity(rule, *a)[0], fullgraph=True, backend=seen)
+    for i in range(5):
+        step(CFG(2.0 + i) | Cap(1.1 + i), x, 0.1 + i / 8, v_c, v_u)
+        counts.append(seen.frame_count)
+    assert counts == [1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_two_halves_of_one_batch_share_their_memory_and_are_guided(dtype):
+    (x, *_), both = velocities(2, 4, 16, 16, dtype=dtype), torch.randn(4, 4, 16, 16).to(dtype)
+    rule = CFG(7) | Cap(1.1)
+
+    def step(x, both):
+        return guided_velocity(rule, x, 0.3, *both.chunk(2), dtype=torch.float32)[0]
+
+    found = torch.compile(step, fullgraph=True, backend="aot_eager")(x, both)
+    torch.testing.assert_close(found, step(x, both), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda i: CFG(2.0 + i),  # looks at no time
+        lambda i: CFG(2.0 + i) | Clip(1.5 + i),
+        lambda i: CFG(Steps([0.0, 0.1 * (i + 1)], [2.0, 3.0 + i])),
+    ],
+)
+def test_times_that_are_numbers_make_one_more_graph_whoever_looks_at_them(make):
+    x, v_c, v_u = velocities(2, 4, 16, 16)
+    seen, counts = CompileCounterWithBackend("aot_eager"), []
+    step = torch.compile(
+        lambda rule, t, s: guided_velocity(rule, x, t, v_c, v_u, t_next=s)[0], fullgraph=True, backend=seen
+    )
+    for i in range(5):
+        rule, t = make(i), 0.1 + i / 8
+        torch.testing.assert_close(step(rule, t, t + 0.1), guided_velocity(rule, x, t, v_c, v_u)[0])
+        counts.append(seen.frame_count)
+    assert counts == [1, 2, 2, 2, 2]
 
 
 def test_a_given_value_may_differ_between_samples():

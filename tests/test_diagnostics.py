@@ -107,6 +107,14 @@ def test_a_saved_record_opens_as_json(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["meter.json"]
 
 
+def test_what_json_cannot_say_is_saved_as_null(tmp_path):
+    record, nothing = Record(), torch.zeros(1, 3)
+    guide(CFG(7), Prediction(nothing, 0.5, nothing, nothing + 1), record=record)
+    text = record.save(tmp_path / "meter.json").read_text()
+    assert "Infinity" not in text and "NaN" not in text
+    assert record.rows()[0]["ratio"] == torch.inf and json.loads(text)["rows"][0]["ratio"] is None
+
+
 def test_an_empty_record_says_how_to_fill_it():
     with pytest.raises(ValueError, match="record="):
         Record().summary()

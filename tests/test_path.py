@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meancap import Prediction
+from meancap import CFG, Cap, Prediction, guided_velocity
 
 unit = st.floats(0.01, 0.99)
 
@@ -104,3 +104,20 @@ def test_shapes_that_differ_are_named():
         Prediction.from_mean(x[0], 0.5, x[0], x[0])
     with pytest.raises(TypeError, match="floating-point"):
         Prediction.from_mean(x.int(), 0.5, x, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_time_for_each_sample_counts_as_the_same_time_for_all(dtype):
+    x, v_c, v_u = data_and_noise(5, 3, 600)
+    rule = CFG(5) | Cap(1.1)
+    for t in (0.003, 0.15, 0.7):
+        each = torch.full((3,), t, dtype=dtype)
+        together, _ = guided_velocity(rule, x, each, v_c, v_u)
+        assert torch.equal(together, guided_velocity(rule, x, float(each[0]), v_c, v_u)[0])
+        p, q = (Prediction.from_velocity(x, time, v_c, v_u) for time in (each, float(each[0])))
+        assert torch.equal(p.m_c, q.m_c) and torch.equal(p.delta, q.delta)
+
+
+def test_a_sample_needs_an_element():
+    with pytest.raises(ValueError, match="without a single element"):
+        guided_velocity(CFG(5) | Cap(1.1), *(torch.zeros(2, 0) if i != 1 else 0.5 for i in range(4)))

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,6 +57,15 @@ def test_grids_start_at_noise_and_end_at_data():
     sigma = 0.75
     assert shifted(4, 3.0)[1] == pytest.approx(1 - 3 * sigma / (1 + 2 * sigma))
     assert graded(2, 2.0)[1] == pytest.approx(0.75)
+
+
+def test_a_whole_number_of_numpy_is_a_number_of_steps():
+    assert uniform(np.int64(4)) == uniform(4) and graded(np.int32(3)) == graded(3)
+
+
+def test_a_text_is_no_rule():
+    with pytest.raises(TypeError, match="a rule is needed, such as CFG"):
+        sample(gaussian(1.0, 0.0, 0.5), "CFG(3)", noise(range(2), (3,)), uniform(2))
 
 
 @pytest.mark.parametrize(

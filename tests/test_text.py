@@ -59,6 +59,17 @@ def test_texts_a_person_would_type(text, rule):
         ("CFG(7); import os", "';' does not belong"),
         ("CFG(" + "[" * 100 + "]" * 100 + ")", "deep"),
         ("Cap(1.1, anchor=[[1, 2], [3]])", "regular"),
+        ("ZeroInit(inf)", "a whole number from 0 on"),
+        ("StepInterval(0, nan)", "a whole number from 0 on"),
+        ("tv_cfg(3, inf)", "a whole number of equal steps"),
+        ("tv_cfg(3, 1e18)", "a whole number of equal steps"),
+        ("fbg([1, 0.5])", "increasing within [0, 1]"),
+        ("Renorm(match='no')", "True or False for match"),
+        ("skimmed(4, flip=[1])", "True or False for flip"),
+        ("Mimic(separate=0)", "True or False for separate"),
+        ("Phases(2, CFG(2), CFG(3), together=None)", "True or False for together"),
+        ("fdg(nan)", "finite"),
+        ("Rectify([nan], [1])", "finite"),
     ],
 )
 def test_errors_say_where_and_what_would_do(text, message):
@@ -104,6 +115,22 @@ def test_a_hundred_thousand_random_texts_raise_nothing_but_our_error():
         except ParseError as error:
             assert str(error)
     assert parsed > 100  # the fuzz reaches past the tokenizer
+
+
+def test_a_long_text_is_read_in_one_pass():
+    class Watched(str):
+        copied = 0
+
+        def __getitem__(self, key):
+            part = super().__getitem__(key)
+            Watched.copied += len(part)
+            return part
+
+    text = Watched(
+        "Cap(1.1, anchor=[" + ", ".join(["0.5"] * 1000) + "], smooth=0.5) | " + "CFG(2) | " * 99 + "CFG(2)"
+    )
+    assert len(parse(text).parts) == 101
+    assert Watched.copied < 2 * len(text)
 
 
 def test_only_text_is_parsed():

@@ -10,10 +10,12 @@ active   whether a cap shortened the displacement
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,8 +146,13 @@ class Record:
         """Writes the rows and the summary as JSON; the file appears whole or not at all."""
         path = Path(path)
         part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps({"summary": self.summary(), "rows": self.rows()}, indent=1))
+        part.write_text(json.dumps(self.contents(), indent=1))
         return part.replace(path)
+
+    def contents(self) -> dict[str, Any]:
+        """What a JSON file of the record holds; JSON knows neither nan nor inf, so they become null."""
+        rows = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in self.rows()]
+        return {"summary": self.summary(), "rows": rows}
 
     def certificate(self) -> Certificate:
         """The bound on the final state that this run's own means prove; warns where a step was not convex."""

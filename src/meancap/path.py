@@ -24,12 +24,12 @@ def number(v: float | Tensor, x: Tensor, name: str) -> Number:
     if v.dim() == 0 or v.shape == (1,):
         if on_host(v):
             return float(v)
-        return v.reshape(1).expand(x.shape[0])
+        return v.to(scalar_dtype(v.device)).reshape(1).expand(x.shape[0])
     if v.shape != x.shape[:1]:
         raise ValueError(
             f"{name} must be one number, or one per sample with shape ({x.shape[0]},); got {tuple(v.shape)}"
         )
-    return v
+    return v.to(scalar_dtype(v.device))  # in half precision 1 - t would lose what t says
 
 
 def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:

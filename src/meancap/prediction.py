@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import path
-from .tensors import Lengths, Number, lengths, per_sample, promoted, traced_lengths
+from .tensors import Lengths, Number, lengths, per_sample, promoted
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,6 @@ class Prediction:
 
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
-        if torch.compiler.is_compiling():
-            return traced_lengths(lambda m, d: (m, d), self.m_c, self.delta)
         return lengths(self.m_c, self.delta)
 
     def until(self, t_next: float | Tensor) -> Prediction:
@@ -130,6 +128,10 @@ def need_same_shapes(**tensors: Tensor) -> None:
     if reference.dim() < 2:
         raise ValueError(
             f"{first} needs a batch axis first, then at least one more; got shape {tuple(reference.shape)}"
+        )
+    if 0 in reference.shape[1:]:
+        raise ValueError(
+            f"{first} holds samples without a single element; got shape {tuple(reference.shape)}"
         )
     for name, tensor in rest:
         if tensor.shape != reference.shape:

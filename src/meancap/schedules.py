@@ -40,9 +40,10 @@ class Constant(Schedule):
 
     def __post_init__(self) -> None:
         finite(self, "value")
+        hold(self, "value")
 
     def __call__(self, t: Number) -> Number:
-        return self.value
+        return value_of(self, "value", t)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +87,11 @@ class Linear(Schedule):
 
     def __post_init__(self) -> None:
         finite(self, "start", "stop")
+        hold(self, "start", "stop")
 
     def __call__(self, t: Number) -> Number:
-        return self.start + (self.stop - self.start) * t
+        start, stop = value_of(self, "start", t), value_of(self, "stop", t)
+        return start + (stop - start) * t
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,11 @@ class Cosine(Schedule):
 
     def __post_init__(self) -> None:
         finite(self, "start", "stop")
+        hold(self, "start", "stop")
 
     def __call__(self, t: Number) -> Number:
-        return self.start + (self.stop - self.start) * (1 - _of(math.cos, torch.cos, math.pi * t)) / 2
+        start, stop = value_of(self, "start", t), value_of(self, "stop", t)
+        return start + (stop - start) * (1 - _of(math.cos, torch.cos, math.pi * t)) / 2
 
 
 @dataclass(frozen=True)
@@ -114,9 +119,11 @@ class Exponential(Schedule):
 
     def __post_init__(self) -> None:
         finite(self, "start", "rate")
+        hold(self, "start", "rate")
 
     def __call__(self, t: Number) -> Number:
-        return self.start * _of(math.exp, torch.exp, self.rate * t)
+        start, rate = value_of(self, "start", t), value_of(self, "rate", t)
+        return start * _of(math.exp, torch.exp, rate * t)
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,7 @@ class Piecewise(Schedule):
             raise ValueError(f"Piecewise needs increasing times; got {list(knots)}")
         if not all(map(math.isfinite, knots + self.values)):
             raise ValueError("Piecewise needs finite times and values")
+        hold(self, "times", "values")
 
     def __call__(self, t: Number) -> Number:
         if not isinstance(t, Tensor):
@@ -147,7 +155,10 @@ class Piecewise(Schedule):
             left, right = self.times[i - 1], self.times[i]
             share = (t - left) / (right - left)
             return self.values[i - 1] + share * (self.values[i] - self.values[i - 1])
-        times, values = t.new_tensor(self.times), t.new_tensor(self.values)
+        times, values = (
+            torch.as_tensor(value_of(self, name, t), dtype=t.dtype, device=t.device)
+            for name in ("times", "values")
+        )
         right_i = torch.searchsorted(times, t.contiguous(), right=True).clamp(1, max(len(self.times) - 1, 1))
         right_i = right_i.clamp(max=len(self.times) - 1)
         left_i = (right_i - 1).clamp(min=0)
@@ -162,7 +173,7 @@ def at(scale: Scale, t: Number) -> Number:
 
 
 def value_of(rule: object, name: str, t: Number) -> Number:
-    """The field `name` of a rule, number or schedule, at time t.
+    """The field `name` of a rule or schedule, number or schedule, at time t.
 
     In a compiled graph a number is read from a tensor: as a number it would be part of the graph, and another
     value need another graph.
@@ -173,12 +184,17 @@ def value_of(rule: object, name: str, t: Number) -> Number:
     return at(getattr(rule, name), t)
 
 
-def hold(rule: object, name: str) -> None:
-    """Keeps a number of a rule in a tensor as well, for `value_of` to find."""
+def hold(rule: object, *names: str) -> None:
+    """Keeps numbers of a rule or schedule in tensors as well, for `value_of` to find.
+
+    As parameters, because torch reads any other tensor with one float64 as a number too: it traces each graph
+    twice then, and may mistake the name of that number for the one of the time, and freeze the time.
+    """
     if not torch.compiler.is_compiling():
-        with torch.inference_mode(False):  # a rule made there may be used elsewhere
-            value = torch.tensor(getattr(rule, name), dtype=torch.float64, device="cpu")
-        object.__setattr__(rule, f"held_{name}", value)
+        for name in names:
+            with torch.inference_mode(False):  # a rule made there may be used elsewhere
+                value = torch.tensor(getattr(rule, name), dtype=torch.float64, device="cpu")
+                object.__setattr__(rule, f"held_{name}", torch.nn.Parameter(value, requires_grad=False))
 
 
 def finite(self: object, *names: str) -> None:

@@ -80,36 +80,6 @@ def lengths(m: Tensor, d: Tensor) -> Lengths:
     return exact_lengths(m, d)
 
 
-def traced_lengths(form: Callable[..., tuple[Tensor, Tensor]], *given: Tensor) -> Lengths:
-    """Inside a compiled graph: the lengths of m, d = form(*given), which are formed in registers, not stored.
-
-    Float64 throughout, which costs little beside reading float32. Half-precision inputs on the host are read
-    faster than that: float32 sums over short runs, and a branch of the graph for samples out of their range.
-    On other devices a branch would wait.
-    """
-    m, d = (v.flatten(1) for v in form(*given))
-    run = next((r for r in (512, 256, 128) if m.shape[1] % r == 0), 0)
-    half = any(v.dtype in (torch.bfloat16, torch.float16) for v in given)
-    if not (half and run) or m.device.type != "cpu" or m.requires_grad or d.requires_grad:
-        return lengths(m, d)
-    q, a, dot = (
-        v.view(m.shape[0], -1, run).sum(2).sum(1, dtype=torch.float64) for v in (m * m, d * d, m * d)
-    )
-    found = torch.stack(_lengths_of(q.sqrt(), a.sqrt(), dot).vectors(m))
-
-    def trusted(found: Tensor) -> Tensor:
-        return ((found[:2] > _SMALLEST) & (found[:2] < _LARGEST)).all(0)
-
-    def keep(found: Tensor, *given: Tensor) -> Tensor:
-        return found.clone()
-
-    def redo(found: Tensor, *given: Tensor) -> Tensor:
-        m, d = (v.flatten(1) for v in form(*given))
-        return torch.where(trusted(found), found, torch.stack(exact_lengths(m, d).vectors(m)))
-
-    return Lengths(*torch.cond(trusted(found).all(), keep, redo, (found, *given)).unbind(0))
-
-
 def exact_lengths(m: Tensor, d: Tensor) -> Lengths:
     """In float64 throughout: right for every finite float32 input."""
     m, d = m.double(), d.double()
@@ -118,8 +88,8 @@ def exact_lengths(m: Tensor, d: Tensor) -> Lengths:
         q = sum((a * a for a, _ in columns), start=m.new_zeros(()))
         a = sum((b * b for _, b in columns), start=m.new_zeros(()))
         dot = sum((a * b for a, b in columns), start=m.new_zeros(()))
-        return _lengths_of(q.sqrt(), a.sqrt(), dot)
-    return _lengths_of(torch.linalg.vector_norm(m, dim=1), torch.linalg.vector_norm(d, dim=1), (m * d).sum(1))
+        return lengths_of(q.sqrt(), a.sqrt(), dot)
+    return lengths_of(torch.linalg.vector_norm(m, dim=1), torch.linalg.vector_norm(d, dim=1), (m * d).sum(1))
 
 
 def scaled_lengths(m: Tensor, d: Tensor) -> Lengths:
@@ -127,7 +97,7 @@ def scaled_lengths(m: Tensor, d: Tensor) -> Lengths:
     m, m_unit = _near_one(m)
     d, d_unit = _near_one(d)
     q, a = torch.linalg.vector_norm(m, dim=1), torch.linalg.vector_norm(d, dim=1)
-    found = _lengths_of(q, a, (m * d).sum(1))
+    found = lengths_of(q, a, (m * d).sum(1))
     return Lengths(found.m * m_unit, found.d * d_unit, found.along * m_unit)
 
 
@@ -137,7 +107,8 @@ def _near_one(v: Tensor) -> tuple[Tensor, Tensor]:
     return v / unit[:, None], unit
 
 
-def _lengths_of(m: Tensor, d: Tensor, dot: Tensor) -> Lengths:
+def lengths_of(m: Tensor, d: Tensor, dot: Tensor) -> Lengths:
+    """From |m|, |d| and <m, d>."""
     return Lengths(m, d, torch.where(d == 0, torch.zeros_like(dot), dot / d))
 
 
@@ -182,7 +153,7 @@ def blocked_lengths(m: Tensor, d: Tensor, norms: Tensor, products: Tensor) -> Le
     both = torch.linalg.vector_norm(norms, dim=2, dtype=torch.float64)
     dots = torch.mul(m, d, out=products).view(batch, -1, size).sum(2).sum(1, dtype=torch.float64)
     if batch > FEW:
-        inside = ((both > _SMALLEST) & (both < _LARGEST)).all(0)
+        inside = trusted(both)
         suspect = [] if bool(inside.all()) else (~inside).nonzero().flatten().tolist()
         found = Lengths(both[0], both[1], dots / both[1])
     else:
@@ -200,6 +171,11 @@ def blocked_lengths(m: Tensor, d: Tensor, norms: Tensor, products: Tensor) -> Le
 
 def _trusted(length: float) -> bool:
     return _SMALLEST < length < _LARGEST
+
+
+def trusted(found: Tensor) -> Tensor:
+    """Of which samples float32 could measure all the lengths: shape (batch,) from (lengths, batch)."""
+    return ((found > _SMALLEST) & (found < _LARGEST)).all(0)
 
 
 def each_sample(f: Callable[..., Number], *numbers: Number | None) -> Number:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from meancap import CFG, sample, uniform
+from meancap import CFG, Cap, sample, uniform
 from meancap.lab import Mixture
 from meancap.lab.problems import PROBLEMS, Circle, Cloud, Model, Problem, problem
 
@@ -30,6 +30,20 @@ def test_the_stated_scale_leads_to_the_true_conditional_mean(name, t):
     truth, _ = model.condition.means(x, t)
     assert kept.any()
     torch.testing.assert_close(guided[kept], truth[kept], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["triple", "off-centre-8", "off-centre-64", "both-8"])
+def test_noise_of_another_precision_is_guided_in_that_of_the_mixture(name):
+    """Layouts with one covariance and with many; `noise` draws float32, and the mixtures are float64."""
+    model, rule = problem(name).model(), CFG(3) | Cap(1.1)
+    x = states(model).float()
+    for predict in (model.predict, model.condition.predict):
+        exact = sample(predict, rule, x.double(), uniform(2))
+        for dtype in (torch.float32, torch.bfloat16):
+            found = sample(predict, rule, x.to(dtype), uniform(2))
+            assert found.dtype == torch.float32 and predict(x.to(dtype), 0.5).m_c.dtype == torch.float64
+        found = sample(predict, rule, x, uniform(2))
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["under-single", "under-triple", "under-8"])

@@ -1,5 +1,6 @@
 """The fast engines run the library's own flow: same rules, same numbers up to rounding, sample by sample."""
 
+import builtins
 import subprocess
 import sys
 import textwrap
@@ -156,6 +157,19 @@ def test_the_cap_holds_on_what_comes_out():
         assert float((end.double().norm(dim=1) / m_c.norm(dim=1)).max()) <= 1.1 * (1 + 4 * 2**-23)
 
 
+@pytest.mark.parametrize("engine", FAST)
+def test_the_last_step_ends_on_the_mean_itself_however_far_the_state_is(engine):
+    """A mixture much smaller than the noise: the end keeps the digits of the mean, not those of the state."""
+    whole = TRIPLE.mixture()
+    condition, x = Condition(Mixture(1e-4 * whole.means, std=1e-5), (0, 1)), noise(500)
+    for times in (uniform(1), uniform(4)):
+        for rule in (CFG(3), CFG(9) | Cap(1.1)):
+            found = flow(condition, rule, x.float(), times, engine=engine).double()
+            expected = sample(condition.predict, rule, x.float().double(), times)
+            apart = (found - expected).norm(dim=1) / expected.norm(dim=1)
+            assert float(apart.max()) < 2e-6
+
+
 @pytest.mark.skipif("numba" not in FAST, reason="numba is not installed")
 def test_engines_give_the_same_statistics():
     condition, x = TRIPLE.condition(), noise(20000, dtype=torch.float32)
@@ -175,6 +189,26 @@ def test_without_numba_plain_pytorch_is_taken_and_asking_for_it_names_the_extra(
     assert engine_for(condition, CFG(3), x, TIMES) == "torch"
     with pytest.raises(ModuleNotFoundError, match=r"meancap\[fast\]"):
         flow(condition, CFG(3), x, TIMES, engine="numba")
+
+
+@pytest.mark.skipif("numba" not in FAST, reason="numba is not installed")
+def test_a_numba_that_cannot_be_imported_is_told_of_and_done_without(monkeypatch):
+    condition, x = TRIPLE.condition(), noise(10, dtype=torch.float32)
+    expected = flow(condition, CFG(3), x, TIMES, engine="torch")
+    monkeypatch.delitem(sys.modules, "meancap.lab.kernels", raising=False)
+    monkeypatch.delattr("meancap.lab.kernels", raising=False)
+    for name in [name for name in sys.modules if name.split(".")[0] == "numba"]:
+        monkeypatch.delitem(sys.modules, name)
+    real = builtins.__import__
+
+    def refuse(name, *args):
+        if name == "numba":
+            raise ImportError("Numba needs another NumPy")
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.warns(UserWarning, match="without numba, because it failed: Numba needs another NumPy"):
+        assert torch.equal(flow(condition, CFG(3), x, TIMES), expected)
 
 
 def test_gradients_go_through_the_library_s_loop():

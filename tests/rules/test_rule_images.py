@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from rule_cases import SHAPE, velocities
 
 from cases import random_prediction
-from meancap import CFG, Prediction, guide, guided_velocity
+from meancap import CFG, Prediction, Rescale, guide, guided_velocity
 from meancap.rules import (
     EnergyMatch,
     Frequencies,
@@ -206,3 +206,20 @@ def test_the_tone_map_is_reinhards_curve_per_pixel():
     length = p.delta.norm(dim=1, keepdim=True)
     top = length.mean(dim=(1, 2, 3), keepdim=True) + 5 * length.std(dim=(1, 2, 3), keepdim=True)
     torch.testing.assert_close(m, p.m_u + 5 * p.delta / length * top * (length / top) / (1 + length / top))
+
+
+def test_a_sample_of_one_value_has_no_spread_to_match():
+    x, v_c, v_u = velocities(4, (3, 1))
+    assert torch.equal(
+        guided_velocity(CFG(3) | Rescale(0.7), x, 0.4, v_c, v_u)[0],
+        guided_velocity(CFG(3) | Rescale(0), x, 0.4, v_c, v_u)[0],
+    )
+
+
+def test_automatic_takes_whole_rows_of_an_image_that_is_tall():
+    x, v_c, v_u = velocities(5, (2, 4, 64, 8))
+    p = Prediction.from_velocity(x, 0.4, v_c, v_u)
+    m, _ = guide(automatic(4), p)
+    guided = p.m_c + 7 * p.delta
+    span = (guided.mean((2, 3), keepdim=True) + guided.abs().mean((2, 3), keepdim=True)) / 2
+    torch.testing.assert_close(m, p.m_c + (3.2 / span - 1) * p.delta)

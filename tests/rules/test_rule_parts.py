@@ -12,6 +12,7 @@ from meancap import CFG, Prediction, guide, guided_velocity, heun, trajectory
 from meancap.rules import (
     CFGPP,
     Aligned,
+    Damp,
     EnergyMatch,
     Frequencies,
     FromUnconditional,
@@ -172,3 +173,12 @@ def test_nonsense_gets_one_sentence(make, message):
     with pytest.raises(ValueError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", [Damp(-1e6), PowerLaw(1.0, 400.0), Aligned(4.0, -1e9), Normalise(-1e4)])
+def test_what_is_too_large_is_too_large_for_few_samples_and_for_many(rule):
+    x, m_c, m_u = (1e3 * v for v in velocities(3, (20, 5)))
+    p, one = Prediction(x, 0.4, m_c, m_u), Prediction(x[:1], 0.4, m_c[:1], m_u[:1])
+    many = guide(rule, p)[0]
+    assert not many[0].isfinite().any()
+    assert torch.equal(guide(rule, one)[0].isfinite(), many[:1].isfinite())

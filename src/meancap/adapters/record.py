@@ -32,11 +32,14 @@ class RunRecord(Record):
         if path.suffix == ".parquet":
             self._write_parquet(part)
         elif path.suffix in (".json", ""):
-            text = json.dumps({"summary": self.summary(), "about": self.about, "rows": self.rows()}, indent=1)
-            part.write_text(text, encoding="utf-8")
+            part.write_text(json.dumps(self.contents(), indent=1), encoding="utf-8")
         else:
             raise ValueError(f"a record is saved as .json or .parquet; got {path.name!r}")
         return part.replace(path)
+
+    def contents(self) -> dict[str, Any]:
+        """What a JSON file of the record holds."""
+        return {"about": self.about, **super().contents()}
 
     def _write_parquet(self, path: Path) -> None:
         try:

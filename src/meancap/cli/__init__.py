@@ -8,6 +8,7 @@ function of the parsed options that returns an exit code. Modules import what th
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -67,7 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     options = parser().parse_args(argv)
     try:
-        return int(options.run(options) or 0)
+        code = int(options.run(options) or 0)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader, `head` say, has seen enough; Python must not try to hand it the rest while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError, ImportError) as error:
         print(f"meancap: {error}", file=sys.stderr)
         return 2

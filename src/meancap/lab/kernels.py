@@ -156,8 +156,9 @@ def _kernel(inside: int, k: int) -> Callable[..., None]:
                     share = room if c[5] >= _ZERO and room < share else share
                     share = np.float32(share * c[3])
                     mx, my = np.float32(mx + share * ux), np.float32(my + share * uy)
-                    state[j] = np.float32(x + c[1] * (mx - x))
-                    state[_BLOCK + j] = np.float32(y + c[1] * (my - y))
+                    # All of the way is the mean itself: x + (m - x) keeps only digits that x has.
+                    state[j] = mx if c[1] == _ONE else np.float32(x + c[1] * (mx - x))
+                    state[_BLOCK + j] = my if c[1] == _ONE else np.float32(y + c[1] * (my - y))
             for j in range(size):
                 end[low + j, 0], end[low + j, 1] = state[j], state[_BLOCK + j]
 

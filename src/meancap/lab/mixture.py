@@ -156,8 +156,12 @@ class Mixture:
             raise ValueError(
                 "a component without width has no density at t = 1; stop before, or give it a std"
             )
-        log_weights = self.weights.log()
-        return Components.of(x, time[..., None], log_weights, self.means, self.variances, self.axes)
+        dtype = torch.promote_types(x.dtype, self.means.dtype)  # matrix products do not promote
+        x, time, log_weights, means, variances = (
+            v.to(dtype) for v in (x, time[..., None], self.weights.log(), self.means, self.variances)
+        )
+        axes = None if self.axes is None else self.axes.to(dtype)
+        return Components.of(x, time, log_weights, means, variances, axes)
 
 
 def _eigen(cov: Tensor, count: int, d: int) -> tuple[Tensor, Tensor | None]:

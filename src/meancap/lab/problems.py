@@ -191,10 +191,12 @@ def _affine_sides(condition: Condition, x: Tensor, t: float) -> Sides:
     mu being the average of its means under softmax(log w_k + t <x, mu_k / c> - t^2 <mu_k, mu_k / c> / 2).
     """
     mixture, inside = condition.mixture, condition.inside
-    v, axes = mixture.variances[0], None if mixture.axes is None else mixture.axes[0]
-    y, mu = (x, mixture.means) if axes is None else (x @ axes, mixture.means @ axes)
+    x = x.to(torch.promote_types(x.dtype, mixture.means.dtype))  # matrix products do not promote
+    v, means, weights = (u.to(x) for u in (mixture.variances[0], mixture.means, mixture.weights))
+    axes = None if mixture.axes is None else mixture.axes[0].to(x)
+    y, mu = (x, means) if axes is None else (x @ axes, means @ axes)
     c = (1 - t) ** 2 + t * t * v
-    logits = torch.addmm(mixture.weights.log() - t * t / 2 * (mu * mu / c).sum(1), y, (t * mu / c).T)
+    logits = torch.addmm(weights.log() - t * t / 2 * (mu * mu / c).sum(1), y, (t * mu / c).T)
     log_in, log_out = logits[:, inside], logits[:, ~inside]
     pull = (1 - t) ** 2 * mu / c
     if axes is not None:

@@ -11,9 +11,11 @@ of threads matters. Memory beyond x and the result is that of one chunk.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -83,11 +85,20 @@ def _fastest(numbers: Plan | None, x: Tensor, step: StepMethod) -> str:
         return "library"
     if step is not euler or x.dtype != torch.float32 or x.device.type != "cpu" or x.shape[1] != 2:
         return "torch"
-    if find_spec("numba") is None:
-        return "torch"
-    from . import kernels
+    kernels = _compiled()
+    return "numba" if kernels is not None and len(numbers.means) <= kernels.MOST else "torch"
 
-    return "numba" if len(numbers.means) <= kernels.MOST else "torch"
+
+def _compiled() -> ModuleType | None:
+    """The loop by numba, where that is there and works."""
+    try:
+        if find_spec("numba") is None:
+            return None
+        from . import kernels
+    except ImportError as error:  # its versions refuse those of numpy that they do not know
+        warnings.warn(f"mixtures are sampled without numba, because it failed: {error}", stacklevel=2)
+        return None
+    return kernels
 
 
 def _need(engine: str, fastest: str, rule: Rule) -> None:
@@ -95,7 +106,7 @@ def _need(engine: str, fastest: str, rule: Rule) -> None:
         raise ValueError(f"the engines are {', '.join(ENGINES)}; got {engine!r}")
     if ENGINES.index(engine) >= ENGINES.index(fastest):
         return
-    if engine == "numba" and find_spec("numba") is None:
+    if engine == "numba" and _compiled() is None:
         raise ModuleNotFoundError('the numba engine needs numba: pip install "meancap[fast]"', name="numba")
     raise ValueError(
         f"the {engine} engine cannot run {rule} on this mixture and solver; leave engine out for {fastest}"

@@ -1,4 +1,4 @@
-"""A SiT asked for both velocities at once: the bits of a plain call, without what it does in vain.
+"""A SiT asked for both velocities at once: the bits of two plain calls, without what they do in vain.
 
     doubled batch   the conditional samples first, then the same samples without a class
     conditions      what each block receives of (t, class): shift, 1 + scale, gate. They do not depend on x,
@@ -6,7 +6,7 @@
     pieces          on a CPU the doubled batch is cut so that what a block makes of it stays in the cache
 
 A matrix product rounds a row alike whatever rows stand beside it, except in very small products. Tokens are
-always many; conditions are few, and are worked out in the order and number of the doubled batch.
+always many; conditions are few, and those of each half are worked out by themselves, as in two calls.
 `SiT.forward` remains the definition.
 """
 
@@ -69,7 +69,11 @@ class Predictor:
     def _conditions(self, t: float) -> Conditions:
         kept, key = {} if self.kept is None else self.kept, (t, self.labels)
         if key not in kept:
-            found = conditions_of(self.network, t, self.labels)
+            half = len(self.labels) // 2
+            halves = [conditions_of(self.network, t, v) for v in (self.labels[:half], self.labels[half:])]
+            found = tuple(
+                tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*halves, strict=True)
+            )
             if (len(kept) + 1) * sum(v.nbytes for part in found for v in part) > _KEEP:
                 return found
             kept[key] = found

@@ -216,11 +216,17 @@ def displace(
         need_same_shapes(x=p.x, g=g)
         g = promoted(g)
     # In a compiled graph a number would be part of the graph, and a change of it need another one.
-    start = vector(1.0, p.x) if torch.compiler.is_compiling() else 1.0
+    start = _start(p) if torch.compiler.is_compiling() else 1.0
     ray, state = rule.update(Ray(p, start, g), p, rule.init() if state is None else state)
     if record is not None:
         record.add(ray)
     return ray, state
+
+
+def _start(p: Prediction) -> Tensor:
+    """1 for each sample, with the times in it: torch makes a new graph for each value of an unused number."""
+    times = [v for v in (p.t, p.t_next) if isinstance(v, Tensor)]
+    return sum((0 * v for v in times), start=vector(1.0, p.x))
 
 
 def guide(

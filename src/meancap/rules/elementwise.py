@@ -19,6 +19,7 @@ from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import per_sample
 from .base import Map
+from .phases import flag
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Skim(Map):
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
         finite(self, "skim")
+        flag(self, "flip", "negative", "linear")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         scale = value_of(self, "scale", p.t)
@@ -69,7 +71,7 @@ class Automatic(Map):
     """CFG with the scale reference * scale / (10 R) for each channel, R its range in the guided mean.
 
     R is half the sum of two averages, of the largest values and of the sizes of the smallest ones: of each
-    row, as many as a share `top` of the height. R is read at the scale `reference`.
+    row, as many as a share `top` of the height, or the whole row. R is read at the scale `reference`.
     """
 
     scale: Scale
@@ -89,7 +91,7 @@ class Automatic(Map):
             )
         scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
         guided = p.m_c + (self.reference - 1) * g
-        count = max(1, int(g.shape[-2] * self.top))
+        count = min(max(1, int(g.shape[-2] * self.top)), g.shape[-1])
         axes = tuple(range(2, g.dim()))
         high = guided.topk(count, dim=-1).values.mean(axes, keepdim=True)
         low = guided.topk(count, dim=-1, largest=False).values.abs().mean(axes, keepdim=True)

@@ -8,6 +8,7 @@ Both need images: (batch, channels, height, width), or frames before height. Pac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,10 @@ class Frequencies(Map):
     def __post_init__(self) -> None:
         for name in ("scales", "parallel"):
             if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, tuple(float(v) for v in given))
+                numbers = tuple(float(v) for v in given)
+                if not all(map(math.isfinite, numbers)):
+                    raise ValueError(f"Frequencies needs finite numbers for {name}; got {list(numbers)}")
+                object.__setattr__(self, name, numbers)
         if not self.scales:
             raise ValueError("Frequencies needs one scale per level, and one level at least")
         if self.parallel is not None and len(self.parallel) != len(self.scales):

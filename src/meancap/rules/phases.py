@@ -24,11 +24,19 @@ def whole(self: object, *names: str) -> None:
     """Refuses fields that are not whole numbers from 0 on; 5.0, as a text gives it, becomes 5."""
     for name in names:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < 0:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and value >= 0 and value % 1 == 0):
             raise ValueError(
                 f"{type(self).__name__} needs a whole number from 0 on for {name}; got {value!r}"
             )
         object.__setattr__(self, name, int(value))
+
+
+def flag(self: object, *names: str) -> None:
+    """Refuses fields that are neither True nor False: a text such as 'no' would count as True."""
+    for name in names:
+        if not isinstance(value := getattr(self, name), bool):
+            raise ValueError(f"{type(self).__name__} needs True or False for {name}; got {value!r}")
 
 
 class _Counting(Rule):
@@ -106,6 +114,7 @@ class Phases(Rule):
                 raise ValueError(
                     f"Phases needs a rule for {name}, such as CFG(4); got {getattr(self, name)!r}"
                 )
+        flag(self, "together")
 
     @property
     def turns(self) -> bool:  # type: ignore[override]

@@ -24,6 +24,9 @@ from .schedulers import DG, Beta, Decay, Steps, by_step, triangle
 from .shape import Momentum, Project, Rescale
 from .threshold import Mimic, Threshold
 
+# More would not be sampled, and a schedule of them could not be written down and read again.
+_MOST_STEPS = 10_000
+
 
 def pmc(scale: Scale, gamma: Scale = 1.1) -> Chain:
     """PMC-CFG (Peng & Ma 2026), the norm ball of its Section 4."""
@@ -249,7 +252,12 @@ def adaptive_guidance(scale: Scale, *, above: float = 0.991, space: str = "veloc
 def _grid(times: int | float | Sequence[float]) -> tuple[float, ...]:
     """A grid from noise to data, or that many equal steps."""
     if isinstance(times, (int, float)):
-        if times != int(times) or times < 1:
-            raise ValueError(f"a grid is its times, or a whole number of equal steps; got {times}")
+        if not (1 <= times <= _MOST_STEPS and times % 1 == 0):
+            raise ValueError(
+                f"a grid is its times, or a whole number of equal steps up to {_MOST_STEPS}; got {times}"
+            )
         return tuple(i / int(times) for i in range(int(times) + 1))
-    return tuple(float(t) for t in times)
+    grid = tuple(float(t) for t in times)
+    if len(grid) < 2 or grid[0] < 0 or grid[-1] > 1 or any(not b > a for a, b in pairwise(grid)):
+        raise ValueError(f"a grid is two times or more, increasing within [0, 1]; got {list(grid[:8])}")
+    return grid

@@ -84,10 +84,12 @@ class Rectify(Map):
         times = tuple(float(t) for t in self.times)
         object.__setattr__(self, "times", times)
         object.__setattr__(self, "ratios", tuple(_values(row) for row in self.ratios))
-        if not times or len(times) != len(self.ratios) or any(b <= a for a, b in pairwise(times)):
+        if not times or len(times) != len(self.ratios) or any(not b > a for a, b in pairwise(times)):
             raise ValueError(
                 f"Rectify needs increasing times, a ratio for each; got {len(times)} and {len(self.ratios)}"
             )
+        if not all(map(math.isfinite, times)):
+            raise ValueError(f"Rectify needs finite times; got {list(times)}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # n = (x - t m) / (1 - t), and scaling n_u by r moves m_u by (1 - r) (x / t - m_u).

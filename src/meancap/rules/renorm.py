@@ -20,6 +20,7 @@ from ..prediction import Prediction
 from ..schedules import finite
 from ..tensors import scalar_dtype
 from .base import Map
+from .phases import flag
 from .spaces import conditional, known_space
 
 GROUPS = ("sample", "channel", "token", "pixel")
@@ -74,6 +75,7 @@ class Renorm(Map):
 
     def __post_init__(self) -> None:
         finite(self, "rho", "least", "strength")
+        flag(self, "match")
         if self.rho < 0 or not 0 <= self.least <= 1:
             raise ValueError(f"Renorm needs rho >= 0 and least in [0, 1]; got {self.rho} and {self.least}")
         known_group(self)

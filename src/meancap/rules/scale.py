@@ -67,7 +67,7 @@ class Clip(Factor):
         known_space(self)
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        if math.isinf(self.radius):
+        if self.radius == math.inf:  # math.isinf would break a compiled graph
             return ray.coefficient
         return each_sample(self._clipped, ray.coefficient, ray.lengths.d, stretch(p.t, self.space))
 

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..schedules import Schedule, finite
+from ..schedules import Schedule, finite, hold, value_of
 from ..tensors import Number, greater, lesser, size
 from .spaces import exp, power
 
@@ -169,13 +169,18 @@ class Steps(Schedule):
             raise ValueError(f"Steps needs increasing times; got {list(self.times)}")
         if not all(map(math.isfinite, self.times + self.values)):
             raise ValueError("Steps needs finite times and values")
+        hold(self, "times", "values")
 
     def __call__(self, t: Number) -> Number:
         if not isinstance(t, Tensor):
             passed = sum(knot <= t + _ROUNDING for knot in self.times)
             return self.values[max(passed - 1, 0)]
-        place = torch.searchsorted(t.new_tensor(self.times), (t + _ROUNDING).contiguous(), right=True)
-        return t.new_tensor(self.values)[(place - 1).clamp(min=0)]
+        times, values = (
+            torch.as_tensor(value_of(self, name, t), dtype=t.dtype, device=t.device)
+            for name in ("times", "values")
+        )
+        place = torch.searchsorted(times, (t + _ROUNDING).contiguous(), right=True)
+        return values[(place - 1).clamp(min=0)]
 
 
 def by_step(schedule: Schedule, times: Sequence[float]) -> Steps:

@@ -56,6 +56,8 @@ class Rescale(Map):
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # (1 - t) v = m - x, and the factor 1 - t drops out of the ratio.
         base = conditional(p, self.space)
+        if base.shape[1:].numel() == 1:
+            return g  # one value has no spread to match
         guided = base + g
         before, after = (v.flatten(1).to(scalar_dtype(v.device)).std(1) for v in (base, guided))
         ratio = torch.where(after == 0, torch.ones_like(after), before / after)

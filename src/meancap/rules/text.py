@@ -71,6 +71,7 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>[+-]?(?:inf\b|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?))"
     r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>'[^'\\]*'|\"[^\"\\]*\")|(?P<mark>[()\[\],=|]))"
 )
+_EQUALS = re.compile(r"\s*=")
 _DEEPEST, _LONGEST = 20, 1_000_000
 
 
@@ -105,13 +106,12 @@ class _Reader:
         return found
 
     def chain(self) -> Any:
-        found = self.term()
+        terms = [self.term()]
         while self.take("|"):
-            right = self.term()
-            if not (isinstance(found, Rule) and isinstance(right, Rule)):
+            terms.append(self.term())
+            if not all(isinstance(term, Rule) for term in terms[-2:]):
                 raise self.error("'|' joins rules")
-            found = Chain(found.parts + right.parts)
-        return found
+        return terms[0] if len(terms) == 1 else Chain(tuple(part for term in terms for part in term.parts))
 
     def term(self) -> Any:
         name = self.token
@@ -145,7 +145,7 @@ class _Reader:
         return positional, named
 
     def keyword(self) -> str | None:
-        if self.kind != "name" or not re.match(r"\s*=", self.text[self.at :]):
+        if self.kind != "name" or not _EQUALS.match(self.text, self.at):
             return None
         key = self.token
         self.advance()
@@ -194,14 +194,14 @@ class _Reader:
             raise self.error(f"{mark!r} is needed")
 
     def advance(self) -> None:
-        rest = self.text[self.at :] if self.at < len(self.text) else ""
-        if not rest.strip():
-            self.kind, self.token = "", ""
-            return
         match = _TOKEN.match(self.text, self.at)
         if match is None:
+            rest = self.text[self.at :].strip()
+            if not rest:
+                self.kind, self.token = "", ""
+                return
             self.kind = "mark"
-            raise self.error(f"{rest.strip()[:1]!r} does not belong in a rule")
+            raise self.error(f"{rest[:1]!r} does not belong in a rule")
         self.kind, self.token, self.at = match.lastgroup or "", match.group(match.lastgroup or 0), match.end()
 
     def names(self) -> str:

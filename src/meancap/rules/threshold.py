@@ -15,6 +15,7 @@ from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
 from ..tensors import per_sample
 from .base import Map
+from .phases import flag
 from .renorm import quantile
 from .spaces import conditional
 
@@ -68,6 +69,7 @@ class Mimic(Map):
     def __post_init__(self) -> None:
         finite_scale(self, "mimic")
         finite(self, "quantile", "phi")
+        flag(self, "separate")
         if not 0 < self.quantile <= 1 or not 0 <= self.phi <= 1:
             raise ValueError(
                 f"Mimic needs a quantile in (0, 1] and phi in [0, 1]; got {self.quantile} and {self.phi}"

@@ -21,11 +21,11 @@ from ..tensors import (
     per_sample,
     promoted,
     scaled_gap,
-    traced_lengths,
     vector,
 )
 from . import fused
 from .base import Recorder, Rule, State, blend, displace, once
+from .traced import traced_lengths
 
 _LATEST = 1 - 2.0**-20
 
@@ -98,7 +98,7 @@ class Velocities(Prediction):
 
     def lengths(self) -> Lengths:
         if torch.compiler.is_compiling():
-            found = traced_lengths(_mean_and_gap, self.x, vector(self.t, self.x), self.v_c, self.v_u)
+            found = traced_lengths(self.x, vector(self.t, self.x), self.v_c, self.v_u)
             return scaled_gap(found, 1 - self.t)
         v_c = self.velocity_c
         plain = is_plain(v_c) and not (self.x.requires_grad or self.v_u.requires_grad)
@@ -117,8 +117,3 @@ class Velocities(Prediction):
         """v_c + coefficient (v_c - v_u), in float32 at least."""
         result = None if torch.compiler.is_compiling() else self.__dict__.pop("result", None)
         return blend(self.velocity_c, coefficient, self.velocity_gap, out=result)
-
-
-def _mean_and_gap(x: Tensor, t: Tensor, v_c: Tensor, v_u: Tensor) -> tuple[Tensor, Tensor]:
-    v = promoted(v_c)
-    return path.mean_from_velocity(promoted(x), t, v), v - v_u

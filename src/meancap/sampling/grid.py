@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from numbers import Integral
 
 Times = tuple[float, ...]
 
 
 def uniform(steps: int) -> Times:
     """`steps` equal steps from 0 to 1."""
-    return tuple(i / steps for i in range(_positive(steps) + 1))
+    count = _positive(steps)
+    return tuple(i / count for i in range(count + 1))
 
 
 def shifted(steps: int, shift: float = 3.0) -> Times:
@@ -48,9 +50,9 @@ def checked(times: Sequence[float]) -> Times:
 
 
 def _positive(steps: int) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
         raise ValueError(f"a grid needs a whole number of steps, at least 1; got {steps}")
-    return steps
+    return int(steps)
 
 
 def _short(grid: Times) -> str:

@@ -66,6 +66,8 @@ def _steps(
     record: Recorder | None,
 ) -> Iterator[Step]:
     times, x = checked(times), promoted(x)
+    if not isinstance(rule, Rule):
+        raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
     state = rule.init()
     if record is not None:
         record.begin(x, [weights(step, t, s) for t, s in pairwise(times)])

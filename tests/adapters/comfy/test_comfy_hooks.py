@@ -106,7 +106,7 @@ def test_the_clock_is_turned_round_and_the_path_made_linear(turn, flow):
     args = turn(arguments(flow=flow))
     p, sigma = prediction(args), 0.7
     t = 1 - sigma if flow else 1 / (1 + sigma)
-    torch.testing.assert_close(p.t, torch.full((2,), t))
+    torch.testing.assert_close(p.t, torch.full((2,), t, dtype=torch.float64))
     noise = (args["input"] - (1 - sigma if flow else 1) * args["cond_denoised"]) / sigma
     torch.testing.assert_close(velocity_from_mean(p.x, p.t, p.m_c), args["cond_denoised"] - noise)
 
