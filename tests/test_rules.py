@@ -209,6 +209,30 @@ def test_schedules_have_the_values_they_promise():
     assert Piecewise([0.5], [4])(0.1) == 4 and Piecewise([0.5], [4])(torch.tensor([0.9])).tolist() == [4]
 
 
+def test_a_schedule_that_grows_out_of_range_is_infinite():
+    assert Exponential(1, 1000)(0.9) == math.inf
+    assert float(Exponential(1, 1000)(torch.tensor(0.9, dtype=torch.float64))) == math.inf
+
+
+@pytest.mark.parametrize("batch", [1, 3, 40])
+@pytest.mark.parametrize(
+    "rule", [CFG(torch.ones(5)), CFG(torch.ones(5)) | Cap(1.1), CFG(3) | Cap(torch.ones(5))]
+)
+def test_numbers_for_another_batch_get_one_sentence(rule, batch):
+    x, v_c, v_u = torch.randn(3, batch, 4, 16, 16).unbind(0)
+    with pytest.raises(ValueError, match="one number for all samples, or one for each; got"):
+        guided_velocity(rule, x, 0.3, v_c, v_u)
+
+
+def test_a_clip_of_few_samples_is_that_of_many_to_the_last_bit():
+    x, v_c, v_u = torch.randn(3, 400, 4, 8, dtype=torch.float64).unbind(0)
+    rule = CFG(5) | Clip(2.0)
+    few = [
+        guided_velocity(rule, x[i : i + 8], 0.3, v_c[i : i + 8], v_u[i : i + 8])[0] for i in range(0, 400, 8)
+    ]
+    assert torch.equal(torch.cat(few), guided_velocity(rule, x, 0.3, v_c, v_u)[0])
+
+
 def test_a_host_may_pass_its_own_nominal_displacement():
     p = random_prediction(3, 6)
     nominal = torch.randn(3, 6, dtype=torch.float64)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .notation import write
-from .tensors import Number, on_host, scalar_dtype
+from .tensors import Number, exp, on_host, scalar_dtype
 
 
 class Schedule:
@@ -123,7 +123,7 @@ class Exponential(Schedule):
 
     def __call__(self, t: Number) -> Number:
         start, rate = value_of(self, "start", t), value_of(self, "rate", t)
-        return start * _of(math.exp, torch.exp, rate * t)
+        return start * exp(rate * t)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ digits, so numbers are float64. Where a device has no float64, `scaled_lengths` 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import repeat
@@ -23,6 +24,7 @@ Number = float | Tensor
 
 # Lengths found in float32 are trusted within this range; outside, float64 takes over.
 _SMALLEST, _LARGEST = 1e-12, 1e15
+_LARGEST_EXPONENT = math.log(sys.float_info.max)
 FEW = 16  # up to this many samples, Python does their arithmetic faster than kernels are dispatched
 
 
@@ -183,11 +185,20 @@ def each_sample(f: Callable[..., Number], *numbers: Number | None) -> Number:
     vectors = [v for v in numbers if isinstance(v, Tensor)]
     if not vectors:
         return f(*numbers)
+    counts = [v.numel() for v in vectors]
+    need_one_each(max(counts), *counts)
     few = vectors[0].numel() <= FEW and all(on_host(v) and not v.requires_grad for v in vectors)
     if not few:
         return f(*numbers)
     columns = (v.tolist() if isinstance(v, Tensor) else repeat(v, vectors[0].numel()) for v in numbers)
     return torch.tensor([f(*row) for row in zip(*columns, strict=True)], dtype=torch.float64)
+
+
+def need_one_each(samples: int, *counts: int) -> None:
+    """Refuses numbers that are neither one for all samples nor one for each."""
+    for count in counts:
+        if count not in (1, samples):
+            raise ValueError(f"give one number for all samples, or one for each; got {count} and {samples}")
 
 
 def size(a: Number) -> Number:
@@ -207,8 +218,26 @@ def root(a: Number) -> Number:
     return a.sqrt() if isinstance(a, Tensor) else math.sqrt(a)
 
 
+def exp(v: Number) -> Number:
+    """e to the v, of a float or of one number per sample; inf where it is too large, as in floating point."""
+    if isinstance(v, Tensor):
+        return v.exp()
+    return math.inf if v > _LARGEST_EXPONENT else math.exp(v)
+
+
+def power(base: Number, exponent: float) -> Number:
+    """base^exponent for base >= 0; inf for 0 to a negative power or where too large, as in floating point."""
+    if isinstance(base, Tensor):
+        return torch.pow(base, exponent)
+    if base == 0:
+        return math.inf if exponent < 0 else math.pow(base, exponent)
+    return math.inf if exponent * math.log(base) > _LARGEST_EXPONENT else math.pow(base, exponent)
+
+
 def divide(a: Number, b: Number) -> Number:
     """a / b as floating point has it: x / 0 is inf, 0 / 0 is nan."""
+    if isinstance(b, Tensor) and not isinstance(a, Tensor) and not torch.compiler.is_compiling():
+        return torch.full_like(b, a) / b  # torch makes of a number over a tensor a product with 1 / b
     if isinstance(a, Tensor) or isinstance(b, Tensor) or b != 0:
         return a / b
     return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
-from ..tensors import Number, choose, divide, each_sample, lengths, size
+from ..tensors import Number, choose, divide, each_sample, exp, lengths, power, size
 from .base import Factor, Ray, Rule, State
-from .spaces import exp, known_space, pair, power, stretch
+from .spaces import known_space, pair, stretch
 
 
 def cosine(p: Prediction, space: str) -> Number:

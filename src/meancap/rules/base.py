@@ -21,7 +21,7 @@ from torch import Tensor
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes
 from ..schedules import Scale, at
-from ..tensors import Lengths, Number, lengths, per_sample, promoted, vector
+from ..tensors import Lengths, Number, lengths, need_one_each, per_sample, promoted, vector
 
 State = Any  # what a rule remembers; None for most
 Value = TypeVar("Value")
@@ -252,4 +252,5 @@ def blend(base: Tensor, coefficient: Number, direction: Tensor, *, out: Tensor |
         # A view with explicit strides makes the compiler store the coefficient; else it works it out anew for
         # every few elements, which costs more than everything else.
         coefficient = coefficient.contiguous().as_strided(coefficient.shape, (1,))
+    need_one_each(base.shape[0], coefficient.numel())
     return torch.addcmul(base, direction, per_sample(coefficient, base), out=out)  # type: ignore[arg-type]

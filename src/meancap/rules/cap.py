@@ -109,15 +109,17 @@ class Cap(Factor):
             hold(self, "gamma")
         if self.floor is not None:
             finite_scale(self, "floor")
-        if isinstance(self.anchor, str) and self.anchor != "first":
-            raise ValueError(
-                f"{name} knows the anchor 'first', a number, values or a tensor; got {self.anchor!r}"
-            )
-        if isinstance(self.anchor, (int, float)):
-            finite(self, "anchor")
         for field in ("anchor", "whiten"):
             if isinstance(value := getattr(self, field), (Tensor, list, tuple)):
                 object.__setattr__(self, field, Values(value))
+        if isinstance(self.anchor, (int, float)):
+            finite(self, "anchor")
+        elif not (self.anchor is None or self.anchor == "first" or isinstance(self.anchor, Values)):
+            raise ValueError(
+                f"{name} knows the anchor 'first', a number, values or a tensor; got {self.anchor!r}"
+            )
+        if not (self.whiten is None or isinstance(self.whiten, Values)):
+            raise ValueError(f"{name} whitens by values, a list or a tensor; got {self.whiten!r}")
         if self.per not in ("sample", "channel"):
             raise ValueError(f"{name} is per 'sample' or 'channel'; got {self.per!r}")
         finite(self, "smooth")

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
-from ..tensors import Number, choose, divide, each_sample, per_sample, size
+from ..tensors import Number, choose, divide, each_sample, per_sample, power, size
 from .base import Factor, Ray, Rule, State, exactly
 from .phases import Held
-from .spaces import elapsed, known_space, power, stretch
+from .spaces import elapsed, known_space, stretch
 
 # A shorter gap has no direction left in float32, and its inverse no room.
 _NO_GAP = 1e-30

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from ..schedules import Schedule, finite, hold, value_of
-from ..tensors import Number, greater, lesser, size
-from .spaces import exp, power
+from ..tensors import Number, exp, greater, lesser, power, size
 
 _SHAPES: dict[str, Callable[[Number], Number]] = {
     "linear": lambda t: 2 * t,

@@ -12,10 +12,6 @@ the rule. Directions are taken as m, m - x, x - t m and t m - x, so that nothing
 
 from __future__ import annotations
 
-import math
-import sys
-
-import torch
 from torch import Tensor
 
 from ..prediction import Prediction
@@ -26,7 +22,6 @@ SPACES = ("mean", "velocity", "noise", "score")
 
 # Where a rule must divide by 1 - t or by t, it divides by no less than this.
 SHORTEST = 2.0**-20
-_LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 def known_space(self: object, *allowed: str) -> None:
@@ -78,19 +73,3 @@ def rest(t: Number) -> Number:
 def elapsed(t: Number) -> Number:
     """t, but never zero."""
     return t.clamp(min=SHORTEST) if isinstance(t, Tensor) else max(t, SHORTEST)
-
-
-def exp(v: Number) -> Number:
-    """e to the v, of a float or of one number per sample; inf where it is too large, as in floating point."""
-    if isinstance(v, Tensor):
-        return v.exp()
-    return math.inf if v > _LARGEST_EXPONENT else math.exp(v)
-
-
-def power(base: Number, exponent: float) -> Number:
-    """base^exponent for base >= 0; inf for 0 to a negative power or where too large, as in floating point."""
-    if isinstance(base, Tensor):
-        return torch.pow(base, exponent)
-    if base == 0:
-        return math.inf if exponent < 0 else math.pow(base, exponent)
-    return math.inf if exponent * math.log(base) > _LARGEST_EXPONENT else math.pow(base, exponent)
