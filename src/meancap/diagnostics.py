@@ -122,6 +122,8 @@ class Record:
     def summary(self) -> str:
         """One line: what was asked for, what was granted, how often the cap acted."""
         s = self.stacked()
+        if not s["t"].numel():
+            return "no samples"
         scale, asked = s["scale"].mean(1), s["asked"].mean(1)
         low, high = float(asked.min()), float(asked.max())
         wanted = f"{high:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"

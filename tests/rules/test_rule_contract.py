@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cases import random_prediction
-from meancap import Cap, Prediction, euler, guide, guided_velocity, heun, parse, trajectory
+from meancap import Cap, Prediction, Record, euler, guide, guided_velocity, heun, parse, trajectory
 from meancap.rules import catalogue
 
 ENTRIES = [e for e in catalogue() if e.kind == "rule"]
@@ -170,6 +170,14 @@ def test_nothing_waits_for_a_value(entry, t):
     for _ in range(3):
         v, state = guided_velocity(rule, x, t, v_c, v_u, state, t_next=t + 0.1)
     assert v.shape == x.shape and v.device.type == "meta"
+
+
+@every_rule
+def test_an_empty_batch_stays_empty(entry):
+    x, state, record = torch.zeros(0, 4, 8, 8), None, Record()
+    for t in (0.3, 0.4):
+        v, state = guided_velocity(entry.rule() | Cap(1.1), x, t, x, x, state, t_next=0.5, record=record)
+    assert v.shape == x.shape and record.summary() == "no samples"
 
 
 @every_rule

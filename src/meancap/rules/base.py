@@ -147,7 +147,8 @@ class Map(Rule):
         raise NotImplementedError(f"{type(self).__name__} must define __call__(g, p)")
 
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        return Ray(p, turned=self(ray.g, p), asked=ray.asked), state
+        turned = self(ray.g, p) if len(p.x) else ray.g  # of no samples there is nothing to turn
+        return Ray(p, turned=turned, asked=ray.asked), state
 
 
 @dataclass(frozen=True)
