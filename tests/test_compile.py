@@ -1,11 +1,16 @@
 """A user who compiles a pipeline gets the rule inside the graph, and one graph serves every scale."""
 
+import importlib.util
 import shutil
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import meancap
 from meancap import (
     CFG,
     Cap,
@@ -175,6 +180,25 @@ def test_the_two_halves_of_one_batch_share_their_memory_and_are_guided(dtype):
 
     found = torch.compile(step, fullgraph=True, backend="aot_eager")(x, both)
     torch.testing.assert_close(found, step(x, both), rtol=1e-5, atol=1e-5)
+
+
+def test_two_copies_of_the_package_live_in_one_process():
+    """As in ComfyUI, which loads a node pack by its path, beside an installed library."""
+    root = Path(meancap.__file__).parent
+    spec = importlib.util.spec_from_file_location("copied", root / "__init__.py")
+    sys.modules["copied"] = copied = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(copied)
+        x, v_c, v_u = velocities(2, 4, 16, 16, dtype=torch.bfloat16)
+        rules = [(one, one.CFG(7) | one.Cap(1.1)) for one in (meancap, copied)]
+        ours, theirs = (
+            torch.compile(partial(one.guided_velocity, rule), fullgraph=True, backend="aot_eager")
+            for one, rule in rules
+        )
+        assert copied.CFG is not CFG and torch.equal(ours(x, 0.3, v_c, v_u)[0], theirs(x, 0.3, v_c, v_u)[0])
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "copied"]:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize(

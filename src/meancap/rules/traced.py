@@ -44,10 +44,17 @@ def _redone(found: Tensor, good: Tensor, x: Tensor, t: Tensor, v_c: Tensor, v_u:
     return torch.where(good, found, torch.stack(exact_lengths(m, d).vectors(m)))
 
 
-# The plain form: torch.library.custom_op would take longer to call than the sums do.
-_OPERATIONS = torch.library.Library("meancap", "DEF")  # type: ignore[no-untyped-call]
-_OPERATIONS.define(  # type: ignore[no-untyped-call]
-    "redone(Tensor found, Tensor good, Tensor x, Tensor t, Tensor v_c, Tensor v_u) -> Tensor"
-)
-_OPERATIONS.impl("redone", _redone, "CPU")  # type: ignore[no-untyped-call]
-_OPERATIONS.impl("redone", lambda found, *rest: torch.empty_like(found), "Meta")  # type: ignore[no-untyped-call]
+def _define() -> torch.library.Library:
+    # The plain form: torch.library.custom_op would take longer to call than the sums do.
+    ours = torch.library.Library("meancap", "FRAGMENT")  # type: ignore[no-untyped-call]
+    ours.define(  # type: ignore[no-untyped-call]
+        "redone(Tensor found, Tensor good, Tensor x, Tensor t, Tensor v_c, Tensor v_u) -> Tensor"
+    )
+    ours.impl("redone", _redone, "CPU")  # type: ignore[no-untyped-call]
+    ours.impl("redone", lambda found, *rest: torch.empty_like(found), "Meta")  # type: ignore[no-untyped-call]
+    return ours
+
+
+# ComfyUI loads the package by its path, perhaps beside an installed one: two copies share the operation.
+if not hasattr(torch.ops.meancap, "redone"):
+    _OPERATIONS = _define()  # kept, because torch forgets what a library defined when it goes
