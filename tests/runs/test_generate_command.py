@@ -93,12 +93,13 @@ def test_a_process_that_is_killed_is_told_of(tmp_path, model):
     command = [sys.executable, "-m", "meancap", *options(model, tmp_path / "run", "--per-class", "2000")]
     with subprocess.Popen([*command, "--processes", "2"], env=ENVIRONMENT, stderr=subprocess.PIPE) as first:
         helpers = Path(f"/proc/{first.pid}/task/{first.pid}/children")
-        while not (tmp_path / "run").exists():
-            time.sleep(0.01)
-        for helper in helpers.read_text().split():
-            with suppress(ProcessLookupError):
-                os.kill(int(helper), signal.SIGKILL)
-        said = first.communicate(timeout=60)[1].decode()
+        while first.poll() is None:
+            if (tmp_path / "run").exists():
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    for helper in helpers.read_text().split():
+                        os.kill(int(helper), signal.SIGKILL)
+            time.sleep(0.05)
+        said = first.stderr.read().decode()
     assert first.returncode == signal.SIGKILL
     assert "ended by signal 9" in said and "Traceback" not in said
 
