@@ -33,7 +33,9 @@ def serves(rule: Rule, p: Velocities) -> bool:
     if torch.compiler.is_compiling() or not on_cuda(p.x):
         return False
     cap = rule.parts[-1] if rule.parts else rule
-    if type(cap) not in (Cap, CapDisplacement) or not cap._plain or cap.smooth:  # type: ignore[attr-defined]
+    if not isinstance(cap, Cap) or type(cap) not in (Cap, CapDisplacement):  # a user's cap has its own form
+        return False
+    if not cap._plain or cap.smooth:
         return False
     tensors = (p.x, p.v_c, p.v_u)
     if any(v.dtype not in _DTYPES or v.device != p.x.device for v in tensors) or _followed(*tensors):
