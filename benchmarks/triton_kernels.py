@@ -34,10 +34,9 @@ KERNELS = ("whole_samples", "part_sums", "part_velocities")
 def compiled(shape: tuple[int, ...], dtype: torch.dtype, arch: int) -> list[Any]:
     """What one step launches, compiled for a device that is not there."""
     import triton
-    from triton.backends.compiler import GPUTarget
-
     from meancap.cuda import kernels
     from meancap.cuda.step import capped_step
+    from triton.backends.compiler import GPUTarget
 
     triton.runtime.driver._active = SimpleNamespace(
         get_current_device=lambda: arch,

@@ -9,13 +9,14 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
     "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
-    "prediction": 1, "cuda": 1,
-    "rules": 2,
-    "diagnostics": 3, "sampling": 3,
-    "lab": 4, "adapters": 4, "models": 4, "metrics": 4,
-    "runs": 5,
-    "report": 6,
-    "explorer": 7, "cli": 8, "__main__": 9,
+    "operation": 1,
+    "prediction": 2,
+    "rules": 3,
+    "diagnostics": 4, "sampling": 4,
+    "lab": 5, "adapters": 5, "models": 5, "metrics": 5,
+    "runs": 6,
+    "report": 7,
+    "explorer": 8, "cli": 9, "__main__": 10,
 }  # fmt: skip
 
 

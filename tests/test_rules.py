@@ -1,6 +1,7 @@
 """The contract that every rule keeps, and the published formulas written out."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_a_batch_is_its_samples(rule, shape):
     m, _ = guide(rule, p)
     assert m.shape == p.x.shape and m.dtype == p.x.dtype
     for i in range(4):
-        one = Prediction(p.x[i : i + 1], p.t, p.m_c[i : i + 1], p.m_u[i : i + 1], gap=p.delta[i : i + 1])
+        one = replace(p, shown=p.shown[i : i + 1], out_c=p.out_c[i : i + 1], out_u=p.out_u[i : i + 1])
         torch.testing.assert_close(guide(rule, one)[0], m[i : i + 1], rtol=1e-6, atol=1e-9)
 
 
@@ -77,7 +78,7 @@ def test_a_batch_is_its_samples(rule, shape):
 def test_samples_may_change_places(rule):
     p = random_prediction(5, 3, 4)
     order = torch.tensor([3, 1, 4, 0, 2])
-    q = Prediction(p.x[order], p.t, p.m_c[order], p.m_u[order], gap=p.delta[order])
+    q = replace(p, shown=p.shown[order], out_c=p.out_c[order], out_u=p.out_u[order])
     assert torch.equal(guide(rule, q)[0], guide(rule, p)[0][order])
 
 

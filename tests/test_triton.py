@@ -34,9 +34,8 @@ def test_the_kernels_hold_in_the_interpreter():
 def device(monkeypatch, tmp_path):
     """Makes triton believe in a GPU: launches are compiled for it, and end there."""
     import triton
-    from triton.backends.compiler import GPUTarget
-
     from meancap.cuda import kernels
+    from triton.backends.compiler import GPUTarget
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     compiled = []

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .operation import Lengths, lengths, measured
 from .prediction import Prediction, need_same_shapes
-from .rules.base import Ray
-from .tensors import Lengths, Number, lengths, vector
+from .rules.ray import Ray
+from .tensors import Number, vector
 
 _FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")
 
@@ -45,9 +46,9 @@ def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
     """Reads the meter off a guided mean; `nominal`, the mean before the cap, tells whether the cap acted."""
     need_same_shapes(m_c=p.m_c, m=m)
     delta = p.delta
-    seen = lengths(p.m_c, delta).vectors(m)
+    seen = lengths(p.m_c, delta)
     gap = seen[1]
-    _, _, moved = lengths(m - p.m_c, delta).vectors(m)
+    moved = lengths(m - p.m_c, delta).along
     # With no gap there is no direction to measure a scale along: nothing was added, and 1 says so.
     scale = torch.where(gap == 0, 1.0, 1 + moved / gap)
     if nominal is None:
@@ -55,11 +56,11 @@ def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
         asked = scale
     else:
         need_same_shapes(m_c=p.m_c, nominal=nominal)
-        wanted, _, wanted_along = lengths(nominal - p.m_c, delta).vectors(m)
-        short, _, _ = lengths(nominal - m, delta).vectors(m)
+        wanted, _, wanted_along = lengths(nominal - p.m_c, delta)
+        short = lengths(nominal - m, delta).m
         active = short > 1e-6 * wanted
         asked = torch.where(gap == 0, 1.0, 1 + wanted_along / gap)
-    length, _, _ = lengths(m, delta).vectors(m)
+    length = lengths(m, delta).m
     return _measure(p.t, seen, scale, asked, active, length)
 
 
@@ -82,26 +83,30 @@ class Record:
     """The meter over a whole run: pass it as `record=` to `sample`, `guide` or `guided_velocity`."""
 
     def __init__(self) -> None:
-        self._seen: list[Measure | _Kept] = []
+        self._seen: list[Measure | _Displacement] = []
         self._start: Tensor | None = None
         self._weights: tuple[tuple[float, ...], ...] = ()
 
     def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]]) -> None:
         """Told by the solver where it starts and how each of its steps blends x and the means."""
         self._seen.clear()
-        self._start, self._weights = lengths(x, x).vectors(x)[0], tuple(weights)
+        self._start, self._weights = lengths(x, x).m, tuple(weights)
 
     def add(self, ray: Ray) -> None:
         """Takes one displacement, by the numbers that its rule already has.
 
         It is measured by itself: late in a run it is far smaller than the mean, and m - m_c has lost it.
         """
-        p, found, like = ray.p, ray.lengths, ray.p.x.new_empty(ray.p.x.shape[0], 0)
-        gap, toward, beside = found.d, found.d, found.along
-        if turned := ray.turned is not None:
-            _, gap, toward = lengths(ray.turned, p.delta)
-            beside = lengths(p.m_c, p.delta).along
-        self._seen.append(_Kept(p.t, found, ray.coefficient, ray.asked, gap, toward, beside, turned, like))
+        p, seen = ray.p, ray.lengths
+        gap, beside = (seen.d, seen.along) if ray.is_gap else (p.lengths.d, p.lengths.along)
+        toward = gap  # component of the direction along the gap
+        if ray.nominal is not None:  # the direction is -k nominal + k out_c
+            toward = measured(ray.nominal, p.out_c, p.out_u, -p.k, p.k).along
+        elif ray.turned is not None:
+            toward = lengths(ray.turned, p.delta).along
+        c = ray.coefficient
+        c, asked = vector(c, p.shown), vector(c if ray.asked is None else ray.asked, p.shown)
+        self._seen.append(_Displacement(p.t, seen, c, asked, gap, toward, beside, ray.turned is not None))
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -109,7 +114,7 @@ class Record:
     @property
     def measures(self) -> list[Measure]:
         """One `Measure` per evaluation, in order."""
-        self._seen = [one.measure() if isinstance(one, _Kept) else one for one in self._seen]
+        self._seen = [one.measure() if isinstance(one, _Displacement) else one for one in self._seen]
         return [one for one in self._seen if isinstance(one, Measure)]
 
     def stacked(self) -> dict[str, Tensor]:
@@ -199,7 +204,7 @@ class Certificate:
 
     def holds(self, x: Tensor) -> bool:
         """Whether the final state keeps the bound, up to rounding."""
-        found, _, _ = lengths(x, x).vectors(x)
+        found = lengths(x, x).m
         return bool((found <= self.bound.to(found) * (1 + 16 * torch.finfo(x.dtype).eps)).all())
 
     def __str__(self) -> str:
@@ -213,28 +218,25 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _Displacement:
     """One displacement c * direction, before its measure is worked out."""
 
     t: Number
     lengths: Lengths  # |m_c|, |direction|, component of m_c along the direction
-    coefficient: Number
-    asked: Number | None
-    gap: Number
-    toward: Number  # component of the direction along the gap
-    beside: Number  # component of m_c along the gap
-    turned: bool  # whether the direction is no longer the gap
-    like: Tensor  # empty, with the batch's size and device
+    c: Tensor
+    asked: Tensor
+    gap: Tensor
+    toward: Tensor  # component of the direction along the gap
+    beside: Tensor  # component of m_c along the gap
+    turned: bool  # whether the direction may have left the gap
 
     def measure(self) -> Measure:
-        conditional, size, along = self.lengths.vectors(self.like)
-        gap, toward, beside = (vector(v, self.like) for v in (self.gap, self.toward, self.beside))
-        c = vector(self.coefficient, self.like).to(gap)
-        asked = c if self.asked is None else vector(self.asked, self.like).to(gap)
+        conditional, size, along = self.lengths
+        c, asked, gap = self.c, self.asked, self.gap
         # |m_c + c direction| from its parts along the direction and across it.
         across = (conditional**2 - along**2).clamp(min=0).sqrt()
         length = torch.hypot(along + c * size, across)
         # With no gap a multiple of it still has a scale; a turned direction has none, and 1 says so.
-        share = torch.where(gap == 0, 0.0 if self.turned else 1.0, toward / gap)
-        seen = (conditional, gap, beside)
+        share = torch.where(gap == 0, 0.0 if self.turned else 1.0, self.toward / gap)
+        seen = (conditional, gap, self.beside)
         return _measure(self.t, seen, 1 + c * share, 1 + asked * share, abs(c) < abs(asked), length)

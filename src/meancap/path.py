@@ -1,20 +1,60 @@
-"""From any Gaussian path to the linear one, and between the ways a network can state its prediction.
+"""Times and paths: how a network's output states a posterior mean, on any Gaussian path.
 
     x = alpha data + sigma noise      a Gaussian path; data at alpha = 1, sigma = 0
     x = t data + (1 - t) noise        the linear path, the only one used inside: alpha = t, sigma = 1 - t
 
 Dividing a Gaussian path by alpha + sigma gives the linear one at t = alpha / (alpha + sigma), with the same
-posterior mean m = E[data | x]. CFG is one affine combination in every parametrisation; lengths are not.
+posterior mean m = E[data | x]. Every parametrisation states that mean as **m = a x + k out**:
+
+    what the network says             a                            k
+    the mean itself                   0                            1
+    velocity data - noise             1                            1 - t
+    noise                             1 / alpha                    -sigma / alpha
+    v = alpha noise - sigma data      alpha / (alpha^2 + sigma^2)  -sigma / (alpha^2 + sigma^2)
+    score grad log p(x)               1 / alpha                    sigma^2 / alpha
+
+They follow by taking E[. | x] of the path and solving for the data: a noise prediction is E[noise | x], so
+x = alpha m + sigma out. The velocity row is x = t m + (1 - t)(m - out). For a v-prediction, alpha x - sigma v
+= (alpha^2 + sigma^2) data. Tweedie's formula, alpha m = x + sigma^2 score, is the last. CFG is one affine
+combination in all of them; lengths are not, and the caps measure the mean.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .tensors import Number, on_host, per_sample, scalar_dtype
+
+
+class Affine(NamedTuple):
+    """How an output states a mean, m = a x + k out, and where x stands on the linear path."""
+
+    a: Number
+    k: Number
+    t: Number
+    unit: Number = 1.0  # unit * x is the state on the linear path
+    t_next: Number | None = None  # where the step ends, if the host tells
+
+
+def on_gaussian(kind: str, alpha: Number, sigma: Number) -> Affine:
+    """The numbers for one kind of output on x = alpha data + sigma noise."""
+    total = alpha + sigma
+    if kind == "mean":
+        a, k = 0.0 * total, 0.0 * total + 1.0
+    elif kind == "noise":
+        need_signal(alpha, "noise prediction")
+        a, k = 1 / alpha, -sigma / alpha
+    elif kind == "v":
+        square = alpha * alpha + sigma * sigma
+        a, k = alpha / square, -sigma / square
+    else:
+        need_signal(alpha, "score")
+        a, k = 1 / alpha, sigma * sigma / alpha
+    return Affine(a, k, alpha / total, 1 / total)
 
 
 def number(v: float | Tensor, x: Tensor, name: str) -> Number:
@@ -45,61 +85,30 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     return t
 
 
-def to_linear(x: Tensor, alpha: Number, sigma: Number) -> tuple[Tensor, Number]:
-    """The state and time on the linear path that carry the same posterior mean."""
-    total = alpha + sigma
-    return x / per_sample(total, x), alpha / total
-
-
-def mean_from_velocity(x: Tensor, t: Number, v: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """m = x + (1 - t) v, with v = data - noise; at t = 1 the mean is x."""
-    if isinstance(t, Tensor):
-        return torch.addcmul(x, v, per_sample(1 - t, v), out=out)  # type: ignore[arg-type]
-    return torch.add(x, v, alpha=1 - t, out=out)
-
-
 def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
     """v = (m - x) / (1 - t); t < 1."""
     return (m - x) / per_sample(1 - t, x)
-
-
-def mean_from_noise(x: Tensor, eps: Tensor, alpha: Number, sigma: Number) -> Tensor:
-    """m = (x - sigma eps) / alpha; alpha > 0, since pure noise says nothing of the data."""
-    return (x - per_sample(sigma, x) * eps) / per_sample(alpha, x)
-
-
-def mean_from_score(x: Tensor, score: Tensor, alpha: Number, sigma: Number) -> Tensor:
-    """m = (x + sigma^2 grad log p(x)) / alpha; alpha > 0."""
-    return (x + per_sample(sigma * sigma, x) * score) / per_sample(alpha, x)
-
-
-def mean_from_v_prediction(x: Tensor, v: Tensor, alpha: Number, sigma: Number) -> Tensor:
-    """m = (alpha x - sigma v) / (alpha^2 + sigma^2), with v = alpha noise - sigma data."""
-    total = alpha * alpha + sigma * sigma
-    return per_sample(alpha / total, x) * x - per_sample(sigma / total, x) * v
 
 
 def coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tuple[Number, Number]:
     """alpha and sigma of a Gaussian path, checked: finite, not negative, not both zero."""
     a, s = number(alpha, x, "alpha"), number(sigma, x, "sigma")
     for name, v in (("alpha", a), ("sigma", s)):
-        good = _every(v, lambda u: u >= 0 and math.isfinite(u), lambda u: (u >= 0) & torch.isfinite(u))
-        if not good:
+        good = (v >= 0) & (v < math.inf)
+        if not _every(good):
             raise ValueError(f"{name} must be finite and not negative; got {v}")
-    if not _every(a + s, lambda u: u > 0, lambda u: u > 0):
+    if not _every(a + s > 0):
         raise ValueError("alpha and sigma are both zero: x carries neither data nor noise")
     return a, s
 
 
 def need_signal(alpha: Number, kind: str) -> None:
     """A noise or score prediction states no mean where there is no data in x."""
-    if not _every(alpha, lambda u: u > 0, lambda u: u > 0):
+    if not _every(alpha > 0):
         raise ValueError(
             f"a {kind} says nothing of the data where alpha = 0; use a v-prediction or a velocity there"
         )
 
 
-def _every(v: Number, one, many) -> bool:  # type: ignore[no-untyped-def]
-    if isinstance(v, Tensor):
-        return not on_host(v) or bool(many(v).all())
-    return bool(one(v))
+def _every(good: bool | Tensor) -> bool:
+    return (not on_host(good) or bool(good.all())) if isinstance(good, Tensor) else good

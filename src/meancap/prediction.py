@@ -1,8 +1,16 @@
-"""What the model said at one evaluation.
+"""What the model said at one evaluation, as it said it.
 
-x    state at time t on the linear path  x = (1 - t) noise + t data
-m_c  posterior mean E[data | x, condition]
-m_u  the same without the condition, or of any other reference model
+    shown          the state that the network was shown, in the host's own units
+    out_c, out_u   its output with the condition, and without (or of any other reference model)
+    a, k           the numbers that make a posterior mean of an output: m = a shown + k out
+    x              the state on the linear path x = (1 - t) noise + t data
+    m_c, m_u       posterior means E[data | x, condition] and E[data | x]
+    delta          their gap k (out_c - out_u), the direction of guidance
+
+Means are formed when somebody asks for them. Most rules never do: they change one number c, the guided output
+is out_c + c (out_c - out_u) in the network's own units, and a cap needs no more than three lengths per
+sample, which come from the outputs in one pass (`meancap.operation`). In the outputs' units nothing is lost
+where the means come together: at t = 1 the gap of the means vanishes and that of the velocities does not.
 """
 
 from __future__ import annotations
@@ -13,36 +21,78 @@ import torch
 from torch import Tensor
 
 from . import path
-from .tensors import Lengths, Number, lengths, per_sample, promoted
+from .operation import Lengths, measured
+from .operation.reference import mean_of
+from .path import Affine
+from .tensors import Number, once, per_sample, working_dtype
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The two posterior means at one state; build it with `from_mean`, `from_velocity`, `from_noise`, ..."""
+    """Two outputs at one state; build it with `from_mean`, `from_velocity`, `from_noise`, ..."""
 
-    x: Tensor
+    shown: Tensor
     t: Number
-    m_c: Tensor
-    m_u: Tensor
+    out_c: Tensor
+    out_u: Tensor
     t_next: Number | None = None
     gap: Tensor | None = None  # m_c - m_u, where it is known better than by subtraction
+    a: Number = 0.0
+    k: Number = 1.0
+    unit: Number = 1.0  # unit * shown is x
 
     def __post_init__(self) -> None:
-        need_same_shapes(x=self.x, m_c=self.m_c, m_u=self.m_u)
-        object.__setattr__(self, "t", path.time(self.t, self.x))
+        if not self.shown.shape == self.out_c.shape == self.out_u.shape or self.shown.dim() < 2:
+            need_same_shapes(x=self.shown, out_c=self.out_c, out_u=self.out_u)
+        for v in (self.shown, self.out_c, self.out_u):
+            if not v.is_floating_point():
+                raise TypeError(f"guidance needs floating-point tensors; got {v.dtype}")
+        object.__setattr__(self, "t", path.time(self.t, self.shown))
         if self.t_next is not None:
-            object.__setattr__(self, "t_next", path.time(self.t_next, self.x, "t_next"))
+            object.__setattr__(self, "t_next", path.time(self.t_next, self.shown, "t_next"))
+
+    @once
+    def dtype(self) -> torch.dtype:
+        """The precision that guidance is worked out in: float32, or float64 where any part has it."""
+        return working_dtype(self.shown, self.out_c, self.out_u)
 
     @property
+    def states_means(self) -> bool:
+        """Whether the outputs are the posterior means themselves."""
+        return isinstance(self.a, float) and isinstance(self.k, float) and (self.a, self.k) == (0.0, 1.0)
+
+    @once
+    def x(self) -> Tensor:
+        """The state on the linear path."""
+        x = self.shown.to(self.dtype)
+        return x if isinstance(self.unit, float) and self.unit == 1 else per_sample(self.unit, x) * x
+
+    @once
+    def m_c(self) -> Tensor:
+        """The conditional posterior mean."""
+        return mean_of(self.shown, self.out_c, self.a, self.k, self.dtype)
+
+    @once
+    def m_u(self) -> Tensor:
+        """The unconditional posterior mean, or that of another reference model."""
+        return mean_of(self.shown, self.out_u, self.a, self.k, self.dtype)
+
+    @once
     def delta(self) -> Tensor:
         """The gap m_c - m_u, the direction of guidance."""
-        return self.m_c - self.m_u if self.gap is None else self.gap
+        if self.gap is not None:
+            return self.gap
+        gap = self.out_c.to(self.dtype) - self.out_u.to(self.dtype)
+        return gap if isinstance(self.k, float) and self.k == 1 else per_sample(self.k, gap) * gap
 
+    @once
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
-        return lengths(self.m_c, self.delta)
+        if self.gap is not None:
+            return measured(self.m_c, self.m_c, self.gap, 0.0, 1.0, direct=True)
+        return measured(self.shown, self.out_c, self.out_u, self.a, self.k)
 
-    def until(self, t_next: float | Tensor) -> Prediction:
+    def until(self, t_next: float | Tensor | None) -> Prediction:
         """The same prediction, knowing where the step will end (CFG++ needs it)."""
         return replace(self, t_next=t_next)
 
@@ -50,76 +100,49 @@ class Prediction:
     def from_mean(cls, x: Tensor, t: float | Tensor, m_c: Tensor, m_u: Tensor) -> Prediction:
         """From posterior means on the linear path."""
         need_same_shapes(x=x, m_c=m_c, m_u=m_u)
-        x, m_c, m_u = _together(x, m_c, m_u)
-        return cls(x, t, m_c, m_u)
+        return cls.stated(x, m_c, m_u, Affine(0.0, 1.0, path.time(t, x)))
 
     @classmethod
     def from_velocity(cls, x: Tensor, t: float | Tensor, v_c: Tensor, v_u: Tensor) -> Prediction:
         """From velocities data - noise on the linear path; at t = 1 both means are x."""
         need_same_shapes(x=x, v_c=v_c, v_u=v_u)
-        x, v_c, v_u = _together(x, v_c, v_u)
         t = path.time(t, x)
-        gap = per_sample(1 - t, x) * (v_c - v_u)
-        m_c = path.mean_from_velocity(x, t, v_c)
-        return cls(x, t, m_c, path.mean_from_velocity(x, t, v_u), gap=gap)
+        return cls.stated(x, v_c, v_u, Affine(1.0, 1 - t, t))
 
     @classmethod
     def from_noise(
-        cls,
-        x: Tensor,
-        eps_c: Tensor,
-        eps_u: Tensor,
-        *,
-        alpha: float | Tensor,
-        sigma: float | Tensor,
+        cls, x: Tensor, eps_c: Tensor, eps_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From noise predictions on x = alpha data + sigma noise, alpha > 0."""
         need_same_shapes(x=x, eps_c=eps_c, eps_u=eps_u)
-        x, eps_c, eps_u = _together(x, eps_c, eps_u)
-        a, s = path.coefficients(alpha, sigma, x)
-        path.need_signal(a, "noise prediction")
-        m_c, m_u = (path.mean_from_noise(x, eps, a, s) for eps in (eps_c, eps_u))
-        return cls._on_path(x, m_c, m_u, per_sample(s / a, x) * (eps_u - eps_c), a, s)
+        return cls.stated(x, eps_c, eps_u, path.on_gaussian("noise", *path.coefficients(alpha, sigma, x)))
 
     @classmethod
     def from_v_prediction(
-        cls,
-        x: Tensor,
-        v_c: Tensor,
-        v_u: Tensor,
-        *,
-        alpha: float | Tensor,
-        sigma: float | Tensor,
+        cls, x: Tensor, v_c: Tensor, v_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From v-predictions alpha noise - sigma data on x = alpha data + sigma noise."""
         need_same_shapes(x=x, v_c=v_c, v_u=v_u)
-        x, v_c, v_u = _together(x, v_c, v_u)
-        a, s = path.coefficients(alpha, sigma, x)
-        m_c, m_u = (path.mean_from_v_prediction(x, v, a, s) for v in (v_c, v_u))
-        return cls._on_path(x, m_c, m_u, per_sample(s / (a * a + s * s), x) * (v_u - v_c), a, s)
+        return cls.stated(x, v_c, v_u, path.on_gaussian("v", *path.coefficients(alpha, sigma, x)))
 
     @classmethod
     def from_score(
-        cls,
-        x: Tensor,
-        score_c: Tensor,
-        score_u: Tensor,
-        *,
-        alpha: float | Tensor,
-        sigma: float | Tensor,
+        cls, x: Tensor, score_c: Tensor, score_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From scores grad log p(x) on x = alpha data + sigma noise, alpha > 0."""
         need_same_shapes(x=x, score_c=score_c, score_u=score_u)
-        x, score_c, score_u = _together(x, score_c, score_u)
-        a, s = path.coefficients(alpha, sigma, x)
-        path.need_signal(a, "score")
-        m_c, m_u = (path.mean_from_score(x, score, a, s) for score in (score_c, score_u))
-        return cls._on_path(x, m_c, m_u, per_sample(s * s / a, x) * (score_c - score_u), a, s)
+        return cls.stated(x, score_c, score_u, path.on_gaussian("score", *path.coefficients(alpha, sigma, x)))
 
     @classmethod
-    def _on_path(cls, x: Tensor, m_c: Tensor, m_u: Tensor, gap: Tensor, a: Number, s: Number) -> Prediction:
-        x, t = path.to_linear(x, a, s)
-        return cls(x, t, m_c, m_u, gap=gap)
+    def from_denoiser(cls, x: Tensor, sigma: float | Tensor, d_c: Tensor, d_u: Tensor) -> Prediction:
+        """From denoised estimates D(x; sigma) on x = data + sigma noise, as EDM and k-diffusion have them."""
+        need_same_shapes(x=x, d_c=d_c, d_u=d_u)
+        return cls.stated(x, d_c, d_u, path.on_gaussian("mean", *path.coefficients(1.0, sigma, x)))
+
+    @classmethod
+    def stated(cls, x: Tensor, out_c: Tensor, out_u: Tensor, how: Affine) -> Prediction:
+        """From outputs whose mean is how.a x + how.k out: what every other constructor ends in."""
+        return cls(x, how.t, out_c, out_u, how.t_next, a=how.a, k=how.k, unit=how.unit)
 
 
 def need_same_shapes(**tensors: Tensor) -> None:
@@ -139,9 +162,3 @@ def need_same_shapes(**tensors: Tensor) -> None:
                 f"{name} has shape {tuple(tensor.shape)}, but {first} has {tuple(reference.shape)}; "
                 "they must be the same"
             )
-
-
-def _together(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """All in one precision, float32 at least."""
-    dtype = torch.float64 if any(v.dtype == torch.float64 for v in tensors) else torch.float32
-    return tuple(promoted(v).to(dtype) for v in tensors)

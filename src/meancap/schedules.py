@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,13 @@ from .notation import write
 from .tensors import Number, exp, on_host, scalar_dtype
 
 
-class Schedule:
+class Fields:
+    """What rules and schedules share: numbers that a compiled graph reads from tensors."""
+
+    tensors: ClassVar[Mapping[str, Tensor]] = {}  # by field; each object that holds numbers has its own
+
+
+class Schedule(Fields):
     """A function of time; subclasses are frozen dataclasses, so they print, compare, hash and parse."""
 
     def __call__(self, t: Number) -> Number:
@@ -172,32 +179,36 @@ def at(scale: Scale, t: Number) -> Number:
     return scale(t) if isinstance(scale, Schedule) else scale
 
 
-def value_of(rule: object, name: str, t: Number) -> Number:
+def value_of(rule: Fields, name: str, t: Number) -> Number:
     """The field `name` of a rule or schedule, number or schedule, at time t.
 
     In a compiled graph a number is read from a tensor: as a number it would be part of the graph, and another
     value need another graph.
     """
-    if torch.compiler.is_compiling() and f"held_{name}" in rule.__dict__:
-        held: Tensor = rule.__dict__[f"held_{name}"]
-        return held
+    if torch.compiler.is_compiling() and name in rule.tensors:
+        return rule.tensors[name]
     return at(getattr(rule, name), t)
 
 
-def hold(rule: object, *names: str) -> None:
-    """Keeps numbers of a rule or schedule in tensors as well, for `value_of` to find.
+def hold(rule: Fields, *names: str) -> None:
+    """Keeps numbers of a rule or schedule in tensors as well, for `value_of` to read in a compiled graph.
 
     As parameters, because torch reads any other tensor with one float64 as a number too: it traces each graph
     twice then, and may mistake the name of that number for the one of the time, and freeze the time.
     """
-    if not torch.compiler.is_compiling():
-        for name in names:
-            with torch.inference_mode(False):  # a rule made there may be used elsewhere
-                value = torch.tensor(getattr(rule, name), dtype=torch.float64, device="cpu")
-                object.__setattr__(rule, f"held_{name}", torch.nn.Parameter(value, requires_grad=False))
+    if torch.compiler.is_compiling():
+        return
+    with torch.inference_mode(False):  # a rule made there may be used elsewhere
+        values = {
+            name: torch.nn.Parameter(
+                torch.tensor(getattr(rule, name), dtype=torch.float64, device="cpu"), requires_grad=False
+            )
+            for name in names
+        }
+    object.__setattr__(rule, "tensors", {**rule.tensors, **values})
 
 
-def finite(self: object, *names: str) -> None:
+def finite(self: Fields, *names: str) -> None:
     """Refuses fields that are not finite numbers; integers become floats."""
     for name in names:
         value = getattr(self, name)
@@ -210,7 +221,7 @@ def _within(value: float) -> bool:
     return -math.inf < value < math.inf  # math.isfinite would break a compiled graph
 
 
-def finite_scale(self: object, name: str) -> None:
+def finite_scale(self: Fields, name: str) -> None:
     """Refuses a scale that is neither a finite number nor a schedule; a tensor becomes `Given`."""
     value = getattr(self, name)
     if isinstance(value, Tensor):

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from meancap import CFG, Cap, CapDisplacement, Rescale, Rule, apg, guided_velocity
+from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, guided_velocity, rules
 from meancap.adapters.record import RunRecord
-from meancap.adapters.session import Edge, Session, respond
+from meancap.adapters.session import Session
+from meancap.path import Affine
+from meancap.rules.base import State
 
 INF = float("inf")
 RULES: list[Rule] = [
@@ -36,8 +38,21 @@ def drawn(
     return x.to(dtype), c, u, u + 7.0 * (c - u)
 
 
-def flow_edge(sigma: float) -> Edge:
-    return Edge(a=1.0, k=-sigma, t=1 - sigma)
+def respond(
+    rule: Rule,
+    how: Affine,
+    x: Tensor,
+    c: Tensor,
+    u: Tensor,
+    nominal: Tensor,
+    state: State,
+    record: RunRecord | None = None,
+) -> tuple[Tensor, State]:
+    return rules.respond(rule, Prediction.stated(x, c, u, how), state, nominal=nominal, record=record)
+
+
+def flow_edge(sigma: float) -> Affine:
+    return Affine(a=1.0, k=-sigma, t=1 - sigma)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -79,7 +94,7 @@ def test_on_a_flow_it_is_the_cores_guided_velocity(rule: Rule) -> None:
 def test_where_the_mean_does_not_depend_on_the_output_nothing_is_made_of_nothing() -> None:
     x, c, u, nominal = drawn(2)
     for rule in RULES:
-        out, _ = respond(rule, Edge(a=1.0, k=0.0, t=1.0), x, c, u, nominal, rule.init())
+        out, _ = respond(rule, Affine(a=1.0, k=0.0, t=1.0), x, c, u, nominal, rule.init())
         assert out.isfinite().all()
         if rule.caps:
             assert torch.equal(out, nominal)
@@ -108,14 +123,16 @@ def test_the_bound_holds_after_rounding_to_the_hosts_dtype(
 
 
 def test_state_advances_with_the_first_stage_only() -> None:
-    session = Session(apg(4.0, radius=None))
-    one, two = drawn(0), drawn(1)
-    session.guide(flow_edge(0.9), *one, first=True)
-    after = session.state
-    session.guide(flow_edge(0.5), *two, first=False)
-    assert session.state is after
-    session.begin()
-    assert len(session.record) == 0 and session.state[0] is None
+    session, steps = Session(apg(4.0, radius=None)), [drawn(seed) for seed in range(3)]
+
+    def run(*stages: bool) -> Tensor:
+        session.begin()
+        assert len(session.record) == 0
+        return [session.guide(flow_edge(0.9), *steps[i], first=i != 1) for i in range(3) if stages[i]][-1]
+
+    two_steps, with_a_stage = run(True, False, True), run(True, True, True)
+    assert torch.equal(two_steps, with_a_stage)  # the stage between them is not remembered
+    assert not torch.equal(two_steps, run(False, False, True))  # the first step is
 
 
 def test_the_record_measures_a_small_displacement_by_itself() -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from meancap.rules.velocities import Velocities
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from truth import eager, velocities
@@ -21,7 +22,6 @@ from meancap import (
     guided_velocity,
 )
 from meancap.rules import Gain, StepInterval, fused
-from meancap.rules.velocities import Velocities
 
 # The interpreter computes with numpy, which tells of each 0 / 0 in a lane that is masked off.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -2,12 +2,12 @@
 
 import math
 
+import meancap.cuda.kernels as kernels
+import meancap.cuda.step as step
 import pytest
 import torch
 from truth import close, eager, flat, truth, velocities
 
-import meancap.cuda.kernels as kernels
-import meancap.cuda.step as step
 from cases import UNIT, adversarial
 from meancap import CFG, Cap, CapDisplacement, Record, guided_velocity
 from meancap.rules import Gain

@@ -89,7 +89,7 @@ def test_the_effective_scale(rule, scale):
 
 
 def test_what_pmc_reads_off_the_example():
-    m, d, along = (float(v) for v in P.lengths())
+    m, d, along = (float(v) for v in P.lengths)
     assert (d**2, along * d, m**2) == pytest.approx((0.288, 1.3068, 8.3473))
     assert along / m == pytest.approx(0.842830, abs=1e-6)
 

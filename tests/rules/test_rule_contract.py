@@ -1,5 +1,6 @@
 """What every rule of the catalogue keeps, run over all of them."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -36,7 +37,7 @@ def means(rule, predictions):
 
 
 def picked(p, index):
-    return Prediction(p.x[index], p.t, p.m_c[index], p.m_u[index], p.t_next, p.delta[index])
+    return replace(p, shown=p.shown[index], out_c=p.out_c[index], out_u=p.out_u[index])
 
 
 def shapes(entry):

@@ -39,10 +39,10 @@ Several caps intersect: the smallest of their shares is the largest that all of 
 means vanishes. gamma = inf keeps s = 1. NaN stays NaN. room is formed as |y| sqrt((gamma - 1)(gamma + 1)),
 because gamma^2 - 1 cancels for gamma near 1.
 
-**The margin.** Rounding of the lengths and of the stored result can lengthen a mean by a few units in the last
-place, so a share below 1 is made shorter by four of them. A share of 1 is left alone, and the nominal result
-comes back bit for bit. The kernels in `host` and `triton_kernels` repeat these lines in their own language;
-tests tie them to this file.
+**The margin.** Rounding of the lengths and of the stored result can lengthen a mean by a few units in the
+last place, so a share below 1 is made shorter by four of them. A share of 1 is left alone, and the nominal
+result comes back bit for bit. The kernels in `host` and `triton_kernels` repeat these lines in their own
+language; tests tie them to this file.
 """
 
 from __future__ import annotations

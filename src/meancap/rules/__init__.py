@@ -1,14 +1,15 @@
 """Guidance rules: parts that chain with `|`, recipes made of them, and their notation."""
 
 from .adaptive import Aligned, Converged, Damp, PowerLaw
-from .base import Chain, Factor, Map, Ray, Rule, displace, guide
-from .cap import Cap, CapDisplacement, cap_fraction, largest_fraction
+from .base import Chain, Factor, Map, Rule
+from .cap import Cap, CapDisplacement, cap_fraction
 from .catalogue import catalogue
 from .elementwise import Automatic, Mahiro, Skim, Tonemap
 from .entry import Entry
 from .feedback import Feedback, Sliding
 from .frequency import Frequencies, FreSca
 from .gain import CFGPP, FromUnconditional, Gain, Normalise
+from .guide import Stepper, displace, guide, guided_velocity, respond
 from .phases import Phases, StepInterval, ZeroInit
 from .production import (
     automatic,
@@ -24,6 +25,7 @@ from .production import (
     tonemap,
     z_image,
 )
+from .ray import Ray
 from .recipes import (
     adamag,
     adaptive_guidance,
@@ -64,7 +66,6 @@ from .shape import Momentum, Project, Rescale
 from .text import ParseError, parse
 from .threshold import Mimic, Threshold
 from .values import Values
-from .velocities import guided_velocity
 
 __all__ = [
     "CFG",
@@ -108,6 +109,7 @@ __all__ = [
     "Skim",
     "Sliding",
     "StepInterval",
+    "Stepper",
     "Steps",
     "Tangential",
     "Threshold",
@@ -143,7 +145,6 @@ __all__ = [
     "fresca",
     "guide",
     "guided_velocity",
-    "largest_fraction",
     "limited_interval",
     "longcat",
     "lumina2",
@@ -157,6 +158,7 @@ __all__ = [
     "qwen_image",
     "recfg",
     "rescaled",
+    "respond",
     "skimmed",
     "skimmed_linear",
     "smc",

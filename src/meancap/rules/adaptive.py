@@ -13,17 +13,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..operation import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
-from ..tensors import Number, choose, divide, each_sample, exp, lengths, power, size
-from .base import Factor, Ray, Rule, State
+from ..tensors import Number, magnitude
+from .base import Factor, Rule, State
+from .ray import Ray
 from .spaces import known_space, pair, stretch
 
 
-def cosine(p: Prediction, space: str) -> Number:
+def cosine(p: Prediction, space: str) -> Tensor:
     """The cosine between the two predictions of each sample; 0 where one of them is zero."""
-    found = lengths(*pair(p, space))
-    return each_sample(lambda m, along: choose(m == 0, 0.0, divide(along, m)), found.m, found.along)
+    one, _, along = lengths(*pair(p, space))
+    return torch.where(one == 0, 0.0, along / one)
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,8 @@ class Damp(Factor):
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
         v_c, v_u = pair(p, "velocity")
-        found = lengths(v_u, v_c - v_u)
-        return each_sample(self._damped, ray.coefficient, found.d, found.m)
-
-    def _damped(self, c: Number, gap: Number, whole: Number) -> Number:
-        return c * exp(-self.alpha * choose(gap == 0, 0.0, divide(gap, whole)))
+        whole, gap, _ = lengths(v_u, v_c - v_u)
+        return ray.coefficient * torch.exp(-self.alpha * torch.where(gap == 0, 0.0, gap / whole))
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,8 @@ class PowerLaw(Factor):
             raise ValueError(f"PowerLaw needs alpha >= 0 (0 is CFG with scale 1 + omega); got {self.alpha}")
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        k, omega = stretch(p.t, "score"), value_of(self, "omega", p.t)
-        return each_sample(self._weighed, ray.coefficient, ray.lengths.d, k, omega)
-
-    def _weighed(self, c: Number, d: Number, k: Number, omega: Number) -> Number:
-        return c * omega * power(k * size(c) * d, self.alpha)
+        c, length = ray.coefficient, stretch(p.t, "score") * magnitude(ray.coefficient) * ray.lengths.d
+        return c * value_of(self, "omega", p.t) * length**self.alpha
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,8 @@ class Aligned(Factor):
         finite(self, "kappa")
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        scale = value_of(self, "scale", p.t) * exp(self.kappa * (2 * p.t - 1) * cosine(p, "velocity"))
-        return (scale - 1) * ray.coefficient
+        gain = torch.exp(self.kappa * (2 * p.t - 1) * cosine(p, "velocity"))
+        return (value_of(self, "scale", p.t) * gain - 1) * ray.coefficient
 
 
 @dataclass(frozen=True)
@@ -102,15 +98,9 @@ class Converged(Rule):
         return True
 
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        agree: bool | Tensor = cosine(p, self.space) > self.above
-        done = agree if state is None else _either(state, agree)
-        return ray.scaled(choose(done, 0.0, ray.coefficient)), done
+        agree = cosine(p, self.space) > self.above
+        done = agree if state is None else state | agree
+        return ray.scaled(torch.where(done, 0.0, ray.coefficient)), done
 
     def within_step(self, before: State, after: State) -> State:
         return after  # a sample that stopped is not guided by the rest of the step
-
-
-def _either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return torch.as_tensor(a) | torch.as_tensor(b)
-    return a or b

@@ -5,66 +5,38 @@
     Cap              |y + s g| <= max(gamma |y|, R(t))               the ball of Peng & Ma, Section 4
     CapDisplacement      |s g| <= max((gamma - 1) |y|, R(t))         the rule of their SD3.5 experiments
 
-All of them are one root of one quadratic, `largest_fraction`. The displacement form is the stricter: the two
-agree only where g points along y, so one gamma does not mean the same in both. Caps in a chain intersect,
-because the largest share in both sets is the smaller of the two.
+All of them are one root of one quadratic, derived in `meancap.operation.fraction`. The displacement form is
+the stricter: the two agree only where g points along y, so one gamma does not mean the same in both. Caps in
+a chain intersect, because the largest share in both sets is the smaller of the two.
+
+A plain cap (no anchor, no whitening, whole samples, hard) only leaves its `Limit` on the ray: the operation
+that writes the result solves it. The others are solved here, from lengths in their own norm.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ..operation import Lengths, kept, lengths, margin_of
 from ..prediction import Prediction, need_same_shapes
 from ..schedules import Given, Scale, Schedule, finite, finite_scale, hold, value_of
-from ..tensors import (
-    Lengths,
-    Number,
-    choose,
-    divide,
-    each_sample,
-    greater,
-    hypot,
-    lengths,
-    lesser,
-    on_host,
-    root,
-    size,
-    vector,
-)
-from .base import Factor, Ray, State
+from ..tensors import Number, on_host, vector
+from .base import Factor, State
+from .ray import Limit, Ray
 from .values import Values
 
-
-def margin_of(dtype: torch.dtype) -> float:
-    """What rounding in the lengths and in the stored result can add to the mean, taken off in advance."""
-    return 4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
-
-
 Anchor = float | str | Values | Tensor | list[float] | tuple[float, ...] | None
-
-
-def largest_fraction(g: Number, along: Number, room: Number, margin: float = 0.0) -> Number:
-    """Largest s in [0, 1] with |y + s g|^2 <= |y|^2 + room^2, from lengths alone.
-
-    g is |g|, `along` the component of y along g. Zero g keeps s = 1; nan stays nan. A share below 1 is
-    made smaller by `margin`, relatively.
-    """
-    reach = hypot(along, room)
-    # Pointing outward, reach - along cancels; its conjugate does not.
-    s = choose(along > 0, divide(room, g) * divide(room, along + reach), divide(reach - along, g))
-    s = choose(s < 1, s * (1 - margin), choose(s >= 1, 1.0, s))
-    return choose((g == 0) | (room == math.inf), 1.0, s)
 
 
 def cap_fraction(m: Tensor, g: Tensor, gamma: float) -> Tensor:
     """Largest s in [0, 1] with |m + s g| <= gamma |m|, for each sample."""
     need_same_shapes(m=m, g=g)
-    cap, found = Cap(gamma), lengths(m, g)
-    s = vector(each_sample(cap.fraction, *found, gamma, None, 1.0, margin_of(m.dtype)), m)
+    one, limit = vector(1.0, m), vector(Cap(gamma).gamma, m)  # type: ignore[arg-type]
+    s = kept(*lengths(m, g), one, limit, torch.zeros_like(one), ball=True, margin=margin_of(m.dtype))
     return s.to(torch.promote_types(m.dtype, torch.float32)).reshape(-1, *[1] * (m.dim() - 1))
 
 
@@ -89,6 +61,7 @@ class Cap(Factor):
 
     caps = True
     multiplies = True
+    ball: ClassVar[bool] = True  # whether the guided mean is bounded, or the displacement alone
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -133,34 +106,43 @@ class Cap(Factor):
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
         if self.has_state and state is None:
             state = p.m_u
-        asked = ray.coefficient if ray.asked is None else ray.asked
-        return ray.scaled(self._limit(ray, p, state), asked=asked), state
+        limit = self._limit(p)
+        if self.is_plain:
+            return ray.limited(limit), state
+        c = ray.coefficient
+        asked = c if ray.asked is None else ray.asked
+        return ray.scaled(self._shortened(ray, limit, state), asked=asked), state
 
     def within_step(self, before: State, after: State) -> State:
         return after  # the first evaluation fixes the anchor for the whole run
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        return self._limit(ray, p, p.m_u if self.has_state else None)
+    @property
+    def is_plain(self) -> bool:
+        """Whether the operation can solve it from the lengths of m_c and the direction."""
+        return self.anchor is None and self.whiten is None and self.per == "sample" and not self.smooth
 
-    def _limit(self, ray: Ray, p: Prediction, first: Tensor | None) -> Number:
-        if not isinstance(ray.coefficient, Tensor) and ray.coefficient == 0:
-            return 0.0  # nothing is added, whatever stands in the gap
-        gamma = value_of(self, "gamma", p.t)
-        floor = None if self.floor is None else value_of(self, "floor", p.t)
-        c, seen, margin = ray.coefficient, self._seen(ray, first), margin_of(p.x.dtype)
-        if self.per == "sample":
-            return each_sample(self.limited, *seen, gamma, floor, c, margin)
-        channels = p.x.shape[1]
-        each = [
-            vector(v, p.x).repeat_interleave(channels) if isinstance(v, Tensor) else v
-            for v in (gamma, floor, c)
-        ]
-        s = vector(each_sample(self.fraction, *seen, *each, margin), p.x[:, 0])
-        return c * s.reshape(-1, channels).amin(1)
+    def _limit(self, p: Prediction) -> Limit:
+        floor = 0.0 if self.floor is None else value_of(self, "floor", p.t)
+        return Limit(value_of(self, "gamma", p.t), floor, self.ball)
+
+    def _shortened(self, ray: Ray, limit: Limit, first: Tensor | None) -> Number:
+        p, seen = ray.p, self._seen(ray, first)
+        c, gamma, floor = (vector(v, p.shown) for v in (ray.coefficient, limit.gamma, limit.floor))
+        channels = p.shown.shape[1] if self.per == "channel" else 1
+        c, gamma, floor = (v.repeat_interleave(channels) for v in (c, gamma, floor))
+        share = self._share(seen, c, gamma, floor, margin_of(p.dtype)).reshape(-1, channels).amin(1)
+        c = c.reshape(-1, channels)[:, 0]
+        return torch.where(c == 0, c, c * share)  # nothing asked for, nothing granted, whatever the gap
+
+    def _share(self, seen: Lengths, c: Tensor, gamma: Tensor, floor: Tensor, margin: float) -> Tensor:
+        if not self.smooth:
+            return kept(*seen, c, gamma, floor, ball=self.ball, margin=margin)
+        # Asked for twice the displacement, the share may go up to 2 in units of the nominal one.
+        return _smoothed(2 * kept(*seen, 2 * c, gamma, floor, ball=self.ball, margin=margin), self.smooth)
 
     def _seen(self, ray: Ray, first: Tensor | None) -> Lengths:
         """Lengths from the anchor, in the cap's own norm."""
-        if self._plain:
+        if self.anchor is None and self.whiten is None and self.per == "sample":
             return ray.lengths
         m, d = ray.p.m_c, ray.direction
         if self.anchor == "first":
@@ -177,65 +159,15 @@ class Cap(Factor):
                 m, d = m[:, None], d[:, None]
         return lengths(m, d)
 
-    @property
-    def _plain(self) -> bool:
-        return self.anchor is None and self.whiten is None and self.per == "sample"
-
-    def limited(
-        self,
-        m: Number,
-        d: Number,
-        along: Number,
-        gamma: Number,
-        floor: Number | None,
-        c: Number,
-        margin: float,
-    ) -> Number:
-        """The coefficient c, shortened."""
-        return c * self.fraction(m, d, along, gamma, floor, c, margin)
-
-    def fraction(
-        self,
-        m: Number,
-        d: Number,
-        along: Number,
-        gamma: Number,
-        floor: Number | None,
-        c: Number,
-        margin: float,
-    ) -> Number:
-        """The share of g = c * direction to keep, from |y|, |direction| and the component of y along it."""
-        g, room = size(c) * d, choose(gamma == math.inf, math.inf, self._room(m, gamma, floor))
-        toward = self._toward(choose(c < 0, -along, along))
-        if not self.smooth:
-            return largest_fraction(g, toward, room, margin)
-        # Asked for twice the displacement, the share may go up to 2 in units of the nominal one.
-        return _smoothed(2 * largest_fraction(2 * g, toward, room, margin), self.smooth)
-
-    def _toward(self, along: Number) -> Number:
-        return along
-
-    def _room(self, m: Number, gamma: Number, floor: Number | None) -> Number:
-        room = m * root((gamma - 1) * (gamma + 1))
-        if floor is None:
-            return room
-        above = choose(floor > m, (floor - m) * (floor + m), 0.0)
-        return greater(room, root(above))
-
 
 @dataclass(frozen=True)
 class CapDisplacement(Cap):
     """Shrinks g until it is at most gamma - 1 times as long as m_c; options as in `Cap`."""
 
-    def _toward(self, along: Number) -> Number:
-        return 0.0 * along  # seen from m_c itself the allowed set is a ball round the origin
-
-    def _room(self, m: Number, gamma: Number, floor: Number | None) -> Number:
-        room = m * (gamma - 1)
-        return room if floor is None else greater(room, floor)
+    ball: ClassVar[bool] = False
 
 
-def _smoothed(s: Number, width: float) -> Number:
+def _smoothed(s: Tensor, width: float) -> Tensor:
     """A C1 minimum of s and 1 that never exceeds either; exact where they differ by more than `width`."""
-    short = greater(width - size(s - 1), 0.0)
-    return lesser(s, 1.0) - short * short / (4 * width)
+    short = (width - (s - 1).abs()).clamp(min=0)
+    return s.clamp(max=1) - short * short / (4 * width)

@@ -15,11 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..operation import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
-from ..tensors import Number, lengths, per_sample, promoted, scalar_dtype, vector
-from .base import Ray, Rule, State
+from ..tensors import Number, per_sample, promoted, scalar_dtype, vector
+from .base import Rule, State
 from .phases import Held
+from .ray import Ray
 from .spaces import elapsed, rest
 
 
@@ -54,7 +56,7 @@ class Sliding(Rule):
     def _switch(self, s: Tensor) -> Tensor:
         if self.switching == "sign":
             return s.sign()
-        length, _, _ = lengths(s, s).vectors(s)
+        length = lengths(s, s).m
         return s * per_sample(torch.where(length == 0, 0.0, 1 / length), s)
 
 
@@ -123,9 +125,7 @@ class Feedback(Rule):
         pulled = variance * last.t / rest(last.t) ** 2
         x = promoted(p.x)
         y = x / per_sample(elapsed(p.t), x) - per_sample(pulled, x) * last.x
-        errors = [
-            lengths(y - per_sample(1 - r, y) * m, x).vectors(y)[0].square() for m in (last.m_c, last.m_u)
-        ]
+        errors = [lengths(y - per_sample(1 - r, y) * m, x).m.square() for m in (last.m_c, last.m_u)]
         spread = vector(2 * variance * (1 - r), y)
         evidence = self.tau / spread * (errors[0] - errors[1])
         lowest = math.log((1 - self.pi) * self.most / (self.most - 1))

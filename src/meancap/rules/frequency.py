@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..operation import lengths
 from ..prediction import Prediction
 from ..schedules import finite
-from ..tensors import choose, divide, lengths, per_sample
+from ..tensors import per_sample
 from .base import Map
 from .phases import whole
 from .spaces import conditional, known_space
@@ -74,8 +75,8 @@ class Frequencies(Map):
 
 def _project(level: Tensor, onto: Tensor, share: float, batch: int) -> Tensor:
     flat, along = level.reshape(batch, -1), onto.reshape(batch, -1)
-    found = lengths(flat, along)
-    parallel = choose(found.d == 0, 0.0, divide(found.along, found.d))
+    _, length, beside = lengths(flat, along)
+    parallel = torch.where(length == 0, 0.0, beside / length)
     return (flat - per_sample((1 - share) * parallel, flat) * along).reshape(level.shape)
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
-from ..tensors import Number, choose, divide, each_sample, per_sample, power, size
-from .base import Factor, Ray, Rule, State, exactly
+from ..tensors import Number, magnitude, per_sample
+from .base import Factor, Rule, State, exactly
 from .phases import Held
+from .ray import Ray
 from .spaces import elapsed, known_space, stretch
 
 # A shorter gap has no direction left in float32, and its inverse no room.
@@ -76,13 +78,10 @@ class Normalise(Factor):
         known_space(self)
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        k = stretch(elapsed(p.t), self.space)
-        return each_sample(self._divided, ray.coefficient, ray.lengths.d, k)
-
-    def _divided(self, c: Number, d: Number, k: Number) -> Number:
-        length = k * size(c) * d
+        c = ray.coefficient
+        length = stretch(elapsed(p.t), self.space) * magnitude(c) * ray.lengths.d
         none = length < _NO_GAP
-        return choose(none, 0.0 * c, c * power(choose(none, 1.0, length), -self.gamma))
+        return torch.where(none, 0.0, c * torch.where(none, 1.0, length) ** -self.gamma)
 
 
 @dataclass(frozen=True)
@@ -128,5 +127,5 @@ class CFGPP(Rule):
             )
         if not (isinstance(s, Tensor) or isinstance(t, Tensor)) and s <= t:
             raise ValueError(f"CFGPP needs a step that moves towards the data; got t={t} and t_next={s}")
-        scale = divide(value_of(self, "scale", t) * (1 - t), s - t)
+        scale = value_of(self, "scale", t) * (1 - t) / (s - t)
         return scale * s if self.renoise == "noise" else scale

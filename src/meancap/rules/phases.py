@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ..notation import write
 from ..prediction import Prediction
-from .base import Ray, Rule, State
+from .base import Rule, State
+from .ray import Ray
 from .spaces import conditional
 
 

@@ -19,9 +19,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ..operation import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
-from ..tensors import Number, lengths, per_sample
+from ..tensors import Number, per_sample
 from .base import Map
 from .spaces import conditional, elapsed, known_space, seen
 from .values import Values
@@ -44,7 +45,7 @@ class ZeroStar(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional(p, "velocity")
-        _, u, along = lengths(c, c - g).vectors(g)
+        _, u, along = lengths(c, c - g)
         s = per_sample(torch.where(u == 0, 1.0, along / u), g)
         return (1 - s) * (c if self.applied == "velocity" else p.m_c) + s * g
 
@@ -60,7 +61,7 @@ class Tangential(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional(p, self.space)
-        length_c, length_u, along = lengths(c, c - g).vectors(g)
+        length_c, length_u, along = lengths(c, c - g)
         # (a, b) is the leading eigenvector of the Gram matrix; its angle is half that of (cc - uu, 2 cu).
         cross = 2 * along * length_u
         half = torch.atan2(cross, (length_c - length_u) * (length_c + length_u)) / 2
@@ -149,10 +150,10 @@ class Rotation(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         u = p.m_c - g
-        _, length_u, along_g = lengths(g, u).vectors(g)  # component of g along u
+        _, length_u, along_g = lengths(g, u)  # component of g along u
         across = g - per_sample(torch.where(length_u == 0, 0.0, along_g / length_u), g) * u
-        _, _, along = lengths(p.m_c, u).vectors(g)
-        height, _, _ = lengths(across, u).vectors(g)
+        _, _, along = lengths(p.m_c, u)
+        height, _, _ = lengths(across, u)
         angle = torch.atan2(height, along)
         gain = torch.as_tensor(value_of(self, "scale", p.t)).to(angle) - 1
         turn = (gain.clamp(min=0) * angle).clamp(max=self.limit)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from ..prediction import Prediction
 from ..schedules import Scale, finite, finite_scale, value_of
-from ..tensors import Number, choose, divide, each_sample, size
-from .base import Factor, Ray, State, exactly
+from ..tensors import Number, magnitude
+from .base import Factor, State, exactly
+from .ray import Ray
 from .spaces import known_space, stretch
 
 
@@ -49,7 +53,9 @@ class Interval(Factor):
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
         inside = (p.t >= self.lo) & (p.t <= self.hi)
-        return choose(inside, ray.coefficient, 0.0)
+        if isinstance(inside, Tensor):
+            return torch.where(inside, ray.coefficient, 0.0)
+        return ray.coefficient if inside else 0.0
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,6 @@ class Clip(Factor):
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
         if self.radius == math.inf:  # math.isinf would break a compiled graph
             return ray.coefficient
-        return each_sample(self._clipped, ray.coefficient, ray.lengths.d, stretch(p.t, self.space))
-
-    def _clipped(self, c: Number, d: Number, k: Number) -> Number:
-        length = k * size(c) * d
-        return choose(length > self.radius, c * divide(self.radius, length), c)
+        c = ray.coefficient
+        length = stretch(p.t, self.space) * magnitude(c) * ray.lengths.d
+        return torch.where(length > self.radius, c * (self.radius / length), c)

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 from ..schedules import Schedule, finite, hold, value_of
-from ..tensors import Number, exp, greater, lesser, power, size
+from ..tensors import Number, exp, greater, lesser, magnitude, power
 
 _SHAPES: dict[str, Callable[[Number], Number]] = {
     "linear": lambda t: 2 * t,
     "cosine": lambda t: 1 - _cos(math.pi * t),
     "inverse-linear": lambda t: 2 * (1 - t),
     "sine": lambda t: 1 + _cos(math.pi * t),
-    "V": lambda t: 2 * size(1 - 2 * t),
-    "Lambda": lambda t: 2 * (1 - size(1 - 2 * t)),
+    "V": lambda t: 2 * magnitude(1 - 2 * t),
+    "Lambda": lambda t: 2 * (1 - magnitude(1 - 2 * t)),
     "powered-cosine": lambda t: (1 - _cos(math.pi * t)) / 2,
 }
 # A time that a host rounds to float32 still finds its step.

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..operation import lengths
 from ..prediction import Prediction
 from ..schedules import finite
-from ..tensors import choose, divide, lengths, per_sample, scalar_dtype
-from .base import Map, Ray, Rule, State
+from ..tensors import per_sample, scalar_dtype
+from .base import Map, Rule, State
+from .ray import Ray
 from .spaces import conditional, known_space, rest
 
 
@@ -30,8 +32,8 @@ class Project(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         onto = conditional(p, self.space)
-        found = lengths(g, onto)  # along: component of g along the prediction
-        parallel = choose(found.d == 0, 0.0, divide(found.along, found.d))
+        _, length, along = lengths(g, onto)  # along: component of g along the prediction
+        parallel = torch.where(length == 0, 0.0, along / length)
         return g - per_sample((1 - self.eta) * parallel, g) * onto
 
 

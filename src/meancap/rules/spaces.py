@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..operation.reference import mean_of
 from ..prediction import Prediction
-from ..tensors import Number, per_sample, promoted
-from .velocities import Velocities
+from ..tensors import Number, per_sample
 
 SPACES = ("mean", "velocity", "noise", "score")
 
@@ -43,17 +43,28 @@ def seen(m: Tensor, p: Prediction, space: str) -> Tensor:
 
 
 def conditional(p: Prediction, space: str) -> Tensor:
-    """m_c seen in a space; where velocities are known, (1 - t) v_c and not the difference m_c - x."""
-    if space == "velocity" and isinstance(p, Velocities):
-        return per_sample(1 - p.t, p.velocity_c) * p.velocity_c
-    return seen(p.m_c, p, space)
+    """m_c seen in a space, without the difference m_c - x where the network's own output is that already."""
+    return p.m_c if space == "mean" else _of_output(p, p.out_c, space)
 
 
 def pair(p: Prediction, space: str) -> tuple[Tensor, Tensor]:
     """Both predictions in a space, up to one positive factor per sample that they share."""
-    if space == "velocity" and isinstance(p, Velocities):
-        return p.velocity_c, promoted(p.v_u)
-    return seen(p.m_c, p, space), seen(p.m_u, p, space)
+    if space == "mean":
+        return p.m_c, p.m_u
+    in_x, _ = _weights(p, space)
+    if not isinstance(in_x, Tensor) and in_x == 0:  # the outputs themselves: they are regular where k = 0
+        return p.out_c.to(p.dtype), p.out_u.to(p.dtype)
+    return _of_output(p, p.out_c, space), _of_output(p, p.out_u, space)
+
+
+def _of_output(p: Prediction, out: Tensor, space: str) -> Tensor:
+    return mean_of(p.shown, out, *_weights(p, space), p.dtype)
+
+
+def _weights(p: Prediction, space: str) -> tuple[Number, Number]:
+    """The factors of the state shown and of an output, when m = a shown + k out is put into a space."""
+    in_x, in_m = {"velocity": (-1.0, 1.0), "noise": (1.0, -p.t), "score": (-1.0, p.t)}[space]
+    return in_x * p.unit + in_m * p.a, in_m * p.k
 
 
 def stretch(t: Number, space: str) -> Number:

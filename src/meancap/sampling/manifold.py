@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..rules import Rule, guide
+from ..rules import Rule, Stepper
 from ..rules.base import Recorder
 from .grid import Times, checked
 from .solve import Predict, Step
@@ -47,13 +47,12 @@ def manifold_trajectory(
     halves = [(t + s) / 2 for t, s in pairwise(grid)] if middles is None else list(middles)
     if len(halves) != len(grid) - 1:
         raise ValueError(f"manifold_trajectory needs one middle per step, {len(grid) - 1}; got {len(halves)}")
-    state = rule.init()
+    stepper = Stepper(rule)
     for index, ((t, s), half) in enumerate(zip(pairwise(grid), halves, strict=True)):
         if t < until:
             x = project(predict, x, t, half - t, iterations, window, forth_first=t <= turn, ridge=ridge)
         p = predict(x, t).until(s)
-        m, state = guide(rule, p, state, record=record)
-        m = m.to(torch.promote_types(x.dtype, torch.float32))
+        m = stepper.mean(p, record=record).to(torch.promote_types(x.dtype, torch.float32))
         x_next = m if s == 1 else torch.lerp(x.to(m.dtype), m, (s - t) / (1 - t))
         yield Step(index, t, s, x, p, m, x_next)
         x = x_next

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..path import velocity_from_mean
 from ..prediction import Prediction
-from ..rules import Rule, guide
-from ..rules.base import Recorder, State
+from ..rules import Rule, Stepper, guide
+from ..rules.base import Recorder
 from ..tensors import promoted
 from .grid import checked
 from .steps import StepMethod, euler, weights
@@ -68,44 +68,35 @@ def _steps(
     times, x = checked(times), promoted(x)
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
-    state = rule.init()
+    stepper = Stepper(rule)
     if record is not None:
         record.begin(x, [weights(step, t, s) for t, s in pairwise(times)])
     for index, (t, s) in enumerate(pairwise(times)):
-        stage = _Stage(predict, when_idle, rule, state, s, record)
-        x_next = step(stage.mean, x, t, s)
-        assert stage.first is not None and stage.m is not None
-        yield Step(index, t, s, x, stage.first, stage.m, x_next)
-        x, state = x_next, stage.after
+        evaluations = _Evaluations(predict, when_idle, stepper, s, record)
+        x_next = step(evaluations.mean, x, t, s)
+        assert evaluations.first is not None and evaluations.m is not None
+        yield Step(index, t, s, x, evaluations.first, evaluations.m, x_next)
+        x = x_next
 
 
-class _Stage:
-    """The evaluations of one step: the first advances the rule's state, the others only look at it."""
+class _Evaluations:
+    """The evaluations of one step, for the method that makes it; the first of them is kept."""
 
     def __init__(
-        self,
-        predict: Predict,
-        when_idle: Predict,
-        rule: Rule,
-        state: State,
-        t_next: float,
-        record: Recorder | None,
+        self, predict: Predict, when_idle: Predict, stepper: Stepper, t_next: float, record: Recorder | None
     ) -> None:
-        self.predict, self.when_idle, self.record = predict, when_idle, record
-        self.rule, self.state, self.t_next = rule, state, t_next
+        self.predict, self.when_idle, self.stepper = predict, when_idle, stepper
+        self.t_next, self.record = t_next, record
         self.first: Prediction | None = None
         self.m: Tensor | None = None
-        self.after: State = state
 
     def mean(self, x: Tensor, t: float) -> Tensor:
-        predict = self.when_idle if self.rule.idle(t, self.state) else self.predict
+        first = self.first is None
+        predict = self.when_idle if self.stepper.idle(t, first=first) else self.predict
         p = predict(x, t).until(self.t_next)
-        m, after = guide(self.rule, p, self.state, record=self.record)
-        m = m.to(x.dtype)
-        if self.first is None:
-            self.first, self.m, self.after = p, m, after
-            if self.rule.has_state:
-                self.state = self.rule.within_step(self.state, after)
+        m = self.stepper.mean(p, first=first, record=self.record).to(x.dtype)
+        if first:
+            self.first, self.m = p, m
         return m
 
 

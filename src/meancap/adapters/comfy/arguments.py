@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...path import to_linear
+from ...path import Affine
 from ...prediction import Prediction
-from ...tensors import Number
+from ...tensors import Number, scalar_dtype
 
 Args = Mapping[str, Any]
 
@@ -34,9 +34,10 @@ class Clock:
         t = 1 - sigma if self.flow else 1 / (1 + sigma)
         return t.clamp(0, 1)  # a sampler that adds noise may step above the first level
 
-    def state(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """x on the linear path."""
-        return x if self.flow else to_linear(x, 1.0, sigma)[0]
+    def place(self, sigma: Tensor) -> Affine:
+        """Where the host's x stands on the linear path; its models state means."""
+        unit = 1.0 if self.flow else 1 / (1 + sigma.to(scalar_dtype(sigma.device)))
+        return Affine(0.0, 1.0, self.time(sigma), unit)
 
 
 def clock(args: Args) -> Clock:
@@ -66,10 +67,9 @@ def negative(args: Args) -> tuple[Any, Tensor]:
 
 
 def prediction(args: Args) -> Prediction:
-    """The host's two means, on the linear path."""
-    sigma, at = sigmas(args), clock(args)
-    x = at.state(args["input"], sigma)
-    return Prediction.from_mean(x, at.time(sigma), args["cond_denoised"], negative(args)[1])
+    """The host's two means."""
+    how = clock(args).place(sigmas(args))
+    return Prediction.stated(args["input"], args["cond_denoised"], negative(args)[1], how)
 
 
 def grid(args: Args) -> Tensor | None:

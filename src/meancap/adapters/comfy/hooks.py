@@ -9,14 +9,12 @@ A rule that only caps shortens that way, whatever made it. Any other chain repla
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ...prediction import Prediction
-from ...rules import Ray, Rule, displace, parse
-from ...rules.base import State, blend
-from ...tensors import on_host, promoted
+from ...rules import Rule, Stepper, parse
 from .arguments import (
     Args,
     clock,
@@ -45,13 +43,13 @@ class PostCFG:
                 f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"
             )
         self.start, self.end = start, end
+        self.stepper = Stepper(self.rule)
         self.runs: list[Run] = []
         self.begin()
 
     def begin(self) -> None:
         """A new run: the rule forgets, and a fresh record starts."""
-        self.state: State = self.rule.init()
-        self.within: State = self.state
+        self.stepper.begin()
         self._reached = -math.inf
         self.runs = [*(run for run in self.runs if run.calls), Run(self.rule)][-_KEPT:]
 
@@ -86,21 +84,12 @@ class PostCFG:
 
     def _guide(self, args: Args, nominal: Tensor) -> Tensor:
         p = prediction(args)
-        if self.rule.caps:
-            return shortened(nominal, self._displace(p, args, g=promoted(nominal) - p.m_c))
-        if not negative_in_range(args):  # its zeros are nobody's prediction: no gap, so nothing is added
-            p = Prediction.from_mean(p.x, p.t, p.m_c, p.m_c)
-        end = step_end(args)
-        ray = self._displace(p if end is None else p.until(end), args)
-        return blend(p.m_c, ray.coefficient, ray.direction).to(nominal.dtype)
-
-    def _displace(self, p: Prediction, args: Args, g: Tensor | None = None) -> Ray:
+        if not self.rule.caps:
+            if not negative_in_range(args):  # its zeros are nobody's prediction: no gap, so nothing is added
+                p = replace(p, out_u=p.out_c)
+            p = p.until(step_end(args))
         first = not self.rule.has_state or self._begins_step(args)
-        before = self.state if first else self.within
-        ray, after = displace(self.rule, p, before, g=g, record=self.run.record)
-        if first:
-            self.within, self.state = self.rule.within_step(before, after), after
-        return ray
+        return self.stepper.output(p, nominal, first=first, record=self.run.record)
 
     def _begins_step(self, args: Args) -> bool:
         """Whether this evaluation is the first to come to a noise level of the sampler's grid.
@@ -122,21 +111,6 @@ class PostCFG:
         sigma, level = sigmas(args), clock(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
         return inside if bool(inside.any()) else False
-
-
-def shortened(nominal: Tensor, ray: Ray) -> Tensor:
-    """The kept share of the way from m_c to the nominal mean; that mean bit for bit where nothing is cut."""
-    share = ray.coefficient
-    if not isinstance(share, Tensor):
-        return nominal if share == 1 else _cut(nominal, ray)
-    whole = share == 1
-    if on_host(whole) and bool(whole.all()):
-        return nominal
-    return torch.where(_column(whole, nominal), nominal, _cut(nominal, ray))
-
-
-def _cut(nominal: Tensor, ray: Ray) -> Tensor:
-    return blend(ray.p.m_c, ray.coefficient, ray.direction).to(nominal.dtype)
 
 
 def _column(mask: Tensor, like: Tensor) -> Tensor:

@@ -19,9 +19,10 @@ from diffusers.configuration_utils import register_to_config
 from diffusers.guiders.guider_utils import BaseGuidance, GuiderOutput, rescale_noise_cfg
 from torch import Tensor, nn
 
+from ...path import Affine
 from ...rules import Cap, CapDisplacement, Rule, parse
 from ..record import RunRecord
-from ..session import Edge, Session
+from ..session import Session
 from .attach import Undo, listen
 from .layouts import tensor
 from .schedulers import Clock, first_stage, flow
@@ -144,7 +145,7 @@ class _RuleGuidance(BaseGuidance):
     def _first(self) -> bool:
         return self._scheduler is None or first_stage(self._scheduler)
 
-    def _edge(self) -> Edge:
+    def _edge(self) -> Affine:
         if self._scheduler is not None:
             return self._clock.edge(self._scheduler, self._timestep)
         t = self._timestep
@@ -159,7 +160,7 @@ class _RuleGuidance(BaseGuidance):
                 "guider.bind(pipe) reads it exactly",
                 stacklevel=2,
             )
-        return Edge(a=1.0, k=-sigma, t=1 - sigma)
+        return Affine(a=1.0, k=-sigma, t=1 - sigma)
 
     @property
     def is_conditional(self) -> bool:

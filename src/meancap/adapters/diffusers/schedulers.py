@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..session import Edge
+from ...path import Affine
 
 FAMILIES: dict[str, str] = {
     "FlowMatchEulerDiscreteScheduler": "flow",
@@ -45,7 +45,7 @@ class Clock:
         self._source: Tensor | None = None
         self._values: list[float] = []
 
-    def edge(self, scheduler: Any, timestep: Any) -> Edge:
+    def edge(self, scheduler: Any, timestep: Any) -> Affine:
         """How the mean follows from the sample and the model output at this evaluation."""
         family, config = family_of(scheduler), scheduler.config
         kind = str(config.get("prediction_type", "flow_prediction"))
@@ -68,14 +68,14 @@ class Clock:
             return list(self._sigmas(scheduler))
         return [float(t) for t in scheduler.timesteps]
 
-    def _flow(self, scheduler: Any, timestep: Any) -> Edge:
+    def _flow(self, scheduler: Any, timestep: Any) -> Affine:
         sigmas, i = self._sigmas(scheduler), index(scheduler, timestep)
         end = 1.0 if scheduler.config.get("invert_sigmas", False) else 0.0
         following = None
         if not hasattr(scheduler, "state_in_first_order"):
             following = 1 - abs(end - sigmas[i + 1])
         # Scheduler space is noise - data, so that the mean lies against it; inverted sigmas turn both round.
-        return Edge(a=1.0, k=end - sigmas[i], t=1 - abs(end - sigmas[i]), t_next=following)
+        return Affine(a=1.0, k=end - sigmas[i], t=1 - abs(end - sigmas[i]), t_next=following)
 
     def _sigmas(self, scheduler: Any) -> list[float]:
         if self._source is not scheduler.sigmas:
@@ -104,7 +104,7 @@ def index(scheduler: Any, timestep: Any) -> int:
     return int(scheduler.index_for_timestep(timestep))
 
 
-def gaussian(kind: str, alpha: float, sigma: float) -> Edge:
+def gaussian(kind: str, alpha: float, sigma: float) -> Affine:
     """On x = alpha data + sigma noise."""
     total = alpha + sigma
     if kind == "epsilon" and alpha > 0:
@@ -117,10 +117,10 @@ def gaussian(kind: str, alpha: float, sigma: float) -> Edge:
         a, k = 1.0, -sigma
     else:
         raise _silent(kind)
-    return Edge(a, k, t=alpha / total, unit=1 / total)
+    return Affine(a, k, t=alpha / total, unit=1 / total)
 
 
-def stretched(kind: str, s: float) -> Edge:
+def stretched(kind: str, s: float) -> Affine:
     """On x = data + s noise, where the network is shown x / √(1 + s²)."""
     root = math.hypot(1, s)
     if kind == "epsilon":
@@ -131,7 +131,7 @@ def stretched(kind: str, s: float) -> Edge:
         a, k = 0.0, 1.0
     else:
         raise _silent(kind)
-    return Edge(a, k, t=1 / (1 + s), unit=1 / (1 + s))
+    return Affine(a, k, t=1 / (1 + s), unit=1 / (1 + s))
 
 
 def _silent(kind: str) -> NotImplementedError:

@@ -1,0 +1,140 @@
+"""The operation in plain PyTorch: any device, float64, autograd, tangents, vmap. The others are tied to it.
+
+Lengths are summed in float64. On the host, where a copy in float64 costs more than everything else, long
+float32 samples are summed in float32 over runs of at most 128 elements and in float64 over the runs; samples
+whose lengths leave float32's comfortable range are done again in float64. Runs are short, because in a long
+float32 sum one large element swallows the digits of the others.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..tensors import Number, on_host, per_sample, scalar_dtype, vector, working_dtype
+from .fraction import kept
+
+SMALLEST, LARGEST = 1e-12, 1e15  # lengths that a float32 sum of squares can be trusted with
+
+
+def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
+    """a x + k out in this precision; x is not looked at where a = 0."""
+    if isinstance(a, float) and a == 0:
+        return out.to(dtype) if isinstance(k, float) and k == 1 else per_sample(k, out) * out.to(dtype)
+    x, out = x.to(dtype), out.to(dtype)
+    base = x if isinstance(a, float) and a == 1 else per_sample(a, x) * x
+    return base + per_sample(k, out) * out
+
+
+def direction(out_c: Tensor, other: Tensor, direct: bool, dtype: torch.dtype) -> Tensor:
+    """out_c - other in this precision, or `other` itself where it is the direction already."""
+    return other.to(dtype) if direct else out_c.to(dtype) - other.to(dtype)
+
+
+def measured(x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool) -> Tensor:
+    """|m|, |k d| and the component of m along k d, (3, batch)."""
+    dtype = working_dtype(x, out_c, other)
+    m, d = mean_of(x, out_c, a, k, dtype), direction(out_c, other, direct, dtype)
+    length, gap, along = _lengths(m.flatten(1), d.flatten(1))
+    if isinstance(k, float):
+        return torch.stack([length, abs(k) * gap, -along if k < 0 else along])
+    k = vector(k, x)
+    return torch.stack([length, k.abs() * gap, torch.where(k < 0, -along, along)])
+
+
+def combined(
+    x: Tensor,
+    out_c: Tensor,
+    other: Tensor,
+    a: Number,
+    k: Number,
+    c: Number,
+    *,
+    direct: bool,
+    mean: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    """out_c + c d, or the mean a x + k (out_c + c d); exactly out_c at c = 0, and `other` at c = -1."""
+    inner = working_dtype(x, out_c, other)
+    d = direction(out_c, other, direct, inner)
+    base = out_c.to(inner)
+    numbers = vector(c, out_c)
+    coefficient = per_sample(numbers, base)
+    assert isinstance(coefficient, Tensor)
+    out = torch.addcmul(base, d, coefficient)
+    if not on_host(numbers) or bool(((numbers == 0) | (numbers == -1)).any()):
+        out = torch.where(coefficient == 0, base, out)  # 0 * inf would put a NaN where nothing is added
+        out = out if direct else torch.where(coefficient == -1, other.to(inner), out)
+    return (mean_of(x, out, a, k, inner) if mean else out).to(dtype)
+
+
+def capped(
+    x: Tensor,
+    out_c: Tensor,
+    other: Tensor,
+    a: Number,
+    k: Number,
+    c: Number,
+    gamma: Number,
+    floor: Number,
+    *,
+    ball: bool,
+    margin: float,
+    direct: bool,
+    mean: bool,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The result under a cap, and (4, batch) numbers: the three lengths and the coefficient that is left."""
+    m, d, along = measured(x, out_c, other, a, k, direct=direct)
+    asked = vector(c, x)
+    share = kept(m, d, along, asked, vector(gamma, x), vector(floor, x), ball=ball, margin=margin)
+    left = torch.where(asked == 0, asked, asked * share)  # nothing asked for is nothing granted
+    result = combined(x, out_c, other, a, k, left, direct=direct, mean=mean, dtype=dtype)
+    return result, torch.stack([m, d, along, left])
+
+
+def _lengths(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """|m|, |d| and <m, d> / |d| (0 where d = 0) of flattened samples."""
+    if scalar_dtype(m.device) != torch.float64:
+        return _scaled(m, d)
+    if m.dtype != torch.float32 or not (on_host(m, d) and (run := _run(m.shape[1])) and len(m)):
+        return _exact(m, d)
+    products = (m * m, d * d, m * d)
+    q, a, dot = (v.view(m.shape[0], -1, run).sum(2).sum(1, dtype=torch.float64) for v in products)
+    quick = _from_squares(q, a, dot)
+    trusted = (quick[0] > SMALLEST) & (quick[0] < LARGEST) & (quick[1] > SMALLEST) & (quick[1] < LARGEST)
+    if bool(trusted.all()):
+        return quick
+    return tuple(torch.where(trusted, u, v) for u, v in zip(quick, _exact(m, d), strict=True))  # type: ignore[return-value]
+
+
+def _exact(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """In float64 throughout: right for every finite float32 input."""
+    m, d, axis = m.double(), d.double(), 1
+    if m.shape[1] <= 8:  # few elements, many samples: whole columns are added faster than short rows
+        m, d, axis = m.T.contiguous(), d.T.contiguous(), 0
+    return _from_squares((m * m).sum(axis), (d * d).sum(axis), (m * d).sum(axis))
+
+
+def _scaled(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Without float64: each sample is first divided by a power of two near its largest element."""
+    units = []
+    for v in (m, d):
+        exponent = torch.frexp(v.abs().amax(1)).exponent.clamp(-125, 127)
+        units.append(torch.ldexp(torch.ones_like(v[:, 0]), exponent - 1))
+    (m_unit, d_unit), m, d = units, m / units[0][:, None], d / units[1][:, None]
+    q, a, along = _from_squares((m * m).sum(1), (d * d).sum(1), (m * d).sum(1))
+    return q * m_unit, a * d_unit, along * m_unit
+
+
+def _from_squares(q: Tensor, a: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    d = a.sqrt()
+    return q.sqrt(), d, torch.where(d == 0, torch.zeros_like(dot), dot / d)
+
+
+@lru_cache(maxsize=256)
+def _run(size: int) -> int:
+    """The longest run up to 128 that divides `size`, or 0 where float64 is as good."""
+    return 0 if size < 512 else next((b for b in range(128, 31, -1) if size % b == 0), 0)
