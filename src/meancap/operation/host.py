@@ -124,11 +124,14 @@ def _checked(v: Tensor) -> Tensor:
 
 def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
     """The numbers as (5, batch), or (5, 1) where all samples share them."""
-    many = any(isinstance(v, Tensor) and v.numel() != 1 for v in numbers)
-    rows = [v.detach().reshape(-1).numpy() if isinstance(v, Tensor) else v for v in numbers]
-    table = np.empty((5, batch if many else 1))
-    for i, row in enumerate(rows):
-        table[i] = row
+    counts = [v.numel() for v in numbers if isinstance(v, Tensor)]
+    if any(n not in (1, batch) for n in counts):
+        raise ValueError(
+            f"give one number for all samples, or one for each; got {counts} for {batch} samples"
+        )
+    table = np.empty((5, batch if any(n != 1 for n in counts) else 1))
+    for i, v in enumerate(numbers):
+        table[i] = v.detach().reshape(-1).numpy() if isinstance(v, Tensor) else v
     return table
 
 

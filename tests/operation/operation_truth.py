@@ -5,7 +5,6 @@ import torch
 from meancap.operation import fraction
 
 MARGIN = fraction.margin_of(torch.float32)
-UNIT = 2.0**-23  # of float32
 
 
 def tensors(*shape, seed=0, dtype=torch.float32, x_dtype=None):
