@@ -1,0 +1,173 @@
+"""Lengths, cap and write-back on CUDA: one launch, or two where a sample does not fit in registers.
+
+Nothing waits for the device, and all memory comes from torch, so that a step can be captured in a graph.
+Triton is imported by the first launch; `ready` says whether there can be one.
+"""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor
+
+Number = float | Tensor
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LARGEST = 2**31 - 2**16  # kernels count the elements of a sample in 32 bits
+
+ONE_LAUNCH = 16384  # elements of a sample that one program holds; half as many where they come one by one
+TILE = 4096  # elements at a time where they do not all fit
+LEAST = 1024  # elements of one program at least: several samples where these are small
+
+
+@cache
+def ready(device: int) -> bool:
+    """Whether triton compiles for this device: from compute capability 8.0, with a C compiler at hand."""
+    if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:
+        from triton.runtime import driver  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError:
+        return False
+    try:
+        driver.active.get_current_target()
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        warnings.warn(f"guidance runs without its CUDA kernel, because triton failed: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def measured(x: Tensor, out_c: Tensor, out_u: Tensor, a: Number, k: Number) -> Tensor:
+    """|m|, |k||d| and the component of m along k d, for each sample: (3, batch), float64."""
+    return _launched((x, out_c, out_u), (a, k, 0.0, 1.0, 0.0), None)[1][:3]
+
+
+def combined(
+    x: Tensor,
+    out_c: Tensor,
+    out_u: Tensor,
+    a: Number,
+    k: Number,
+    c: Number,
+    *,
+    dtype: torch.dtype,
+    mean: bool,
+) -> Tensor:
+    """out_c + c d, or with `mean` the guided mean a x + k (out_c + c d)."""
+    return _launched((x, out_c, out_u), (a, k, c, 1.0, 0.0), dtype, lengths=False, mean=mean)[0]
+
+
+def capped(
+    x: Tensor,
+    out_c: Tensor,
+    out_u: Tensor,
+    a: Number,
+    k: Number,
+    c: Number,
+    gamma: Number,
+    floor: Number,
+    *,
+    ball: bool,
+    margin: float,
+    dtype: torch.dtype,
+    mean: bool,
+) -> tuple[Tensor, Tensor]:
+    """`combined` with what a cap leaves of c; and the lengths and the coefficient: (4, batch), float64."""
+    numbers = (a, k, c, gamma, floor)
+    return _launched((x, out_c, out_u), numbers, dtype, mean=mean, ball=ball, margin=margin)
+
+
+def _launched(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    numbers: tuple[Number, ...],
+    dtype: torch.dtype | None,
+    *,
+    lengths: bool = True,
+    mean: bool = False,
+    ball: bool = False,
+    margin: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The result, where a dtype is given, and the numbers, where lengths are asked for."""
+    from .triton_kernels import PARTS, part_results, part_sums, whole_samples
+
+    x = tensors[0]
+    batch, size = x.shape[0], x.shape[1:].numel()
+    inputs, out = _samples(*tensors, dtype)
+    rows = [v.stride(0) for v in inputs]
+    found = torch.empty(4, batch if lengths else 0, dtype=torch.float64, device=x.device)
+    words = [word for v in numbers for word in _words(v, batch, x.device)]
+    near = 16 // min(v.element_size() for v in inputs)
+    write = dtype is not None
+    how = {"LENGTHS": lengths, "WRITE": write, "MEAN": mean, "BALL": ball, "MARGIN": margin}
+    # Triton launches on the current device.
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        if size <= (ONE_LAUNCH if size % 16 == 0 else ONE_LAUNCH // 2):
+            width = 1 << max(size - 1, 0).bit_length()
+            high = max(LEAST // width, 1)
+            whole_samples[(-(-batch // high),)](
+                *inputs, out, found, batch, size, *rows, *words,
+                ROWS=high, SIZE=width, NEXT=near, **how, **_options(high * width),
+            )  # fmt: skip
+        else:
+            tiles = -(-size // (TILE * PARTS.value))  # of each program
+            parts = -(-size // (TILE * tiles))
+            sums = torch.empty(batch if lengths else 0, 3, parts, dtype=torch.float64, device=x.device)
+            if lengths:
+                part_sums[(batch, parts)](
+                    *inputs, sums, size, tiles, *rows, *words[:6], TILE=TILE, NEXT=near, **_options(TILE)
+                )
+            part_results[(batch, parts if write else 1)](
+                sums, parts, *inputs, out, found, batch, size, tiles, *rows, *words,
+                TILE=TILE, **how, **_options(TILE),
+            )  # fmt: skip
+    return out, found
+
+
+def _options(elements: int) -> dict[str, int | bool]:
+    """Warps for a tile, a run for each thread; products and sums are contracted only where `fma` says so."""
+    from .triton_kernels import RUN
+
+    return {"num_warps": min(max(elements // (32 * RUN.value), 4), 16), "enable_fp_fusion": False}
+
+
+def _samples(
+    x: Tensor, out_c: Tensor, out_u: Tensor, dtype: torch.dtype | None
+) -> tuple[list[Tensor], Tensor]:
+    """The inputs as (batch, size) in one order of their elements, and memory for the result.
+
+    No sum depends on that order, so samples that are dense in the same way, channels last for instance, or
+    slices of a longer batch, are read as they lie in memory.
+    """
+    batch, size, inner = x.shape[0], x.shape[1:].numel(), _inner(out_c)
+    if any(_inner(v) != inner for v in (x, out_u)) or not _dense(inner):
+        x, out_c, out_u = x.contiguous(), out_c.contiguous(), out_u.contiguous()
+    if dtype is None:
+        out = out_c
+    else:
+        out = torch.empty_strided(x.shape, (size, *out_c.stride()[1:]), dtype=dtype, device=x.device)
+    return [v.as_strided((batch, size), (v.stride(0), 1)) for v in (x, out_c, out_u)], out
+
+
+def _inner(v: Tensor) -> list[tuple[int, int]]:
+    """Stride and length of each axis of a sample; an axis of length one has no stride."""
+    return [(step, n) for step, n in zip(v.stride()[1:], v.shape[1:], strict=True) if n > 1]
+
+
+def _dense(inner: list[tuple[int, int]]) -> bool:
+    expected = 1
+    for step, n in sorted(inner):
+        if step != expected:
+            return False
+        expected *= n
+    return True
+
+
+def _words(v: Number, batch: int, device: torch.device) -> tuple[int, Tensor | None, int]:
+    """A number as kernels take it: the bits of a float, or a tensor and the distance of its entries."""
+    if isinstance(v, Tensor):
+        v = v.detach().to(device).reshape(-1).expand(batch)
+        return 0, v, v.stride(0)
+    return struct.unpack("<q", struct.pack("<d", v))[0], None, 0

@@ -1,0 +1,169 @@
+"""Lengths, cap and write-back on the CPU, compiled by numba: float32 and bfloat16.
+
+    m = a x + k out_c        the conditional mean, float32
+    d = out_c - out_u        the direction in the network's own units, float32
+    <m, m>, <d, d>, <m, d>   float32 over runs of 128 elements, float64 over the runs
+    s                        the share that the cap keeps, float64: `fraction.kept`
+    out_c + c s d            the result, float32, rounded once more to the dtype asked for
+
+One pass over a sample sums, a second one writes; a short sample is still in the cache then. Sums are taken by
+chunks of a fixed size, so that no bit of a result depends on the batch, on the order of the samples or on the
+number of threads. Samples of a few elements are summed side by side in float64, and so are, each by itself,
+samples whose lengths leave the range where float32 can be trusted.
+
+Threads are as many as torch has, but not torch's own: a pool that calls compiled code which has let go of
+the interpreter's lock. It starts when a tensor is large enough, and again after a fork.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, few, parts, whole
+
+Number = float | Tensor
+DTYPES = (torch.float32, torch.bfloat16)
+
+_LIKE = {torch.float32: np.float32(0), torch.bfloat16: np.int16(0)}  # an element, as the kernels know it
+_WORTH = 2**17  # elements for each thread at least
+_NO_SUMS = np.empty((0, 0, 3))
+
+
+def measured(x: Tensor, out_c: Tensor, out_u: Tensor, a: Number, k: Number) -> Tensor:
+    """|m|, |k||d| and the component of m along k d, for each sample: (3, batch), float64."""
+    return _run(x, out_c, out_u, (a, k, 0.0, 1.0, 0.0), None, MEASURE)[1][:3]
+
+
+def combined(
+    x: Tensor,
+    out_c: Tensor,
+    out_u: Tensor,
+    a: Number,
+    k: Number,
+    c: Number,
+    *,
+    dtype: torch.dtype,
+    mean: bool,
+) -> Tensor:
+    """out_c + c d, or with `mean` the guided mean a x + k (out_c + c d)."""
+    return _run(x, out_c, out_u, (a, k, c, 1.0, 0.0), dtype, WRITE, mean=mean)[0]
+
+
+def capped(
+    x: Tensor,
+    out_c: Tensor,
+    out_u: Tensor,
+    a: Number,
+    k: Number,
+    c: Number,
+    gamma: Number,
+    floor: Number,
+    *,
+    ball: bool,
+    margin: float,
+    dtype: torch.dtype,
+    mean: bool,
+) -> tuple[Tensor, Tensor]:
+    """`combined` with what a cap leaves of c; and the lengths and the coefficient: (4, batch), float64."""
+    stages = MEASURE | SHARE | WRITE
+    return _run(x, out_c, out_u, (a, k, c, gamma, floor), dtype, stages, ball, margin, mean)
+
+
+def _run(
+    x: Tensor,
+    out_c: Tensor,
+    out_u: Tensor,
+    numbers: tuple[Number, ...],
+    dtype: torch.dtype | None,
+    stages: int,
+    ball: bool = False,
+    margin: float = 0.0,
+    mean: bool = False,
+) -> tuple[Tensor, Tensor]:
+    x, out_c, out_u = _checked(x), _checked(out_c), _checked(out_u)
+    if not x.shape == out_c.shape == out_u.shape or out_c.dtype != out_u.dtype:
+        shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, out_u)]
+        raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
+    batch = x.shape[0]
+    size = x.numel() // batch if batch else 0
+    result = out_c if dtype is None else torch.empty_like(x, dtype=dtype, requires_grad=False)
+    table, found = _table(batch, numbers), np.empty((4, batch))
+    if stages == WRITE:
+        found[3] = table[2]
+    held = (x, out_c, out_u, result)
+    at = (x.data_ptr(), out_c.data_ptr(), out_u.data_ptr(), result.data_ptr())
+    like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
+
+    def work(run: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS, _: Any = held) -> None:
+        run(at, like, table, sums, found, size, first, last, stage, ball, margin, mean)
+
+    workers = min(torch.get_num_threads(), x.numel() // _WORTH)
+    if workers <= 1:
+        work(few if size <= FEW else whole, 0, batch, stages)
+    else:
+        _spread(work, batch, size, stages, workers)
+    return result, torch.from_numpy(found)
+
+
+def _checked(v: Tensor) -> Tensor:
+    """The tensor with its elements in memory one after the other."""
+    if v.dtype not in _LIKE or not v.is_cpu:
+        raise TypeError(
+            f"the kernels of the host take float32 and bfloat16 on the CPU; got {v.dtype} on {v.device}"
+        )
+    return v if v.is_contiguous() and not v.is_neg() else v.resolve_neg().contiguous()
+
+
+def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
+    """The numbers as (5, batch), or (5, 1) where all samples share them."""
+    counts = [v.numel() for v in numbers if isinstance(v, Tensor)]
+    if any(n not in (1, batch) for n in counts):
+        raise ValueError(
+            f"give one number for all samples, or one for each; got {counts} for {batch} samples"
+        )
+    table = np.empty((5, batch if any(n != 1 for n in counts) else 1))
+    for i, v in enumerate(numbers):
+        table[i] = v.detach().reshape(-1).numpy() if isinstance(v, Tensor) else v
+    return table
+
+
+def _spread(work: Callable[..., None], batch: int, size: int, stages: int, workers: int) -> None:
+    """The stages by several threads: whole samples each where these come out even, otherwise chunks."""
+    chunks = -(-size // CHUNK)
+    if chunks <= 1 or batch % workers == 0 or batch >= 4 * workers:
+        run = few if size <= FEW else whole
+        _in_threads(lambda *some: work(run, *some, stages), batch, workers)
+        return
+    sums = np.empty((batch, chunks, 3))
+    if stages & MEASURE:
+        _in_threads(lambda *some: work(parts, *some, MEASURE, sums), batch * chunks, workers)
+        work(whole, 0, batch, FOLD | (stages & ~WRITE), sums)
+    if stages & WRITE:
+        _in_threads(lambda *some: work(parts, *some, WRITE, sums), batch * chunks, workers)
+
+
+def _in_threads(work: Callable[[int, int], None], count: int, workers: int) -> None:
+    """`work` on equal parts of range(count), one of them in this thread."""
+    edges = [count * i // workers for i in range(workers + 1)]
+    pool = _pool(os.getpid(), workers - 1)
+    waiting = [(pool.submit(work, *edges[i : i + 2]), i) for i in range(1, workers)]
+    work(*edges[:2])
+    for job, i in waiting:
+        if job.cancel():  # nobody has begun with it
+            work(*edges[i : i + 2])
+        else:
+            job.result()
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int, workers: int) -> ThreadPoolExecutor:
+    """The threads of this process: a fork copies none of them."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="meancap")

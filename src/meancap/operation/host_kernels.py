@@ -1,0 +1,264 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""The loops of `host`, compiled by numba.
+
+    x, c, u      state and the two outputs, (batch, size): float32, or the 16 bits of a bfloat16
+    numbers      a, k, coefficient, gamma, floor: (5, batch), or (5, 1) where all samples share them; float64
+    found        |m|, |k||d|, the component of m along k d, coefficient: (4, batch), float64
+    sums         <m, m>, <d, d>, <m, d> of each chunk of a long sample: (batch, chunks, 3), float64
+
+Reordering is left to the compiler in the sums alone. Products and sums are contracted where `fused` says so,
+and nowhere else, so that an element gets the same bits in vector code and in what remains of a loop.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba  # type: ignore[import-untyped,unused-ignore]
+import numpy as np
+
+from .host_memory import ahead, fused, pointer, read, write
+
+RUN = 128  # elements of a float32 sum
+CHUNK = 32768  # elements of a sample that one thread takes at a time
+FEW = 16  # elements of a sample up to which samples are summed side by side
+BLOCK = 256  # of such samples at a time
+MEASURE, SHARE, WRITE, FOLD = 1, 2, 4, 8  # stages; with FOLD the sums of the chunks are known
+
+_EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+_SUMMED: dict[str, Any] = {**_EXACT, "fastmath": {"contract", "nsz", "arcp", "reassoc"}}
+_SMALLEST, _LARGEST = 1e-12, 1e15  # lengths summed in float32 are trusted within this range
+_ZERO, _AWAY = np.float32(0), np.float32(-1)
+_UP, _DOWN = 2.0**600, 2.0**-600
+
+
+def _compiled(run):
+    """Compiled once per machine where numba finds a place for its cache, once per process elsewhere."""
+    try:
+        return numba.njit(cache=True, **_EXACT)(run)
+    except RuntimeError:
+        return numba.njit(**_EXACT)(run)
+
+
+def _inlined(function):
+    return numba.njit(inline="always", **_EXACT)(function)
+
+
+@_inlined
+def _tensors(at, like):
+    """x, c, u and the result, from their addresses and an example of an element of x, of c, of the result."""
+    return pointer(at[0], like[0]), pointer(at[1], like[1]), pointer(at[2], like[1]), pointer(at[3], like[2])
+
+
+@_inlined
+def _blend(c, u, coefficient):
+    """c + coefficient (c - u), but c for 0 and u for -1: 0 * inf would put a NaN where nothing is added."""
+    w = fused(coefficient, c - u, c)
+    w = u if coefficient == _AWAY else w
+    return c if coefficient == _ZERO else w
+
+
+@_inlined
+def _lengths(q, r, b, k):
+    """|m|, |k||d| and the component of m along k d."""
+    d = math.sqrt(r)
+    along = b / d
+    along = 0.0 if d == 0 else along
+    return math.sqrt(q), abs(k) * d, -along if k < 0 else along
+
+
+@_inlined
+def _room(m, gamma, floor, ball):
+    """`fraction.room_of`."""
+    above, room = floor, m * (gamma - 1)
+    if ball:
+        above = math.sqrt(max((floor - m) * (floor + m), 0.0))
+        room = m * math.sqrt((gamma - 1) * (gamma + 1))
+    room = above if (above > room) & (floor > 0) else room
+    return math.inf if gamma == math.inf else room
+
+
+@_inlined
+def _largest(g, along, room, margin):
+    """`fraction.largest_fraction`. A power of two keeps the squares in range, and changes no digit."""
+    large = max(abs(along), room)
+    up = _DOWN if large > 1e150 else (_UP if large < 1e-140 else 1.0)
+    down = _UP if large > 1e150 else (_DOWN if large < 1e-140 else 1.0)
+    reach = math.sqrt((along * up) * (along * up) + (room * up) * (room * up)) * down
+    outward = room * (room / (along + reach))
+    s = (outward if along > 0 else reach - along) / g
+    s = 1.0 if s >= 1 else (s * (1 - margin) if s < 1 else s)
+    return 1.0 if (g == 0) | (room == math.inf) else s
+
+
+@_inlined
+def _coefficient(m, d, along, c, gamma, floor, ball, margin):
+    """What the cap leaves of c: `fraction.kept`. Nothing asked for is nothing granted, whatever the gap."""
+    toward = (-along if c < 0 else along) if ball else 0.0
+    s = _largest(abs(c) * d, toward, _room(m, gamma, floor, ball), margin)
+    return c if c == 0 else c * s
+
+
+@numba.njit(**_SUMMED)
+def _summed(x, c, u, first, last, a, k):
+    """The three sums over a chunk: float32 over runs, float64 over the runs."""
+    q, r, b = 0.0, 0.0, 0.0
+    for start in range(first, last, RUN):
+        some_q, some_r, some_b = _ZERO, _ZERO, _ZERO
+        for j in range(start, min(start + RUN, last)):
+            conditional = read(c, j)
+            m = fused(k, conditional, a * read(x, j))
+            d = conditional - read(u, j)
+            some_q += m * m
+            some_r += d * d
+            some_b += m * d
+        q += some_q
+        r += some_r
+        b += some_b
+    return q, r, b
+
+
+@numba.njit(**_SUMMED)
+def _summed_apart(x, c, u, first, last, a, k):
+    """The three sums in float64 throughout: right for every finite input."""
+    q, r, b = 0.0, 0.0, 0.0
+    for j in range(first, last):
+        conditional = np.float64(read(c, j))
+        m = a * read(x, j) + k * conditional
+        d = conditional - read(u, j)
+        q += m * m
+        r += d * d
+        b += m * d
+    return q, r, b
+
+
+@numba.njit(**_EXACT)
+def _written(x, c, u, out, first, last, a, k, coefficient, mean):
+    """Writes a part of one sample."""
+    if mean:
+        for j in range(first, last):
+            w = _blend(read(c, j), read(u, j), coefficient)
+            write(out, j, fused(k, w, a * read(x, j)))
+    else:
+        for j in range(first, last):
+            write(out, j, _blend(read(c, j), read(u, j), coefficient))
+
+
+@_compiled
+def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
+    """Samples first to last, each by itself: a short one is still in the cache when it is written."""
+    x, c, u, out = _tensors(at, like)
+    for i in range(first, last):
+        n = 0 if numbers.shape[1] == 1 else i
+        a, k = numbers[0, n], numbers[1, n]
+        start, end = i * size, i * size + size
+        if stage & MEASURE:
+            q, r, b = 0.0, 0.0, 0.0
+            for part in range(-(-size // CHUNK)):
+                if stage & FOLD:
+                    more = sums[i, part, 0], sums[i, part, 1], sums[i, part, 2]
+                else:
+                    low = start + part * CHUNK
+                    more = _summed(x, c, u, low, min(low + CHUNK, end), np.float32(a), np.float32(k))
+                q, r, b = q + more[0], r + more[1], b + more[2]
+            if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
+                q, r, b = _summed_apart(x, c, u, start, end, a, k)
+            found[0, i], found[1, i], found[2, i] = _lengths(q, r, b, k)
+        if stage & SHARE:
+            found[3, i] = _coefficient(
+                found[0, i],
+                found[1, i],
+                found[2, i],
+                numbers[2, n],
+                numbers[3, n],
+                numbers[4, n],
+                ball,
+                margin,
+            )
+        if stage & WRITE:
+            coefficient = np.float32(found[3, i])
+            _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean)
+
+
+@_compiled
+def parts(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
+    """The sums or the elements of chunks first to last, counted over all samples."""
+    x, c, u, out = _tensors(at, like)
+    for n in range(first, last):
+        i, part = n // sums.shape[1], n % sums.shape[1]
+        low = i * size + part * CHUNK
+        high = min(low + CHUNK, i * size + size)
+        column = 0 if numbers.shape[1] == 1 else i
+        a, k = np.float32(numbers[0, column]), np.float32(numbers[1, column])
+        if stage & MEASURE:
+            sums[i, part, 0], sums[i, part, 1], sums[i, part, 2] = _summed(x, c, u, low, high, a, k)
+        if stage & WRITE:
+            _written(x, c, u, out, low, high, a, k, np.float32(found[3, i]), mean)
+
+
+@numba.njit(**_EXACT)
+def _few_measured(x, c, u, size, n, a, k, found, batch):
+    """Writes the lengths of n samples of a few elements, in float64."""
+    for i in range(n):
+        q, r, b = 0.0, 0.0, 0.0
+        for j in range(i * size, i * size + size):
+            conditional = np.float64(read(c, j))
+            m = read(a, i) * read(x, j) + read(k, i) * conditional
+            d = conditional - read(u, j)
+            q += m * m
+            r += d * d
+            b += m * d
+        m, d, along = _lengths(q, r, b, read(k, i))
+        write(found, i, m)
+        write(found, i + batch, d)
+        write(found, i + 2 * batch, along)
+
+
+@numba.njit(**_EXACT)
+def _few_shared(found, batch, n, c, gamma, floor, ball, margin):
+    """Writes the coefficients of n samples."""
+    for i in range(n):
+        m, d, along = read(found, i), read(found, i + batch), read(found, i + 2 * batch)
+        left = _coefficient(m, d, along, read(c, i), read(gamma, i), read(floor, i), ball, margin)
+        write(found, i + 3 * batch, left)
+
+
+@numba.njit(**_EXACT)
+def _few_written(x, c, u, out, size, n, a, k, coefficient, mean):
+    """Writes n samples of a few elements."""
+    for i in range(n):
+        for j in range(i * size, i * size + size):
+            w = _blend(read(c, j), read(u, j), np.float32(read(coefficient, i)))
+            if mean:
+                w = fused(np.float32(read(k, i)), w, np.float32(read(a, i)) * read(x, j))
+            write(out, j, w)
+
+
+@_compiled
+def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
+    """Samples first to last, of a few elements each: side by side in float64, a block of them at a time."""
+    x, c, u, out = _tensors(at, like)
+    batch, shared = found.shape[1], numbers.shape[1] == 1
+    given = np.empty((5, BLOCK)) if shared else numbers
+    if shared:
+        for row in range(5):
+            given[row] = numbers[row, 0]
+    lengths, p, row = pointer(found.ctypes.data, 0.0), pointer(given.ctypes.data, 0.0), given.shape[1]
+    for i in range(first, last, BLOCK):
+        n, start, f = min(BLOCK, last - i), i * size, ahead(lengths, i)
+        a = p if shared else ahead(p, i)
+        xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
+        if stage & MEASURE:
+            if size == 2:  # so that the compiler knows
+                _few_measured(xs, cs, us, 2, n, a, ahead(a, row), f, batch)
+            else:
+                _few_measured(xs, cs, us, size, n, a, ahead(a, row), f, batch)
+        if stage & SHARE:
+            c_at = ahead(a, 2 * row)
+            _few_shared(f, batch, n, c_at, ahead(c_at, row), ahead(c_at, 2 * row), ball, margin)
+        if stage & WRITE:
+            if size == 2:
+                _few_written(xs, cs, us, outs, 2, n, a, ahead(a, row), ahead(f, 3 * batch), mean)
+            else:
+                _few_written(xs, cs, us, outs, size, n, a, ahead(a, row), ahead(f, 3 * batch), mean)

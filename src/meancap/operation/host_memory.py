@@ -1,0 +1,92 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+"""Elements in memory as numba's compiled code reads and writes them: by pointer, bfloat16 among them.
+
+A tensor's address costs nothing to ask for, its view as an array microseconds. The types of the elements come
+from example values: a float32, a float64, or an int16 for the bits of a bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba  # type: ignore[import-untyped,unused-ignore]
+from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
+from numba.extending import intrinsic  # type: ignore[import-untyped,unused-ignore]
+
+_WORD = ir.IntType(32)
+
+
+def _intrinsic(function) -> Any:
+    """A function whose machine code is written out here."""
+    return intrinsic(function)
+
+
+def _bits(n: int) -> ir.Constant:
+    return ir.Constant(_WORD, n)
+
+
+@_intrinsic
+def pointer(_, address, like):
+    """The address as a pointer to elements of the type of `like`."""
+    kind = numba.types.CPointer(numba.types.unliteral(like))
+
+    def code(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return kind(numba.int64, like), code
+
+
+@_intrinsic
+def ahead(_, at, n):
+    """The pointer n elements further on."""
+
+    def code(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]], inbounds=True)
+
+    return at(at, numba.int64), code
+
+
+@_intrinsic
+def read(_, at, i):
+    """Element i; a bfloat16 is widened to float32."""
+    half = at.dtype == numba.int16
+
+    def code(context, builder, signature, arguments):
+        v = builder.load(builder.gep(arguments[0], [arguments[1]], inbounds=True))
+        if half:
+            v = builder.bitcast(builder.shl(builder.zext(v, _WORD), _bits(16)), ir.FloatType())
+        return v
+
+    return (numba.float32 if half else at.dtype)(at, numba.int64), code
+
+
+@_intrinsic
+def write(_, at, i, v):
+    """Writes element i; a bfloat16 is rounded to nearest, ties to even, and a NaN stays one."""
+    half = at.dtype == numba.int16
+
+    def code(context, builder, signature, arguments):
+        v = arguments[2]
+        if half:
+            bits = builder.bitcast(v, _WORD)
+            high = builder.lshr(bits, _bits(16))
+            near = builder.add(bits, builder.add(builder.and_(high, _bits(1)), _bits(0x7FFF)))
+            nan = builder.fcmp_unordered("uno", v, v)
+            near = builder.select(nan, builder.or_(high, _bits(0x40)), builder.lshr(near, _bits(16)))
+            v = builder.trunc(near, ir.IntType(16))
+        builder.store(v, builder.gep(arguments[0], [arguments[1]], inbounds=True))
+        return context.get_dummy_value()
+
+    return numba.void(at, numba.int64, numba.float32 if half else at.dtype), code
+
+
+@_intrinsic
+def fused(_, a, b, c):
+    """a b + c in float32, rounded once where the machine can do that."""
+
+    def code(context, builder, signature, arguments):
+        kind = ir.FloatType()
+        call = builder.module.declare_intrinsic("llvm.fmuladd", [kind], ir.FunctionType(kind, [kind] * 3))
+        return builder.call(call, arguments)
+
+    return numba.float32(numba.float32, numba.float32, numba.float32), code
