@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from . import path
-from .operation import Lengths, measured
-from .operation.reference import mean_of
+from .operation import Lengths, mean_of, measured
 from .path import Affine
 from .tensors import Number, once, per_sample, working_dtype
 

@@ -61,7 +61,8 @@ def test_float32_engines_are_the_float64_library_up_to_rounding(engine, rule):
     condition, x = PAIR.condition(), noise()
     found = flow(condition, rule, x.float(), TIMES, engine=engine)
     apart = (found - sample(condition.predict, rule, x, TIMES)).abs().amax(1)
-    assert float(apart.median()) < 2e-7
+    # The margin of a float32 cap is four units; the float64 library gives up none of them.
+    assert float(apart.median()) < 4 * torch.finfo(torch.float32).eps
     assert float(apart.quantile(0.99)) < 2e-5  # what is left parts at the border between two branches
 
 

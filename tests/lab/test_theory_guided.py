@@ -77,8 +77,8 @@ def test_beta_agrees_with_the_rule_that_samplers_use() -> None:
     z, delta = noise(500, 6), noise(500, 6, seed=1) * noise(500, 1, seed=2).exp()
     for gamma in (1.0, 1.1, 2.0):
         share = cap_fraction(z, 2 * delta, gamma)[:, 0]
-        # The rule keeps a margin of 2^-22 for the rounding of float32 hosts.
-        assert torch.allclose(2 * share, cap_beta(z, delta, 3.0, gamma), rtol=2.0**-21, atol=1e-15)
+        # The rule gives up a margin for rounding: four units of float64 here.
+        assert torch.allclose(2 * share, cap_beta(z, delta, 3.0, gamma), rtol=1e-11, atol=0)
 
 
 def test_no_gap_keeps_the_nominal_scale_and_no_room_forbids_growth() -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..operation import margin_of
 from ..sampling import StepMethod, euler
 from .plan import Plan, Stage
 
@@ -52,7 +53,7 @@ class Columns:
         self.radius = float(plan.means.norm(dim=1).max())
         self.stages: dict[float, Coefficients] = {}
         self.floor = _FLOOR[like.dtype]
-        self.shrink = 1 - 2 * torch.finfo(like.dtype).eps  # the library's caps leave the same margin
+        self.shrink = 1 - margin_of(like.dtype)
         self._buffers(0)
 
     def flow(self, x: Tensor, times: Sequence[float], step: StepMethod) -> Tensor:

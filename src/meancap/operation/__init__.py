@@ -15,7 +15,7 @@ tracer follows). Inside `torch.compile` the fast ones are single nodes of the gr
 """
 
 from . import registered as registered  # torch's operators, for compiled graphs
-from .dispatch import Lengths, calls, capped, combined, lengths, measured
+from .dispatch import Lengths, calls, capped, combined, lengths, mean_of, measured
 from .fraction import kept, largest_fraction, margin_of, room_of
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "largest_fraction",
     "lengths",
     "margin_of",
+    "mean_of",
     "measured",
     "room_of",
 ]

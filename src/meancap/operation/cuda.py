@@ -14,7 +14,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-Number = float | Tensor
+from ..tensors import Number
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST = 2**31 - 2**16  # kernels count the elements of a sample in 32 bits
 
@@ -24,7 +25,7 @@ LEAST = 1024  # elements of one program at least: several samples where these ar
 
 
 @cache
-def ready(device: int) -> bool:
+def ready(device: int | None) -> bool:
     """Whether triton compiles for this device: from compute capability 8.0, with a C compiler at hand."""
     if torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return False
@@ -40,30 +41,35 @@ def ready(device: int) -> bool:
     return True
 
 
-def measured(x: Tensor, out_c: Tensor, out_u: Tensor, a: Number, k: Number) -> Tensor:
+def measured(
+    x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool = False
+) -> Tensor:
     """|m|, |k||d| and the component of m along k d, for each sample: (3, batch), float64."""
-    return _launched((x, out_c, out_u), (a, k, 0.0, 1.0, 0.0), None)[1][:3]
+    return _launched((x, out_c, other), (a, k, 0.0, 1.0, 0.0), None, direct=direct)[1][:3]
 
 
 def combined(
     x: Tensor,
     out_c: Tensor,
-    out_u: Tensor,
+    other: Tensor,
     a: Number,
     k: Number,
     c: Number,
     *,
-    dtype: torch.dtype,
+    direct: bool = False,
     mean: bool,
+    dtype: torch.dtype,
 ) -> Tensor:
     """out_c + c d, or with `mean` the guided mean a x + k (out_c + c d)."""
-    return _launched((x, out_c, out_u), (a, k, c, 1.0, 0.0), dtype, lengths=False, mean=mean)[0]
+    return _launched((x, out_c, other), (a, k, c, 1.0, 0.0), dtype, lengths=False, mean=mean, direct=direct)[
+        0
+    ]
 
 
 def capped(
     x: Tensor,
     out_c: Tensor,
-    out_u: Tensor,
+    other: Tensor,
     a: Number,
     k: Number,
     c: Number,
@@ -72,12 +78,13 @@ def capped(
     *,
     ball: bool,
     margin: float,
-    dtype: torch.dtype,
+    direct: bool = False,
     mean: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """`combined` with what a cap leaves of c; and the lengths and the coefficient: (4, batch), float64."""
     numbers = (a, k, c, gamma, floor)
-    return _launched((x, out_c, out_u), numbers, dtype, mean=mean, ball=ball, margin=margin)
+    return _launched((x, out_c, other), numbers, dtype, mean=mean, direct=direct, ball=ball, margin=margin)
 
 
 def _launched(
@@ -87,6 +94,7 @@ def _launched(
     *,
     lengths: bool = True,
     mean: bool = False,
+    direct: bool = False,
     ball: bool = False,
     margin: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
@@ -101,7 +109,7 @@ def _launched(
     words = [word for v in numbers for word in _words(v, batch, x.device)]
     near = 16 // min(v.element_size() for v in inputs)
     write = dtype is not None
-    how = {"LENGTHS": lengths, "WRITE": write, "MEAN": mean, "BALL": ball, "MARGIN": margin}
+    how = {"LENGTHS": lengths, "WRITE": write, "MEAN": mean, "DIRECT": direct, "BALL": ball, "MARGIN": margin}
     # Triton launches on the current device.
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         if size <= (ONE_LAUNCH if size % 16 == 0 else ONE_LAUNCH // 2):
@@ -117,8 +125,9 @@ def _launched(
             sums = torch.empty(batch if lengths else 0, 3, parts, dtype=torch.float64, device=x.device)
             if lengths:
                 part_sums[(batch, parts)](
-                    *inputs, sums, size, tiles, *rows, *words[:6], TILE=TILE, NEXT=near, **_options(TILE)
-                )
+                    *inputs, sums, size, tiles, *rows, *words[:6],
+                    TILE=TILE, NEXT=near, DIRECT=direct, **_options(TILE),
+                )  # fmt: skip
             part_results[(batch, parts if write else 1)](
                 sums, parts, *inputs, out, found, batch, size, tiles, *rows, *words,
                 TILE=TILE, **how, **_options(TILE),
@@ -134,7 +143,7 @@ def _options(elements: int) -> dict[str, int | bool]:
 
 
 def _samples(
-    x: Tensor, out_c: Tensor, out_u: Tensor, dtype: torch.dtype | None
+    x: Tensor, out_c: Tensor, other: Tensor, dtype: torch.dtype | None
 ) -> tuple[list[Tensor], Tensor]:
     """The inputs as (batch, size) in one order of their elements, and memory for the result.
 
@@ -142,13 +151,13 @@ def _samples(
     slices of a longer batch, are read as they lie in memory.
     """
     batch, size, inner = x.shape[0], x.shape[1:].numel(), _inner(out_c)
-    if any(_inner(v) != inner for v in (x, out_u)) or not _dense(inner):
-        x, out_c, out_u = x.contiguous(), out_c.contiguous(), out_u.contiguous()
+    if any(_inner(v) != inner for v in (x, other)) or not _dense(inner):
+        x, out_c, other = x.contiguous(), out_c.contiguous(), other.contiguous()
     if dtype is None:
         out = out_c
     else:
         out = torch.empty_strided(x.shape, (size, *out_c.stride()[1:]), dtype=dtype, device=x.device)
-    return [v.as_strided((batch, size), (v.stride(0), 1)) for v in (x, out_c, out_u)], out
+    return [v.as_strided((batch, size), (v.stride(0), 1)) for v in (x, out_c, other)], out
 
 
 def _inner(v: Tensor) -> list[tuple[int, int]]:

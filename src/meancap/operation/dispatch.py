@@ -48,6 +48,13 @@ def measured(
     return Lengths(*found.unbind(0))
 
 
+def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
+    """The posterior mean a x + k out, by the same arithmetic as the mean that `combined` writes."""
+    if not (isinstance(a, Tensor) or isinstance(k, Tensor)) and (a, k) == (0, 1):
+        return out.to(dtype)
+    return combined(x, out, out, a, k, 0.0, mean=True, dtype=dtype)
+
+
 def combined(
     x: Tensor,
     out_c: Tensor,
@@ -105,10 +112,12 @@ def _chosen(*tensors: Number) -> ModuleType:
         return reference
     device = tensors[0].device.type  # type: ignore[union-attr]
     if device == "cpu":
-        from . import host as kernels
-    else:
-        from . import cuda as kernels
-    return kernels
+        from . import host
+
+        return host
+    from . import cuda
+
+    return cuda
 
 
 def _served(*given: Number) -> bool:

@@ -1,7 +1,7 @@
 """Lengths, cap and write-back on the CPU, compiled by numba: float32 and bfloat16.
 
     m = a x + k out_c        the conditional mean, float32
-    d = out_c - out_u        the direction in the network's own units, float32
+    d = out_c - other        the direction in the network's own units, float32
     <m, m>, <d, d>, <m, d>   float32 over runs of 128 elements, float64 over the runs
     s                        the share that the cap keeps, float64: `fraction.kept`
     out_c + c s d            the result, float32, rounded once more to the dtype asked for
@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..tensors import Number
 from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, few, parts, whole
 
-Number = float | Tensor
 DTYPES = (torch.float32, torch.bfloat16)
 
 _LIKE = {torch.float32: np.float32(0), torch.bfloat16: np.int16(0)}  # an element, as the kernels know it
@@ -37,30 +37,33 @@ _WORTH = 2**17  # elements for each thread at least
 _NO_SUMS = np.empty((0, 0, 3))
 
 
-def measured(x: Tensor, out_c: Tensor, out_u: Tensor, a: Number, k: Number) -> Tensor:
+def measured(
+    x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool = False
+) -> Tensor:
     """|m|, |k||d| and the component of m along k d, for each sample: (3, batch), float64."""
-    return _run(x, out_c, out_u, (a, k, 0.0, 1.0, 0.0), None, MEASURE)[1][:3]
+    return _run(x, out_c, other, (a, k, 0.0, 1.0, 0.0), None, MEASURE, direct=direct)[1][:3]
 
 
 def combined(
     x: Tensor,
     out_c: Tensor,
-    out_u: Tensor,
+    other: Tensor,
     a: Number,
     k: Number,
     c: Number,
     *,
-    dtype: torch.dtype,
+    direct: bool = False,
     mean: bool,
+    dtype: torch.dtype,
 ) -> Tensor:
     """out_c + c d, or with `mean` the guided mean a x + k (out_c + c d)."""
-    return _run(x, out_c, out_u, (a, k, c, 1.0, 0.0), dtype, WRITE, mean=mean)[0]
+    return _run(x, out_c, other, (a, k, c, 1.0, 0.0), dtype, WRITE, mean=mean, direct=direct)[0]
 
 
 def capped(
     x: Tensor,
     out_c: Tensor,
-    out_u: Tensor,
+    other: Tensor,
     a: Number,
     k: Number,
     c: Number,
@@ -69,28 +72,32 @@ def capped(
     *,
     ball: bool,
     margin: float,
-    dtype: torch.dtype,
+    direct: bool = False,
     mean: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """`combined` with what a cap leaves of c; and the lengths and the coefficient: (4, batch), float64."""
     stages = MEASURE | SHARE | WRITE
-    return _run(x, out_c, out_u, (a, k, c, gamma, floor), dtype, stages, ball, margin, mean)
+    return _run(x, out_c, other, (a, k, c, gamma, floor), dtype, stages, ball, margin, mean, direct)
 
 
 def _run(
     x: Tensor,
     out_c: Tensor,
-    out_u: Tensor,
+    other: Tensor,
     numbers: tuple[Number, ...],
     dtype: torch.dtype | None,
     stages: int,
     ball: bool = False,
     margin: float = 0.0,
     mean: bool = False,
+    direct: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    x, out_c, out_u = _checked(x), _checked(out_c), _checked(out_u)
-    if not x.shape == out_c.shape == out_u.shape or out_c.dtype != out_u.dtype:
-        shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, out_u)]
+    if isinstance(numbers[0], float) and numbers[0] == 0:
+        x = out_c  # the mean does not depend on x: it is not read, and may hold anything
+    x, out_c, other = _checked(x), _checked(out_c), _checked(other)
+    if not x.shape == out_c.shape == other.shape or out_c.dtype != other.dtype:
+        shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]
         raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
     batch = x.shape[0]
     size = x.numel() // batch if batch else 0
@@ -98,12 +105,12 @@ def _run(
     table, found = _table(batch, numbers), np.empty((4, batch))
     if stages == WRITE:
         found[3] = table[2]
-    held = (x, out_c, out_u, result)
-    at = (x.data_ptr(), out_c.data_ptr(), out_u.data_ptr(), result.data_ptr())
+    held = (x, out_c, other, result)
+    at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
 
     def work(run: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS, _: Any = held) -> None:
-        run(at, like, table, sums, found, size, first, last, stage, ball, margin, mean)
+        run(at, like, table, sums, found, size, first, last, stage, ball, margin, mean, direct)
 
     workers = min(torch.get_num_threads(), x.numel() // _WORTH)
     if workers <= 1:

@@ -1,7 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The loops of `host`, compiled by numba.
 
-    x, c, u      state and the two outputs, (batch, size): float32, or the 16 bits of a bfloat16
+    x, c, u      state and the two outputs, (batch, size): float32, or the 16 bits of a bfloat16;
+                 where `direct` is set, u is the direction d itself
     numbers      a, k, coefficient, gamma, floor: (5, batch), or (5, 1) where all samples share them; float64
     found        |m|, |k||d|, the component of m along k d, coefficient: (4, batch), float64
     sums         <m, m>, <d, d>, <m, d> of each chunk of a long sample: (batch, chunks, 3), float64
@@ -52,10 +53,10 @@ def _tensors(at, like):
 
 
 @_inlined
-def _blend(c, u, coefficient):
-    """c + coefficient (c - u), but c for 0 and u for -1: 0 * inf would put a NaN where nothing is added."""
-    w = fused(coefficient, c - u, c)
-    w = u if coefficient == _AWAY else w
+def _blend(c, u, coefficient, direct):
+    """c + coefficient d, but c for 0 and u for -1: 0 * inf would put a NaN where nothing is added."""
+    w = fused(coefficient, u if direct else c - u, c)
+    w = u if (coefficient == _AWAY) & (not direct) else w
     return c if coefficient == _ZERO else w
 
 
@@ -101,7 +102,7 @@ def _coefficient(m, d, along, c, gamma, floor, ball, margin):
 
 
 @numba.njit(**_SUMMED)
-def _summed(x, c, u, first, last, a, k):
+def _summed(x, c, u, first, last, a, k, direct):
     """The three sums over a chunk: float32 over runs, float64 over the runs."""
     q, r, b = 0.0, 0.0, 0.0
     for start in range(first, last, RUN):
@@ -109,7 +110,7 @@ def _summed(x, c, u, first, last, a, k):
         for j in range(start, min(start + RUN, last)):
             conditional = read(c, j)
             m = fused(k, conditional, a * read(x, j))
-            d = conditional - read(u, j)
+            d = read(u, j) if direct else conditional - read(u, j)
             some_q += m * m
             some_r += d * d
             some_b += m * d
@@ -120,13 +121,13 @@ def _summed(x, c, u, first, last, a, k):
 
 
 @numba.njit(**_SUMMED)
-def _summed_apart(x, c, u, first, last, a, k):
+def _summed_apart(x, c, u, first, last, a, k, direct):
     """The three sums in float64 throughout: right for every finite input."""
     q, r, b = 0.0, 0.0, 0.0
     for j in range(first, last):
         conditional = np.float64(read(c, j))
         m = a * read(x, j) + k * conditional
-        d = conditional - read(u, j)
+        d = np.float64(read(u, j)) if direct else conditional - read(u, j)
         q += m * m
         r += d * d
         b += m * d
@@ -134,19 +135,19 @@ def _summed_apart(x, c, u, first, last, a, k):
 
 
 @numba.njit(**_EXACT)
-def _written(x, c, u, out, first, last, a, k, coefficient, mean):
+def _written(x, c, u, out, first, last, a, k, coefficient, mean, direct):
     """Writes a part of one sample."""
     if mean:
         for j in range(first, last):
-            w = _blend(read(c, j), read(u, j), coefficient)
+            w = _blend(read(c, j), read(u, j), coefficient, direct)
             write(out, j, fused(k, w, a * read(x, j)))
     else:
         for j in range(first, last):
-            write(out, j, _blend(read(c, j), read(u, j), coefficient))
+            write(out, j, _blend(read(c, j), read(u, j), coefficient, direct))
 
 
 @_compiled
-def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
+def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean, direct):
     """Samples first to last, each by itself: a short one is still in the cache when it is written."""
     x, c, u, out = _tensors(at, like)
     for i in range(first, last):
@@ -160,10 +161,10 @@ def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin
                     more = sums[i, part, 0], sums[i, part, 1], sums[i, part, 2]
                 else:
                     low = start + part * CHUNK
-                    more = _summed(x, c, u, low, min(low + CHUNK, end), np.float32(a), np.float32(k))
+                    more = _summed(x, c, u, low, min(low + CHUNK, end), np.float32(a), np.float32(k), direct)
                 q, r, b = q + more[0], r + more[1], b + more[2]
             if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
-                q, r, b = _summed_apart(x, c, u, start, end, a, k)
+                q, r, b = _summed_apart(x, c, u, start, end, a, k, direct)
             found[0, i], found[1, i], found[2, i] = _lengths(q, r, b, k)
         if stage & SHARE:
             found[3, i] = _coefficient(
@@ -178,11 +179,11 @@ def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin
             )
         if stage & WRITE:
             coefficient = np.float32(found[3, i])
-            _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean)
+            _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean, direct)
 
 
 @_compiled
-def parts(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
+def parts(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean, direct):
     """The sums or the elements of chunks first to last, counted over all samples."""
     x, c, u, out = _tensors(at, like)
     for n in range(first, last):
@@ -192,20 +193,20 @@ def parts(at, like, numbers, sums, found, size, first, last, stage, ball, margin
         column = 0 if numbers.shape[1] == 1 else i
         a, k = np.float32(numbers[0, column]), np.float32(numbers[1, column])
         if stage & MEASURE:
-            sums[i, part, 0], sums[i, part, 1], sums[i, part, 2] = _summed(x, c, u, low, high, a, k)
+            sums[i, part, 0], sums[i, part, 1], sums[i, part, 2] = _summed(x, c, u, low, high, a, k, direct)
         if stage & WRITE:
-            _written(x, c, u, out, low, high, a, k, np.float32(found[3, i]), mean)
+            _written(x, c, u, out, low, high, a, k, np.float32(found[3, i]), mean, direct)
 
 
 @numba.njit(**_EXACT)
-def _few_measured(x, c, u, size, n, a, k, found, batch):
+def _few_measured(x, c, u, size, n, a, k, found, batch, direct):
     """Writes the lengths of n samples of a few elements, in float64."""
     for i in range(n):
         q, r, b = 0.0, 0.0, 0.0
         for j in range(i * size, i * size + size):
             conditional = np.float64(read(c, j))
             m = read(a, i) * read(x, j) + read(k, i) * conditional
-            d = conditional - read(u, j)
+            d = np.float64(read(u, j)) if direct else conditional - read(u, j)
             q += m * m
             r += d * d
             b += m * d
@@ -225,18 +226,18 @@ def _few_shared(found, batch, n, c, gamma, floor, ball, margin):
 
 
 @numba.njit(**_EXACT)
-def _few_written(x, c, u, out, size, n, a, k, coefficient, mean):
+def _few_written(x, c, u, out, size, n, a, k, coefficient, mean, direct):
     """Writes n samples of a few elements."""
     for i in range(n):
         for j in range(i * size, i * size + size):
-            w = _blend(read(c, j), read(u, j), np.float32(read(coefficient, i)))
+            w = _blend(read(c, j), read(u, j), np.float32(read(coefficient, i)), direct)
             if mean:
                 w = fused(np.float32(read(k, i)), w, np.float32(read(a, i)) * read(x, j))
             write(out, j, w)
 
 
 @_compiled
-def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
+def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean, direct):
     """Samples first to last, of a few elements each: side by side in float64, a block of them at a time."""
     x, c, u, out = _tensors(at, like)
     batch, shared = found.shape[1], numbers.shape[1] == 1
@@ -251,14 +252,14 @@ def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, 
         xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
         if stage & MEASURE:
             if size == 2:  # so that the compiler knows
-                _few_measured(xs, cs, us, 2, n, a, ahead(a, row), f, batch)
+                _few_measured(xs, cs, us, 2, n, a, ahead(a, row), f, batch, direct)
             else:
-                _few_measured(xs, cs, us, size, n, a, ahead(a, row), f, batch)
+                _few_measured(xs, cs, us, size, n, a, ahead(a, row), f, batch, direct)
         if stage & SHARE:
             c_at = ahead(a, 2 * row)
             _few_shared(f, batch, n, c_at, ahead(c_at, row), ahead(c_at, 2 * row), ball, margin)
         if stage & WRITE:
             if size == 2:
-                _few_written(xs, cs, us, outs, 2, n, a, ahead(a, row), ahead(f, 3 * batch), mean)
+                _few_written(xs, cs, us, outs, 2, n, a, ahead(a, row), ahead(f, 3 * batch), mean, direct)
             else:
-                _few_written(xs, cs, us, outs, size, n, a, ahead(a, row), ahead(f, 3 * batch), mean)
+                _few_written(xs, cs, us, outs, size, n, a, ahead(a, row), ahead(f, 3 * batch), mean, direct)

@@ -2,7 +2,7 @@
 """The operation in Triton: one kernel for samples that fit in registers, two for the others.
 
     m = a x + k out_c        the conditional mean, float32
-    d = out_c - out_u        the direction in the network's own units, float32
+    d = out_c - out_u        the direction in the network's own units, float32; with DIRECT it is out_u itself
     q, r, b                  <m, m>, <d, d> and <m, d> of each sample: float32 over RUN elements, then float64
     c                        the coefficient asked for, then what the cap leaves of it, float64
     w = out_c + c d          the result, or a x + k w with MEAN, rounded once more to the dtype asked for
@@ -143,27 +143,37 @@ def _limited(
 
 
 @triton.jit
-def _result(out_c, out_u, c):
+def _result(out_c, out_u, c, DIRECT: tl.constexpr):
     """out_c + c d, but out_c for 0 and out_u for -1: 0 * inf would put a NaN where nothing is added."""
     c = c.to(tl.float32)[:, None] + tl.zeros_like(out_c)
-    w = tl.where(c == -1, out_u, tl.fma(out_c - out_u, c, out_c))
+    w = tl.fma(out_u if DIRECT else out_c - out_u, c, out_c)
+    if not DIRECT:
+        w = tl.where(c == -1, out_u, w)
     return tl.where(c == 0, out_c, w)
 
 
 @triton.jit
-def _written(x, out_c, out_u, out, size, row, column, here, x_row, c_row, u_row, a, k, c, MEAN: tl.constexpr):
+def _written(
+    x, out_c, out_u, out, size, row, column, here, x_row, c_row, u_row, a, k, c,
+    MEAN: tl.constexpr, DIRECT: tl.constexpr,
+):  # fmt: skip
     """Writes a tile of the result."""
-    w = _result(_rows(out_c, row, c_row, column, here), _rows(out_u, row, u_row, column, here), c)
+    w = _result(_rows(out_c, row, c_row, column, here), _rows(out_u, row, u_row, column, here), c, DIRECT)
     if MEAN:
         w = _affine(_rows(x, row, x_row, column, here), w, a, k)
     tl.store(out + (row * size)[:, None] + column[None, :], w.to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit
-def _summed(x, out_c, out_u, row, column, here, x_row, c_row, u_row, a, k, NEXT: tl.constexpr):
+def _summed(
+    x, out_c, out_u, row, column, here, x_row, c_row, u_row, a, k,
+    NEXT: tl.constexpr, DIRECT: tl.constexpr,
+):  # fmt: skip
     """The three sums over a tile."""
     conditional = _rows(out_c, row, c_row, column, here)
-    d = conditional - _rows(out_u, row, u_row, column, here)
+    d = _rows(out_u, row, u_row, column, here)
+    if not DIRECT:
+        d = conditional - d
     return _sums(_affine(_rows(x, row, x_row, column, here), conditional, a, k), d, NEXT)
 
 
@@ -177,7 +187,7 @@ def whole_samples(
     a: tl.int64, a_at, a_step, k: tl.int64, k_at, k_step, c: tl.int64, c_at, c_step,
     gamma: tl.int64, gamma_at, gamma_step, floor: tl.int64, floor_at, floor_step,
     ROWS: tl.constexpr, SIZE: tl.constexpr, NEXT: tl.constexpr, LENGTHS: tl.constexpr, WRITE: tl.constexpr,
-    MEAN: tl.constexpr, BALL: tl.constexpr, MARGIN: tl.constexpr,
+    MEAN: tl.constexpr, DIRECT: tl.constexpr, BALL: tl.constexpr, MARGIN: tl.constexpr,
 ):  # fmt: skip
     """All of it, for `ROWS` samples of at most `SIZE` elements."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -188,7 +198,9 @@ def whole_samples(
     k_each = _number(k, k_at, k_step, row, there)
     coefficient = _number(c, c_at, c_step, row, there)
     if LENGTHS:
-        q, r, b = _summed(x, out_c, out_u, row, column, here, x_row, c_row, u_row, a_each, k_each, NEXT)
+        q, r, b = _summed(
+            x, out_c, out_u, row, column, here, x_row, c_row, u_row, a_each, k_each, NEXT, DIRECT
+        )
         coefficient = _limited(
             q, r, b, k_each, coefficient,
             _number(gamma, gamma_at, gamma_step, row, there),
@@ -199,14 +211,15 @@ def whole_samples(
         # Read again, from the cache: kept until here, they would leave the sums too few registers.
         _written(
             x, out_c, out_u, out, size, row, column, here, x_row, c_row, u_row,
-            a_each, k_each, coefficient, MEAN,
+            a_each, k_each, coefficient, MEAN, DIRECT,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["a", "a_step", "k", "k_step"])
 def part_sums(
     x, out_c, out_u, sums, size, tiles, x_row, c_row, u_row,
-    a: tl.int64, a_at, a_step, k: tl.int64, k_at, k_step, TILE: tl.constexpr, NEXT: tl.constexpr,
+    a: tl.int64, a_at, a_step, k: tl.int64, k_at, k_step,
+    TILE: tl.constexpr, NEXT: tl.constexpr, DIRECT: tl.constexpr,
 ):  # fmt: skip
     """First of two: the three sums over one part of one sample."""
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
@@ -220,7 +233,7 @@ def part_sums(
         column = (part * tiles + i) * TILE + tl.arange(0, TILE)
         here = (column < size)[None, :]
         more_q, more_r, more_b = _summed(
-            x, out_c, out_u, row, column, here, x_row, c_row, u_row, a_each, k_each, NEXT
+            x, out_c, out_u, row, column, here, x_row, c_row, u_row, a_each, k_each, NEXT, DIRECT
         )
         q += more_q
         r += more_r
@@ -238,7 +251,7 @@ def part_results(
     a: tl.int64, a_at, a_step, k: tl.int64, k_at, k_step, c: tl.int64, c_at, c_step,
     gamma: tl.int64, gamma_at, gamma_step, floor: tl.int64, floor_at, floor_step,
     TILE: tl.constexpr, LENGTHS: tl.constexpr, WRITE: tl.constexpr,
-    MEAN: tl.constexpr, BALL: tl.constexpr, MARGIN: tl.constexpr,
+    MEAN: tl.constexpr, DIRECT: tl.constexpr, BALL: tl.constexpr, MARGIN: tl.constexpr,
 ):  # fmt: skip
     """Second of two: every program folds all sums of its sample, and writes its part."""
     row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
@@ -265,5 +278,5 @@ def part_results(
             here = (column < size)[None, :]
             _written(
                 x, out_c, out_u, out, size, row, column, here, x_row, c_row, u_row,
-                a_each, k_each, coefficient, MEAN,
+                a_each, k_each, coefficient, MEAN, DIRECT,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..operation.reference import mean_of
+from ..operation import mean_of
 from ..prediction import Prediction
 from ..tensors import Number, per_sample
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...operation import kept
 from ..components import trace
 from ..condition import Condition, Jet
 
@@ -102,17 +103,14 @@ class Guided:
 
 
 def cap_beta(z: Tensor, delta: Tensor, scale: float, gamma: float) -> Tensor:
-    """min(scale - 1, (-b + sqrt(b^2 + (gamma^2 - 1) a q)) / a) with a = |D|^2, b = <z, D>, q = |z|^2.
+    """The largest number <= scale - 1 with |z + beta D| <= gamma |z|: the cap that samplers use, but exact.
 
-    Exact and differentiable; the rule `Cap` that samplers use is the same less a margin for rounding.
+    They give up a margin for rounding (`operation.margin_of`); theory does not.
     """
-    a, b, q = (delta**2).sum(-1), (z * delta).sum(-1), (z**2).sum(-1)
-    root = (b**2 + (gamma**2 - 1) * a * q).sqrt()
-    # Pointing outward, root - b cancels; its conjugate does not. No gap leaves the nominal scale.
-    outward = (gamma**2 - 1) * q / torch.where(b + root > 0, b + root, 1.0)
-    inward = (root - b) / torch.where(a > 0, a, 1.0)
-    beta = torch.where(b >= 0, outward, inward).clamp_max(scale - 1)
-    return torch.where(a > 0, beta, scale - 1)
+    size = delta.square().sum(-1).sqrt()
+    along = torch.where(size > 0, (z * delta).sum(-1) / torch.where(size > 0, size, 1.0), 0.0)
+    asked, limit, none = (torch.full_like(size, v) for v in (scale - 1, gamma, 0.0))
+    return asked * kept(z.square().sum(-1).sqrt(), size, along, asked, limit, none, ball=True, margin=0.0)
 
 
 def _apply(matrix: Tensor, vector: Tensor) -> Tensor:
