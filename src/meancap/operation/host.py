@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, few, parts, whole
+from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, chunks, few, whole
 
 Number = float | Tensor
 DTYPES = (torch.float32, torch.bfloat16)
@@ -102,13 +102,12 @@ def _run(
     at = (x.data_ptr(), out_c.data_ptr(), out_u.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
 
-    def work(run: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS, _: Any = held) -> None:
-        run(at, like, table, sums, found, size, first, last, stage, ball, margin, mean)
+    def work(run: Any, turns: Any, count: int, parts: int, stage: int, sums: Any, _: Any = held) -> bool:
+        done: bool = run(at, like, table, sums, found, size, turns, count, parts, stage, ball, margin, mean)
+        return done
 
     workers = min(torch.get_num_threads(), x.numel() // _WORTH)
-    if batch and workers <= 1:
-        work(few if size <= FEW else whole, 0, batch, stages)
-    elif batch:
+    if batch:
         _spread(work, batch, size, stages, workers)
     return result, torch.from_numpy(found)
 
@@ -135,35 +134,32 @@ def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
     return table
 
 
-def _spread(work: Callable[..., None], batch: int, size: int, stages: int, workers: int) -> None:
-    """The stages by several threads: whole samples each where these come out even, otherwise chunks."""
-    chunks = -(-size // CHUNK)
-    if chunks <= 1 or batch % workers == 0 or batch >= 4 * workers:
-        run = few if size <= FEW else whole
-        _in_threads(lambda *some: work(run, *some, stages), batch, workers)
-        return
-    sums = np.empty((batch, chunks, 3))
-    if stages & MEASURE:
-        _in_threads(lambda *some: work(parts, *some, MEASURE, sums), batch * chunks, workers)
-        work(whole, 0, batch, FOLD | (stages & ~WRITE), sums)
-    if stages & WRITE:
-        _in_threads(lambda *some: work(parts, *some, WRITE, sums), batch * chunks, workers)
+def _spread(work: Callable[..., bool], batch: int, size: int, stages: int, workers: int) -> None:
+    """The stages, by whole samples where these come out even among the threads, otherwise by chunks."""
+    whole_or_few, pieces = few if size <= FEW else whole, -(-size // CHUNK)
+    if workers <= 1:
+        work(whole_or_few, np.zeros(2, np.int64), batch, 1, stages, _NO_SUMS)
+    elif pieces <= 1 or batch % workers == 0 or batch >= 4 * workers:
+        _in_threads(work, workers, whole_or_few, batch, stages, _NO_SUMS)
+    else:
+        sums = np.empty((batch, pieces, 3))
+        if stages & MEASURE:
+            _in_threads(work, workers, chunks, batch * pieces, MEASURE, sums)
+            work(whole, np.zeros(2, np.int64), batch, 1, FOLD | (stages & ~WRITE), sums)
+        if stages & WRITE:
+            _in_threads(work, workers, chunks, batch * pieces, WRITE, sums)
 
 
-def _in_threads(work: Callable[[int, int], None], count: int, workers: int) -> None:
-    """`work` on parts of range(count), which this thread and others take until none is left."""
-    parts = min(count, 4 * workers)
-    left = iter(range(parts))
-
-    def take() -> None:
-        for i in left:
-            work(count * i // parts, count * (i + 1) // parts)
-
+def _in_threads(
+    work: Callable[..., bool], workers: int, run: Any, count: int, stages: int, sums: Any
+) -> None:
+    """One call in parts, which this thread and others take until none is left."""
+    turns, parts = np.zeros(2, np.int64), min(count, 8 * workers)
     pool = _pool(os.getpid(), workers - 1)
-    others = [pool.submit(take) for _ in range(workers - 1)]
-    take()
+    others = [pool.submit(work, run, turns, count, parts, stages, sums) for _ in range(workers - 1)]
+    done = work(run, turns, count, parts, stages, sums)
     for other in others:
-        if not other.cancel():  # it has begun
+        if not other.cancel() and not done:  # it has begun a part, and not finished it
             other.result()
 
 

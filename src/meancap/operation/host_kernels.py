@@ -5,6 +5,10 @@
     numbers      a, k, coefficient, gamma, floor: (5, batch), or (5, 1) where all samples share them; float64
     found        |m|, |k||d|, the component of m along k d, coefficient: (4, batch), float64
     sums         <m, m>, <d, d>, <m, d> of each chunk of a long sample: (batch, chunks, 3), float64
+    turns        how many parts of the work are taken, and how many finished: int64, shared by all threads
+
+A kernel takes one of `parts` equal parts of `count` samples or chunks after the other, until none is left; it
+says whether all of them are finished, those in other threads included.
 
 Reordering is left to the compiler in the sums alone. Products and sums are contracted where `fused` says so,
 and nowhere else, so that an element gets the same bits in vector code and in what remains of a loop.
@@ -18,12 +22,13 @@ from typing import Any
 import numba  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 
-from .host_memory import ahead, fused, pointer, read, write
+from .host_memory import ahead, counted, fused, pointer, read, write
 
 RUN = 128  # elements of a float32 sum
 CHUNK = 32768  # elements of a sample that one thread takes at a time
 FEW = 16  # elements of a sample up to which samples are summed side by side
 BLOCK = 256  # of such samples at a time
+PATIENCE = 20000  # looks at what other threads have finished: some 100 microseconds
 MEASURE, SHARE, WRITE, FOLD = 1, 2, 4, 8  # stages; with FOLD the sums of the chunks are known
 
 _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
@@ -49,6 +54,29 @@ def _inlined(function):
 def _tensors(at, like):
     """x, c, u and the result, from their addresses and an example of an element of x, of c, of the result."""
     return pointer(at[0], like[0]), pointer(at[1], like[1]), pointer(at[2], like[1]), pointer(at[3], like[2])
+
+
+@_inlined
+def _next(turns):
+    """The number of the next part that nobody has taken."""
+    return counted(pointer(turns.ctypes.data, 0), 1)
+
+
+@_inlined
+def _finished(turns):
+    """Counts a part as finished, and takes the next one."""
+    counted(ahead(pointer(turns.ctypes.data, 0), 1), 1)
+    return _next(turns)
+
+
+@_inlined
+def _all_finished(turns, parts):
+    """Whether all parts are finished; waits for those in other threads a while, without going to sleep."""
+    done = ahead(pointer(turns.ctypes.data, 0), 1)
+    looks = 0
+    while counted(done, 0) < parts and looks < PATIENCE:
+        looks += 1
+    return counted(done, 0) == parts
 
 
 @_inlined
@@ -150,49 +178,57 @@ def _written(x, c, u, out, first, last, a, k, coefficient, mean):
 
 
 @_compiled
-def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
-    """Samples first to last, each by itself: a short one is still in the cache when it is written."""
+def whole(at, like, numbers, sums, found, size, turns, count, parts, stage, ball, margin, mean):
+    """All samples, each by itself: a short one is still in the cache when it is written."""
     x, c, u, out = _tensors(at, like)
-    for i in range(first, last):
-        n = 0 if numbers.shape[1] == 1 else i
-        a, k = numbers[0, n], numbers[1, n]
-        start, end = i * size, i * size + size
-        if stage & MEASURE:
-            q, r, b = 0.0, 0.0, 0.0
-            for part in range(-(-size // CHUNK)):
-                if stage & FOLD:
-                    more = sums[i, part, 0], sums[i, part, 1], sums[i, part, 2]
-                else:
-                    low = start + part * CHUNK
-                    more = _summed(x, c, u, low, min(low + CHUNK, end), np.float32(a), np.float32(k))
-                q, r, b = q + more[0], r + more[1], b + more[2]
-            if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
-                q, r, b = _summed_apart(x, c, u, start, end, a, k)
-            found[0, i], found[1, i], found[2, i] = _lengths(q, r, b, k)
-        if stage & SHARE:
-            c_asked, growth, floor = numbers[2, n], _growth(numbers[3, n], ball), numbers[4, n]
-            found[3, i] = _coefficient(
-                found[0, i], found[1, i], found[2, i], c_asked, growth, floor, ball, margin
-            )
-        if stage & WRITE:
-            coefficient = np.float32(found[3, i])
-            _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean)
+    turn = _next(turns)
+    while turn < parts:
+        for i in range(count * turn // parts, count * (turn + 1) // parts):
+            n = 0 if numbers.shape[1] == 1 else i
+            a, k = numbers[0, n], numbers[1, n]
+            start, end = i * size, i * size + size
+            if stage & MEASURE:
+                q, r, b = 0.0, 0.0, 0.0
+                for part in range(-(-size // CHUNK)):
+                    if stage & FOLD:
+                        more = sums[i, part, 0], sums[i, part, 1], sums[i, part, 2]
+                    else:
+                        low = start + part * CHUNK
+                        more = _summed(x, c, u, low, min(low + CHUNK, end), np.float32(a), np.float32(k))
+                    q, r, b = q + more[0], r + more[1], b + more[2]
+                if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
+                    q, r, b = _summed_apart(x, c, u, start, end, a, k)
+                found[0, i], found[1, i], found[2, i] = _lengths(q, r, b, k)
+            if stage & SHARE:
+                c_asked, growth, floor = numbers[2, n], _growth(numbers[3, n], ball), numbers[4, n]
+                found[3, i] = _coefficient(
+                    found[0, i], found[1, i], found[2, i], c_asked, growth, floor, ball, margin
+                )
+            if stage & WRITE:
+                coefficient = np.float32(found[3, i])
+                _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean)
+        turn = _finished(turns)
+    return _all_finished(turns, parts)
 
 
 @_compiled
-def parts(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
-    """The sums or the elements of chunks first to last, counted over all samples."""
+def chunks(at, like, numbers, sums, found, size, turns, count, parts, stage, ball, margin, mean):
+    """The sums or the elements of all chunks, counted over the samples."""
     x, c, u, out = _tensors(at, like)
-    for n in range(first, last):
-        i, part = n // sums.shape[1], n % sums.shape[1]
-        low = i * size + part * CHUNK
-        high = min(low + CHUNK, i * size + size)
-        column = 0 if numbers.shape[1] == 1 else i
-        a, k = np.float32(numbers[0, column]), np.float32(numbers[1, column])
-        if stage & MEASURE:
-            sums[i, part, 0], sums[i, part, 1], sums[i, part, 2] = _summed(x, c, u, low, high, a, k)
-        if stage & WRITE:
-            _written(x, c, u, out, low, high, a, k, np.float32(found[3, i]), mean)
+    turn = _next(turns)
+    while turn < parts:
+        for n in range(count * turn // parts, count * (turn + 1) // parts):
+            i, part = n // sums.shape[1], n % sums.shape[1]
+            low = i * size + part * CHUNK
+            high = min(low + CHUNK, i * size + size)
+            column = 0 if numbers.shape[1] == 1 else i
+            a, k = np.float32(numbers[0, column]), np.float32(numbers[1, column])
+            if stage & MEASURE:
+                sums[i, part, 0], sums[i, part, 1], sums[i, part, 2] = _summed(x, c, u, low, high, a, k)
+            if stage & WRITE:
+                _written(x, c, u, out, low, high, a, k, np.float32(found[3, i]), mean)
+        turn = _finished(turns)
+    return _all_finished(turns, parts)
 
 
 @numba.njit(**_EXACT)
@@ -237,33 +273,38 @@ def _few_written(x, c, u, out, size, n, a, k, coefficient, mean):
 
 
 @_compiled
-def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean):
-    """Samples first to last, of a few elements each: side by side in float64, a block of them at a time."""
+def few(at, like, numbers, sums, found, size, turns, count, parts, stage, ball, margin, mean):
+    """All samples, of a few elements each: side by side in float64, a block of them at a time."""
     x, c, u, out = _tensors(at, like)
     batch, shared, floored = found.shape[1], numbers.shape[1] == 1, numbers[4, 0] > 0
     block = np.empty((5, BLOCK))  # a, k, coefficient, growth, floor
     a = pointer(block.ctypes.data, 0.0)
     k, asked, growth, floor = ahead(a, BLOCK), ahead(a, 2 * BLOCK), ahead(a, 3 * BLOCK), ahead(a, 4 * BLOCK)
-    for low in range(first, last, BLOCK):
-        n = min(BLOCK, last - low)
-        if low == first or not shared:
-            for i in range(BLOCK):
-                column = 0 if shared else min(low + i, last - 1)
-                for row in range(5):
-                    block[row, i] = numbers[row, column]
-                block[3, i] = _growth(block[3, i], ball)
-                floored |= block[4, i] > 0
-        lengths, start = ahead(pointer(found.ctypes.data, 0.0), low), low * size
-        xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
-        if stage & MEASURE:
-            if size == 2:  # so that the compiler knows
-                _few_measured(xs, cs, us, 2, n, a, k, lengths, batch)
-            else:
-                _few_measured(xs, cs, us, size, n, a, k, lengths, batch)
-        if stage & SHARE:
-            _few_shared(lengths, batch, n, asked, growth, floor, floored, ball, margin)
-        if stage & WRITE:
-            if size == 2:
-                _few_written(xs, cs, us, outs, 2, n, a, k, ahead(lengths, 3 * batch), mean)
-            else:
-                _few_written(xs, cs, us, outs, size, n, a, k, ahead(lengths, 3 * batch), mean)
+    turn = _next(turns)
+    while turn < parts:
+        first, last = count * turn // parts, count * (turn + 1) // parts
+        for low in range(first, last, BLOCK):
+            n = min(BLOCK, last - low)
+            if low == first or not shared:
+                for i in range(BLOCK):
+                    column = 0 if shared else min(low + i, last - 1)
+                    for row in range(5):
+                        block[row, i] = numbers[row, column]
+                    block[3, i] = _growth(block[3, i], ball)
+                    floored |= block[4, i] > 0
+            lengths, start = ahead(pointer(found.ctypes.data, 0.0), low), low * size
+            xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
+            if stage & MEASURE:
+                if size == 2:  # so that the compiler knows
+                    _few_measured(xs, cs, us, 2, n, a, k, lengths, batch)
+                else:
+                    _few_measured(xs, cs, us, size, n, a, k, lengths, batch)
+            if stage & SHARE:
+                _few_shared(lengths, batch, n, asked, growth, floor, floored, ball, margin)
+            if stage & WRITE:
+                if size == 2:
+                    _few_written(xs, cs, us, outs, 2, n, a, k, ahead(lengths, 3 * batch), mean)
+                else:
+                    _few_written(xs, cs, us, outs, size, n, a, k, ahead(lengths, 3 * batch), mean)
+        turn = _finished(turns)
+    return _all_finished(turns, parts)
