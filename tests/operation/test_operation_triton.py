@@ -1,4 +1,4 @@
-"""The CUDA kernels without a GPU: run in the interpreter, compiled for two devices, and when there is one."""
+"""The CUDA kernels without a GPU: in the interpreter, compiled for two devices, and when there are any."""
 
 import os
 import re

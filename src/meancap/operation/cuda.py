@@ -117,7 +117,7 @@ def _launched(
             high = max(LEAST // width, 1)
             whole_samples[(-(-batch // high),)](
                 *inputs, out, found, batch, size, *rows, *words,
-                ROWS=high, SIZE=width, NEXT=near, **how, **_options(high * width),
+                ROWS=high, SIZE=width, NEXT=near, **how, **_options(high * width, high),
             )  # fmt: skip
         else:
             tiles = -(-size // (TILE * PARTS.value))  # of each program
@@ -135,11 +135,15 @@ def _launched(
     return out, found
 
 
-def _options(elements: int) -> dict[str, int | bool]:
-    """Warps for a tile, a run for each thread; products and sums are contracted only where `fma` says so."""
+def _options(elements: int, samples: int = 1) -> dict[str, int | bool]:
+    """Warps for a tile: a run for each thread, but at most two samples, whose numbers need registers.
+
+    Products and sums are contracted only where `fma` says so.
+    """
     from .triton_kernels import RUN
 
-    return {"num_warps": min(max(elements // (32 * RUN.value), 4), 16), "enable_fp_fusion": False}
+    warps = max(elements // (32 * RUN.value), samples // 64, 4)
+    return {"num_warps": min(warps, 16), "enable_fp_fusion": False}
 
 
 def _samples(
