@@ -26,7 +26,8 @@ from benchmarks.timing import in_turns, interleaved, ratio, thread_seconds
 from meancap import CFG, Cap, apg
 from meancap.adapters.diffusers import guided
 from meancap.adapters.diffusers.tap import Tap
-from meancap.adapters.session import Edge, Session
+from meancap.adapters.session import Session
+from meancap.path import Affine
 
 TOKENS, TEXT, POOLED = 333, 4096, 2048  # a prompt of SD3.5: 77 + 256 tokens
 FULL = 128  # its latent at 1024 pixels
@@ -105,7 +106,7 @@ def inside(run: Run) -> float:
 def steps_of_rules(size: int) -> dict[str, Run]:
     """One evaluation of each rule, its record included."""
     x, c, u = torch.randn(3, 1, 16, size, size, generator=torch.Generator().manual_seed(0))
-    nominal, edge = u + 7 * (c - u), Edge(a=1.0, k=-0.7, t=0.3)
+    nominal, edge = u + 7 * (c - u), Affine(a=1.0, k=-0.7, t=0.3)
 
     def step(session: Session) -> Run:
         return lambda: session.guide(edge, x, c, u, nominal)

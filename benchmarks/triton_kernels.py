@@ -28,15 +28,16 @@ SHAPES = {
     "SD3.5 8x16x128x128": (8, 16, 128, 128),
     "200000x2": (200_000, 2),
 }
-KERNELS = ("whole_samples", "part_sums", "part_velocities")
+KERNELS = ("whole_samples", "part_sums", "part_results")
 
 
 def compiled(shape: tuple[int, ...], dtype: torch.dtype, arch: int) -> list[Any]:
     """What one step launches, compiled for a device that is not there."""
     import triton
-    from meancap.cuda import kernels
-    from meancap.cuda.step import capped_step
     from triton.backends.compiler import GPUTarget
+
+    from meancap.operation import cuda, margin_of
+    from meancap.operation import triton_kernels as kernels
 
     triton.runtime.driver._active = SimpleNamespace(
         get_current_device=lambda: arch,
@@ -53,7 +54,9 @@ def compiled(shape: tuple[int, ...], dtype: torch.dtype, arch: int) -> list[Any]
         kernel.run = compile_only
         kernel.device_caches.clear()
     x, v_c, v_u = (torch.zeros(shape, dtype=dtype) for _ in range(3))
-    capped_step(x, 0.3, v_c, v_u, 4.0, 1.1, None, ball=True, margin=2.0**-21, dtype=dtype)
+    cuda.capped(
+        x, v_c, v_u, 1.0, 0.7, 4.0, 1.1, 0.0, ball=True, margin=margin_of(dtype), mean=False, dtype=dtype
+    )
     return found
 
 

@@ -23,12 +23,12 @@ def test_no_counter_has_grown():
 
 @pytest.mark.parametrize("name", STEPS)
 def test_what_is_recorded_is_within_the_goals(name):
-    """A large latent in float32: nine kernels, three tensors more; a new record cannot move these."""
+    """A step holds its result and nothing else; without kernels, three tensors more in float32."""
     found = recorded()
+    assert found[f"step: memory, {name}"] <= 1.01
     if name.startswith("float32"):
-        assert found[f"step: kernels, {name}"] <= (9 if "64x4" not in name else 40)
-        assert found[f"step: memory, {name}"] <= 3.05  # three tensors, and the partial sums of their blocks
-    assert found[f"step: bytes, {name}"] <= (15.1 if name.startswith("float32") else 34.1)
+        assert found[f"reference: memory, {name}"] <= 3.05
+        assert found[f"reference: bytes, {name}"] <= 15.2
 
 
 def test_idle_steps_are_asked_for_half_and_memory_forbids_it():
@@ -49,4 +49,4 @@ def test_the_counters_see_what_a_call_does():
     assert peak_bytes(lambda: (a + b) * (a - b)) == 3 * a.nbytes
     shape, dtype = STEPS["float32 1x16x128x128"]
     costly = step(shape, dtype, apg(4))
-    assert len(kernels(costly)) > recorded()["step: kernels, float32 1x16x128x128"]
+    assert len(kernels(costly)) > recorded()["reference: kernels, float32 1x16x128x128"]

@@ -98,7 +98,7 @@ def test_a_time_that_is_none_is_refused(t, message):
 
 def test_shapes_that_differ_are_named():
     x = torch.randn(2, 4)
-    with pytest.raises(ValueError, match=r"v_u has shape \(2, 3\), but x has \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"without it has shape \(2, 3\), but x has \(2, 4\)"):
         Prediction.from_velocity(x, 0.5, x, x[:, :3])
     with pytest.raises(ValueError, match="batch axis"):
         Prediction.from_mean(x[0], 0.5, x[0], x[0])

@@ -98,15 +98,15 @@ class Record:
         It is measured by itself: late in a run it is far smaller than the mean, and m - m_c has lost it.
         """
         p, seen = ray.p, ray.lengths
-        gap, beside = (seen.d, seen.along) if ray.is_gap else (p.lengths.d, p.lengths.along)
-        toward = gap  # component of the direction along the gap
-        if ray.nominal is not None:  # the direction is -k nominal + k out_c
-            toward = measured(ray.nominal, p.out_c, p.out_u, -p.k, p.k).along
-        elif ray.turned is not None:
-            toward = lengths(ray.turned, p.delta).along
-        c = ray.coefficient
-        c, asked = vector(c, p.shown), vector(c if ray.asked is None else ray.asked, p.shown)
-        self._seen.append(_Displacement(p.t, seen, c, asked, gap, toward, beside, ray.turned is not None))
+        gap, toward = seen, seen.d
+        if not ray.is_gap:
+            gap = p.lengths
+            if ray.nominal is not None:  # the direction is -k nominal + k out_c
+                toward = measured(ray.nominal, p.out_c, p.out_u, -p.k, p.k).along
+            else:
+                toward = lengths(ray.direction, p.delta).along
+        turned = ray.turned is not None
+        self._seen.append(_Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned))
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -223,20 +223,20 @@ class _Displacement:
 
     t: Number
     lengths: Lengths  # |m_c|, |direction|, component of m_c along the direction
-    c: Tensor
-    asked: Tensor
-    gap: Tensor
+    coefficient: Number
+    asked: Number | None
+    gap: Lengths  # |m_c|, |gap|, component of m_c along the gap
     toward: Tensor  # component of the direction along the gap
-    beside: Tensor  # component of m_c along the gap
     turned: bool  # whether the direction may have left the gap
 
     def measure(self) -> Measure:
         conditional, size, along = self.lengths
-        c, asked, gap = self.c, self.asked, self.gap
+        gap, c = self.gap.d, vector(self.coefficient, self.gap.d)
+        asked = c if self.asked is None else vector(self.asked, gap)
         # |m_c + c direction| from its parts along the direction and across it.
         across = (conditional**2 - along**2).clamp(min=0).sqrt()
         length = torch.hypot(along + c * size, across)
         # With no gap a multiple of it still has a scale; a turned direction has none, and 1 says so.
         share = torch.where(gap == 0, 0.0 if self.turned else 1.0, self.toward / gap)
-        seen = (conditional, gap, self.beside)
+        seen = (conditional, gap, self.gap.along)
         return _measure(self.t, seen, 1 + c * share, 1 + asked * share, abs(c) < abs(asked), length)

@@ -41,11 +41,8 @@ class Prediction:
     unit: Number = 1.0  # unit * shown is x
 
     def __post_init__(self) -> None:
-        if not self.shown.shape == self.out_c.shape == self.out_u.shape or self.shown.dim() < 2:
-            need_same_shapes(x=self.shown, out_c=self.out_c, out_u=self.out_u)
-        for v in (self.shown, self.out_c, self.out_u):
-            if not v.is_floating_point():
-                raise TypeError(f"guidance needs floating-point tensors; got {v.dtype}")
+        with_, without = "the prediction with the condition", "the prediction without it"
+        need_same_shapes(**{"x": self.shown, with_: self.out_c, without: self.out_u})
         object.__setattr__(self, "t", path.time(self.t, self.shown))
         if self.t_next is not None:
             object.__setattr__(self, "t_next", path.time(self.t_next, self.shown, "t_next"))
@@ -98,13 +95,11 @@ class Prediction:
     @classmethod
     def from_mean(cls, x: Tensor, t: float | Tensor, m_c: Tensor, m_u: Tensor) -> Prediction:
         """From posterior means on the linear path."""
-        need_same_shapes(x=x, m_c=m_c, m_u=m_u)
         return cls.stated(x, m_c, m_u, Affine(0.0, 1.0, path.time(t, x)))
 
     @classmethod
     def from_velocity(cls, x: Tensor, t: float | Tensor, v_c: Tensor, v_u: Tensor) -> Prediction:
         """From velocities data - noise on the linear path; at t = 1 both means are x."""
-        need_same_shapes(x=x, v_c=v_c, v_u=v_u)
         t = path.time(t, x)
         return cls.stated(x, v_c, v_u, Affine(1.0, 1 - t, t))
 
@@ -113,7 +108,6 @@ class Prediction:
         cls, x: Tensor, eps_c: Tensor, eps_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From noise predictions on x = alpha data + sigma noise, alpha > 0."""
-        need_same_shapes(x=x, eps_c=eps_c, eps_u=eps_u)
         return cls.stated(x, eps_c, eps_u, path.on_gaussian("noise", *path.coefficients(alpha, sigma, x)))
 
     @classmethod
@@ -121,7 +115,6 @@ class Prediction:
         cls, x: Tensor, v_c: Tensor, v_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From v-predictions alpha noise - sigma data on x = alpha data + sigma noise."""
-        need_same_shapes(x=x, v_c=v_c, v_u=v_u)
         return cls.stated(x, v_c, v_u, path.on_gaussian("v", *path.coefficients(alpha, sigma, x)))
 
     @classmethod
@@ -129,13 +122,11 @@ class Prediction:
         cls, x: Tensor, score_c: Tensor, score_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From scores grad log p(x) on x = alpha data + sigma noise, alpha > 0."""
-        need_same_shapes(x=x, score_c=score_c, score_u=score_u)
         return cls.stated(x, score_c, score_u, path.on_gaussian("score", *path.coefficients(alpha, sigma, x)))
 
     @classmethod
     def from_denoiser(cls, x: Tensor, sigma: float | Tensor, d_c: Tensor, d_u: Tensor) -> Prediction:
         """From denoised estimates D(x; sigma) on x = data + sigma noise, as EDM and k-diffusion have them."""
-        need_same_shapes(x=x, d_c=d_c, d_u=d_u)
         return cls.stated(x, d_c, d_u, path.on_gaussian("mean", *path.coefficients(1.0, sigma, x)))
 
     @classmethod
@@ -147,6 +138,9 @@ class Prediction:
 def need_same_shapes(**tensors: Tensor) -> None:
     """One sentence where two tensors that must match do not."""
     (first, reference), *rest = tensors.items()
+    for v in tensors.values():
+        if not v.is_floating_point():
+            raise TypeError(f"guidance needs floating-point tensors; got {v.dtype}")
     if reference.dim() < 2:
         raise ValueError(
             f"{first} needs a batch axis first, then at least one more; got shape {tuple(reference.shape)}"

@@ -80,20 +80,19 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 
 
 def on_host(*tensors: Tensor) -> bool:
-    """Whether values can be looked at: no device to wait for, no graph to break, nobody following."""
-    return all(v.device.type == "cpu" for v in tensors) and not followed(*tensors)
+    """Whether values can be looked at: no device to wait for, no graph to break, no derivative to lose."""
+    plain = all(v.device.type == "cpu" and type(v) in (Tensor, torch.nn.Parameter) for v in tensors)
+    return plain and not transformed(*tensors)
 
 
-def followed(*tensors: Tensor) -> bool:
-    """Whether a tracer, a function transform, a tangent, a mode or a gradient must see each operation."""
-    if torch.compiler.is_compiling():
+def transformed(*tensors: Tensor) -> bool:
+    """Whether a compiler, a function transform, a tangent or a gradient needs torch's own operations."""
+    # torch has no public question for a running transform (vmap, jvp) or a level of forward differentiation.
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
         return True
-    # torch has no public question for a running transform (vmap, jvp) or dispatch mode.
-    if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack():
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
-    if torch.is_grad_enabled() and any(v.requires_grad for v in tensors):
-        return True
-    return any(forward_ad.unpack_dual(v).tangent is not None for v in tensors)  # type: ignore[no-untyped-call]
+    return torch.is_grad_enabled() and any(v.requires_grad for v in tensors)
 
 
 def magnitude(v: Number) -> Number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections import Counter
 from functools import cache
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..tensors import Number, followed, vector
+from ..tensors import Number, transformed, vector
 from . import reference
 
 calls: Counter[str] = Counter()  # of `capped`, by implementation: tests ask whether a host gets here
@@ -40,11 +41,14 @@ def measured(
     x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool = False
 ) -> Lengths:
     """|m|, |k d| and the component of m along k d, for each sample."""
-    if _served(x, out_c, other, a, k) and torch.compiler.is_compiling():
+    kernels = _kernels(x, out_c, other, (a, k))
+    if kernels is None:
+        found = reference.measured(x, out_c, other, a, k, direct=direct)
+    elif torch.compiler.is_compiling():
         numbers = torch.stack([vector(v, x) for v in (a, k)])
         found = torch.ops.meancap.measured(x, out_c, other, numbers, direct)
     else:
-        found = _chosen(x, out_c, other, a, k).measured(x, out_c, other, a, k, direct=direct)
+        found = kernels.measured(x, out_c, other, a, k, direct=direct)
     return Lengths(*found.unbind(0))
 
 
@@ -68,7 +72,8 @@ def combined(
     dtype: torch.dtype,
 ) -> Tensor:
     """out_c + c d, or the guided mean; exactly out_c at c = 0, exactly `other` at c = -1 (unless direct)."""
-    result: Tensor = _chosen(x, out_c, other, a, k, c).combined(
+    kernels = None if torch.compiler.is_compiling() else _kernels(x, out_c, other, (a, k, c))
+    result: Tensor = (kernels or reference).combined(
         x, out_c, other, a, k, c, direct=direct, mean=mean, dtype=dtype
     )
     return result
@@ -89,54 +94,41 @@ def capped(
     direct: bool = False,
     mean: bool = False,
     dtype: torch.dtype,
-) -> tuple[Tensor, Lengths, Tensor]:
-    """The result under a cap, the lengths that it was solved from, and the coefficient that it left."""
-    if _served(x, out_c, other, a, k, c, gamma, floor) and torch.compiler.is_compiling():
+) -> tuple[Tensor, Tensor]:
+    """The result under a cap, and four numbers per sample, (4, batch): the `Lengths` and the coefficient."""
+    kernels = _kernels(x, out_c, other, (a, k, c, gamma, floor))
+    if kernels is not None and torch.compiler.is_compiling():
         numbers = torch.stack([vector(v, x) for v in (a, k, c, gamma, floor)])
         result, found = torch.ops.meancap.capped(x, out_c, other, numbers, ball, margin, direct, mean, dtype)
-    else:
-        chosen = _chosen(x, out_c, other, a, k, c, gamma, floor)
-        result, found = chosen.capped(
-            x, out_c, other, a, k, c, gamma, floor,
-            ball=ball, margin=margin, direct=direct, mean=mean, dtype=dtype,
-        )  # fmt: skip
-        if not torch.compiler.is_compiling():
-            calls[chosen.__name__.rpartition(".")[2]] += 1
-    m, d, along, left = found.unbind(0)
-    return result, Lengths(m, d, along), left
+        return result, found
+    result, found = (kernels or reference).capped(
+        x, out_c, other, a, k, c, gamma, floor,
+        ball=ball, margin=margin, direct=direct, mean=mean, dtype=dtype,
+    )  # fmt: skip
+    if not torch.compiler.is_compiling():
+        calls["reference" if kernels is None else x.device.type] += 1
+    return result, found
 
 
-def _chosen(*tensors: Number) -> ModuleType:
-    """The module that does the work; kernels are imported here, because they import their compiler."""
-    if torch.compiler.is_compiling() or not _served(*tensors):
-        return reference
-    device = tensors[0].device.type  # type: ignore[union-attr]
-    if device == "cpu":
-        from . import host
-
-        return host
-    from . import cuda
-
-    return cuda
-
-
-def _served(*given: Number) -> bool:
-    """Whether kernels take x, out_c, other and these numbers, with nobody to show each operation to."""
-    x, out_c, other, *numbers = (v for v in given if isinstance(v, Tensor))
+def _kernels(x: Tensor, out_c: Tensor, other: Tensor, numbers: tuple[Number, ...]) -> ModuleType | None:
+    """The module of kernels for these tensors, or None where the reference must do it."""
+    given = [v for v in numbers if isinstance(v, Tensor)]
+    device, types = x.device, _TYPES.get(x.device.type, ())
+    if x.dtype not in types or out_c.dtype not in types or other.dtype != out_c.dtype:
+        return None
+    for v in (out_c, other, *given):
+        if v.device != device:
+            return None
+    if not 0 < x.numel() <= _LARGEST * x.shape[0] or not _ready(device.type, device.index):
+        return None
     if torch.compiler.is_compiling():
-        if any(v.requires_grad for v in (x, out_c, other, *numbers)):
-            return False
-    elif followed(x, out_c, other, *numbers) or any(type(v) is not Tensor for v in (x, out_c, other)):
-        return False
-    types = _TYPES.get(x.device.type, ())
-    return (
-        x.dtype in types
-        and out_c.dtype in types
-        and other.dtype == out_c.dtype
-        and all(v.device == x.device for v in (out_c, other, *numbers))
-        and 0 < x.numel() <= _LARGEST * x.shape[0]
-        and _ready(x.device.type, x.device.index)
-    )
+        graded = any(v.requires_grad for v in (x, out_c, other, *given))
+        return None if graded else reference  # a graph calls the operator by its name
+    if transformed(x, out_c, other, *given) or not type(x) is type(out_c) is type(other) is Tensor:
+        return None
+    if torch._C._len_torch_dispatch_stack():  # a mode wants to see torch's operations; no public question
+        return None
+    return _module(device.type)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -149,8 +141,10 @@ def _installed(device: str, index: int | None) -> bool:
     """Whether kernels can run on a device: their compiler is installed, and a GPU can take them."""
     if device == "cpu":
         return importlib.util.find_spec("numba") is not None
-    if importlib.util.find_spec("triton") is None:
-        return False
-    from . import cuda
+    return importlib.util.find_spec("triton") is not None and _module(device).ready(index)
 
-    return cuda.ready(index)
+
+@cache
+def _module(device: str) -> ModuleType:
+    """The kernels of a device, imported at their first use, because they import their compiler."""
+    return importlib.import_module(f".{'host' if device == 'cpu' else device}", __package__)

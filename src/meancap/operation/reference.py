@@ -21,27 +21,18 @@ SMALLEST, LARGEST = 1e-12, 1e15  # lengths that a float32 sum of squares can be 
 
 def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
     """a x + k out in this precision; x is not looked at where a = 0."""
-    if isinstance(a, float) and a == 0:
-        return out.to(dtype) if isinstance(k, float) and k == 1 else per_sample(k, out) * out.to(dtype)
-    x, out = x.to(dtype), out.to(dtype)
-    base = x if isinstance(a, float) and a == 1 else per_sample(a, x) * x
-    return base + per_sample(k, out) * out
-
-
-def direction(out_c: Tensor, other: Tensor, direct: bool, dtype: torch.dtype) -> Tensor:
-    """out_c - other in this precision, or `other` itself where it is the direction already."""
-    return other.to(dtype) if direct else out_c.to(dtype) - other.to(dtype)
+    out = out.to(dtype)
+    if not isinstance(a, Tensor) and a == 0:
+        return per_sample(k, out) * out
+    base = x.to(dtype) if not isinstance(a, Tensor) and a == 1 else per_sample(a, out) * x.to(dtype)
+    if isinstance(k, Tensor):
+        return torch.addcmul(base, out, per_sample(k, out))  # type: ignore[arg-type]
+    return torch.add(base, out, alpha=k)
 
 
 def measured(x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool) -> Tensor:
     """|m|, |k d| and the component of m along k d, (3, batch)."""
-    dtype = working_dtype(x, out_c, other)
-    m, d = mean_of(x, out_c, a, k, dtype), direction(out_c, other, direct, dtype)
-    length, gap, along = _lengths(m.flatten(1), d.flatten(1))
-    if isinstance(k, float):
-        return torch.stack([length, abs(k) * gap, -along if k < 0 else along])
-    k = vector(k, x)
-    return torch.stack([length, k.abs() * gap, torch.where(k < 0, -along, along)])
+    return _measured(x, out_c, _direction(x, out_c, other, direct), a, k)
 
 
 def combined(
@@ -57,17 +48,9 @@ def combined(
     dtype: torch.dtype,
 ) -> Tensor:
     """out_c + c d, or the mean a x + k (out_c + c d); exactly out_c at c = 0, and `other` at c = -1."""
-    inner = working_dtype(x, out_c, other)
-    d = direction(out_c, other, direct, inner)
-    base = out_c.to(inner)
-    numbers = vector(c, out_c)
-    coefficient = per_sample(numbers, base)
-    assert isinstance(coefficient, Tensor)
-    out = torch.addcmul(base, d, coefficient)
-    if not on_host(numbers) or bool(((numbers == 0) | (numbers == -1)).any()):
-        out = torch.where(coefficient == 0, base, out)  # 0 * inf would put a NaN where nothing is added
-        out = out if direct else torch.where(coefficient == -1, other.to(inner), out)
-    return (mean_of(x, out, a, k, inner) if mean else out).to(dtype)
+    d, numbers = _direction(x, out_c, other, direct), vector(c, out_c)
+    out = _written(out_c, d, numbers, None if direct else other)
+    return (mean_of(x, out, a, k, d.dtype) if mean else out).to(dtype)
 
 
 def capped(
@@ -87,12 +70,38 @@ def capped(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """The result under a cap, and (4, batch) numbers: the three lengths and the coefficient that is left."""
-    m, d, along = measured(x, out_c, other, a, k, direct=direct)
+    d = _direction(x, out_c, other, direct)
+    m, gap, along = _measured(x, out_c, d, a, k)
     asked = vector(c, x)
-    share = kept(m, d, along, asked, vector(gamma, x), vector(floor, x), ball=ball, margin=margin)
+    share = kept(m, gap, along, asked, vector(gamma, x), vector(floor, x), ball=ball, margin=margin)
     left = torch.where(asked == 0, asked, asked * share)  # nothing asked for is nothing granted
-    result = combined(x, out_c, other, a, k, left, direct=direct, mean=mean, dtype=dtype)
-    return result, torch.stack([m, d, along, left])
+    out = _written(out_c, d, left, None if direct else other)
+    result = (mean_of(x, out, a, k, d.dtype) if mean else out).to(dtype)
+    return result, torch.stack([m, gap, along, left])
+
+
+def _direction(x: Tensor, out_c: Tensor, other: Tensor, direct: bool) -> Tensor:
+    """out_c - other, or `other` itself where it is the direction already, in the working precision."""
+    dtype = working_dtype(x, out_c, other)
+    return other.to(dtype) if direct else out_c.to(dtype) - other.to(dtype)
+
+
+def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> Tensor:
+    m, gap, along = _lengths(mean_of(x, out_c, a, k, d.dtype).flatten(1), d.flatten(1))
+    if not isinstance(k, Tensor):
+        return torch.stack([m, abs(k) * gap, -along if k < 0 else along])
+    k = vector(k, x)
+    return torch.stack([m, k.abs() * gap, torch.where(k < 0, -along, along)])
+
+
+def _written(out_c: Tensor, d: Tensor, c: Tensor, other: Tensor | None) -> Tensor:
+    base = out_c.to(d.dtype)
+    each = c.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
+    out = torch.addcmul(base, d, each)
+    if not on_host(c) or bool(((c == 0) | (c == -1)).any()):
+        out = torch.where(each == 0, base, out)  # 0 * inf would put a NaN where nothing is added
+        out = out if other is None else torch.where(each == -1, other.to(d.dtype), out)
+    return out
 
 
 def _lengths(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,9 +110,10 @@ def _lengths(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return _scaled(m, d)
     if m.dtype != torch.float32 or not (on_host(m, d) and (run := _run(m.shape[1])) and len(m)):
         return _exact(m, d)
-    products = (m * m, d * d, m * d)
-    q, a, dot = (v.view(m.shape[0], -1, run).sum(2).sum(1, dtype=torch.float64) for v in products)
-    quick = _from_squares(q, a, dot)
+    norms = (torch.linalg.vector_norm(v.view(len(v), -1, run), dim=2) for v in (m, d))
+    q, a = (torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) for v in norms)
+    dot = (m * d).view(len(m), -1, run).sum(2).sum(1, dtype=torch.float64)
+    quick = (q, a, torch.where(a == 0, torch.zeros_like(dot), dot / a))
     trusted = (quick[0] > SMALLEST) & (quick[0] < LARGEST) & (quick[1] > SMALLEST) & (quick[1] < LARGEST)
     if bool(trusted.all()):
         return quick

@@ -26,10 +26,9 @@ def _capped(
     mean: bool,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    result, seen, left = capped(
+    return capped(
         x, out_c, other, *numbers.unbind(0), ball=ball, margin=margin, direct=direct, mean=mean, dtype=dtype
     )
-    return result, torch.stack([*seen, left])
 
 
 def _define() -> torch.library.Library:

@@ -54,6 +54,7 @@ class Ray:
         self._before = coefficient
         self._coefficient = None if limit is not None else coefficient
         self._lengths = measured
+        self._found: Tensor | None = None  # what the operation found: the lengths and the coefficient
 
     @property
     def is_gap(self) -> bool:
@@ -80,7 +81,9 @@ class Ray:
         """|m_c|, |direction| and the component of m_c along it, taken once per direction."""
         if self._lengths is None:
             p = self.p
-            if self.turned is not None:
+            if self._found is not None:
+                self._lengths = Lengths(*self._found[:3].unbind(0))
+            elif self.turned is not None:
                 self._lengths = lengths(p.m_c, self.turned)
             elif self.nominal is not None:
                 self._lengths = operation.measured(p.shown, p.out_c, self.nominal, p.a, p.k)
@@ -90,6 +93,8 @@ class Ray:
 
     @property
     def coefficient(self) -> Number:
+        if self._coefficient is None and self._found is not None:
+            self._coefficient = self._found[3]
         if self._coefficient is None:
             assert self.limit is not None
             gamma, floor, ball = self.limit
@@ -144,7 +149,7 @@ class Ray:
         assert self.limit is not None
         gamma, floor, ball = self.limit
         margin = margin_of(p.dtype)
-        result, self._lengths, self._coefficient = operation.capped(
+        result, self._found = operation.capped(
             *where, self._before, gamma, floor, ball=ball, margin=margin, **how
         )
         return result

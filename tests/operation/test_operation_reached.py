@@ -1,0 +1,109 @@
+"""Every loop and host takes its step by the one operation; derivatives and transforms get the reference."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from meancap import CFG, Cap, Prediction, Record, guide, guided_velocity, noise, sample, uniform
+from meancap.adapters.comfy.hooks import PostCFG
+from meancap.adapters.session import Session
+from meancap.operation import calls, dispatch
+from meancap.path import Affine
+from meancap.sampling.manifold import manifold_sample
+
+RULE = CFG(7) | Cap(1.1)
+
+
+@contextmanager
+def counted():
+    """The steps that kernels took, and those that the reference took."""
+    before, found = calls.copy(), {}
+    yield found
+    found.update({name: calls[name] - before[name] for name in ("cpu", "reference")})
+
+
+def velocities(*shape, dtype=torch.float32, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(shape, generator=g).to(dtype) for _ in range(3))
+
+
+def predict(x, t):
+    return Prediction.from_velocity(x, t, 0.5 - x, -x)
+
+
+def test_sampling_reaches_the_kernels_at_every_step():
+    with counted() as found:
+        sample(predict, RULE, noise(range(3), (2, 4, 4)), uniform(7), record=Record())
+        manifold_sample(predict, RULE, noise(range(3), (2, 4, 4)), uniform(5))
+    assert found == {"cpu": 12, "reference": 0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rule", [Cap(1.05), CFG(6) | Cap(1.05)], ids=str)
+def test_hosts_reach_the_kernels(rule, dtype):
+    x, c, u = velocities(2, 4, 8, 8, dtype=dtype)
+    session, hook = Session(rule), PostCFG(rule)
+    arguments = {
+        "denoised": u + 7 * (c - u), "cond_denoised": c, "uncond_denoised": u, "input": x,
+        "sigma": torch.tensor([0.5, 0.5]), "cond_scale": 7.0, "uncond": [{}],
+    }  # fmt: skip
+    with counted() as found:
+        session.guide(Affine(1.0, -0.6, 0.4), x, c, u, u + 7 * (c - u))
+        hook(arguments)
+        guided_velocity(rule, x, 0.4, c, u)
+    assert found == {"cpu": 3, "reference": 0}
+
+
+def test_a_compiled_step_is_one_node_that_reaches_the_kernels():
+    x, v_c, v_u = velocities(2, 4, 8, 8)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    step = torch.compile(lambda *a: guided_velocity(RULE, *a)[0], fullgraph=True, backend=backend)
+    with counted() as found:
+        step(x, torch.tensor(0.3), v_c, v_u)
+    nodes = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
+    assert found["cpu"] == 1 and sum("meancap.capped" in node for node in nodes) == 1
+    torch.compiler.reset()
+
+
+def test_without_numba_the_reference_serves(monkeypatch):
+    monkeypatch.setattr(dispatch, "_ready", lambda *device: False)
+    x, v_c, v_u = velocities(2, 4, 8, 8)
+    with counted() as found:
+        plain = guided_velocity(RULE, x, 0.3, v_c, v_u)[0]
+    assert found == {"cpu": 0, "reference": 1}
+    monkeypatch.undo()
+    torch.testing.assert_close(guided_velocity(RULE, x, 0.3, v_c, v_u)[0], plain, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by torch.func
+def test_gradients_tangents_and_vmap_go_through_the_reference():
+    x, v_c, v_u = velocities(3, 4, 6, dtype=torch.float64)
+
+    def mean(x):
+        return guide(RULE, Prediction.from_velocity(x, 0.3, v_c, v_u))[0]
+
+    assert torch.autograd.gradcheck(mean, x.clone().requires_grad_())
+    _, tangent = torch.func.jvp(mean, (x,), (torch.ones_like(x),))
+    numeric = (mean(x + 1e-6) - mean(x - 1e-6)) / 2e-6
+    torch.testing.assert_close(tangent, numeric, rtol=1e-5, atol=1e-7)
+
+    single = [v.float() for v in (x, v_c, v_u)]
+
+    def one(x, v_c, v_u):  # of one sample, without its batch axis
+        return guided_velocity(RULE, x[None], 0.3, v_c[None], v_u[None])[0][0]
+
+    together = guided_velocity(RULE, single[0], 0.3, *single[1:])[0]
+    torch.testing.assert_close(torch.func.vmap(one)(*single), together, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_what_a_cap_does_not_touch_is_the_nominal_result_bit_for_bit(dtype):
+    x, v_c, v_u = velocities(5, 3, 50, dtype=dtype)
+    free = guided_velocity(CFG(3), x, 0.3, v_c, v_u)[0]
+    assert torch.equal(guided_velocity(CFG(3) | Cap(100), x, 0.3, v_c, v_u)[0], free)
