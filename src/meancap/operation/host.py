@@ -131,14 +131,17 @@ def _checked(v: Tensor) -> Tensor:
 
 def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
     """The numbers as (5, batch), or (5, 1) where all samples share them."""
-    counts = [v.numel() for v in numbers if isinstance(v, Tensor)]
-    if any(n not in (1, batch) for n in counts):
+    rows = [v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for v in numbers]
+    counts = [v.numel() for v in rows if isinstance(v, Tensor)]
+    if not counts:
+        return np.array(rows, np.float64).reshape(5, 1)
+    if any(n != batch for n in counts):
         raise ValueError(
             f"give one number for all samples, or one for each; got {counts} for {batch} samples"
         )
-    table = np.empty((5, batch if any(n != 1 for n in counts) else 1))
-    for i, v in enumerate(numbers):
-        table[i] = v.detach().reshape(-1).numpy() if isinstance(v, Tensor) else v
+    table = np.empty((5, batch))
+    for i, v in enumerate(rows):
+        table[i] = v.detach().numpy() if isinstance(v, Tensor) else v
     return table
 
 

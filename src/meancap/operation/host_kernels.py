@@ -70,14 +70,18 @@ def _lengths(q, r, b, k):
 
 
 @_inlined
-def _room(m, gamma, floor, ball):
-    """`fraction.room_of`."""
-    above, room = floor, m * (gamma - 1)
-    if ball:
-        above = math.sqrt(max((floor - m) * (floor + m), 0.0))
-        room = m * math.sqrt((gamma - 1) * (gamma + 1))
+def _growth(gamma, ball):
+    """The room that gamma leaves a mean of length 1."""
+    return math.sqrt((gamma - 1) * (gamma + 1)) if ball else gamma - 1
+
+
+@_inlined
+def _room(m, growth, floor, ball):
+    """`fraction.room_of`. An infinite growth lets everything pass; inf * 0 would be NaN."""
+    above = math.sqrt(max((floor - m) * (floor + m), 0.0)) if ball else floor
+    room = m * growth
     room = above if (above > room) & (floor > 0) else room
-    return math.inf if gamma == math.inf else room
+    return math.inf if growth == math.inf else room
 
 
 @_inlined
@@ -94,10 +98,10 @@ def _largest(g, along, room, margin):
 
 
 @_inlined
-def _coefficient(m, d, along, c, gamma, floor, ball, margin):
+def _coefficient(m, d, along, c, growth, floor, ball, margin):
     """What the cap leaves of c: `fraction.kept`. Nothing asked for is nothing granted, whatever the gap."""
     toward = (-along if c < 0 else along) if ball else 0.0
-    s = _largest(abs(c) * d, toward, _room(m, gamma, floor, ball), margin)
+    s = _largest(abs(c) * d, toward, _room(m, growth, floor, ball), margin)
     return c if c == 0 else c * s
 
 
@@ -167,16 +171,9 @@ def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin
                 q, r, b = _summed_apart(x, c, u, start, end, a, k, direct)
             found[0, i], found[1, i], found[2, i] = _lengths(q, r, b, k)
         if stage & SHARE:
-            found[3, i] = _coefficient(
-                found[0, i],
-                found[1, i],
-                found[2, i],
-                numbers[2, n],
-                numbers[3, n],
-                numbers[4, n],
-                ball,
-                margin,
-            )
+            asked, growth, floor = numbers[2, n], _growth(numbers[3, n], ball), numbers[4, n]
+            m, d, along = found[0, i], found[1, i], found[2, i]
+            found[3, i] = _coefficient(m, d, along, asked, growth, floor, ball, margin)
         if stage & WRITE:
             coefficient = np.float32(found[3, i])
             _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean, direct)
@@ -217,11 +214,14 @@ def _few_measured(x, c, u, size, n, a, k, found, batch, direct):
 
 
 @numba.njit(**_EXACT)
-def _few_shared(found, batch, n, c, gamma, floor, ball, margin):
-    """Writes the coefficients of n samples."""
+def _few_shared(found, batch, n, asked, growth, floor, floored, ball, margin):
+    """Writes the coefficients of n samples; where there is no floor, its square root is not taken."""
     for i in range(n):
         m, d, along = read(found, i), read(found, i + batch), read(found, i + 2 * batch)
-        left = _coefficient(m, d, along, read(c, i), read(gamma, i), read(floor, i), ball, margin)
+        if floored:
+            left = _coefficient(m, d, along, read(asked, i), read(growth, i), read(floor, i), ball, margin)
+        else:
+            left = _coefficient(m, d, along, read(asked, i), read(growth, i), 0.0, ball, margin)
         write(found, i + 3 * batch, left)
 
 
@@ -240,26 +240,30 @@ def _few_written(x, c, u, out, size, n, a, k, coefficient, mean, direct):
 def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean, direct):
     """Samples first to last, of a few elements each: side by side in float64, a block of them at a time."""
     x, c, u, out = _tensors(at, like)
-    batch, shared = found.shape[1], numbers.shape[1] == 1
-    given = np.empty((5, BLOCK)) if shared else numbers
-    if shared:
-        for row in range(5):
-            given[row] = numbers[row, 0]
-    lengths, p, row = pointer(found.ctypes.data, 0.0), pointer(given.ctypes.data, 0.0), given.shape[1]
-    for i in range(first, last, BLOCK):
-        n, start, f = min(BLOCK, last - i), i * size, ahead(lengths, i)
-        a = p if shared else ahead(p, i)
+    batch, shared, floored = found.shape[1], numbers.shape[1] == 1, numbers[4, 0] > 0
+    block = np.empty((5, BLOCK))  # a, k, coefficient, growth, floor
+    a = pointer(block.ctypes.data, 0.0)
+    k, asked, growth, floor = ahead(a, BLOCK), ahead(a, 2 * BLOCK), ahead(a, 3 * BLOCK), ahead(a, 4 * BLOCK)
+    for low in range(first, last, BLOCK):
+        n = min(BLOCK, last - low)
+        if low == first or not shared:
+            for i in range(BLOCK):
+                column = 0 if shared else min(low + i, last - 1)
+                for row in range(5):
+                    block[row, i] = numbers[row, column]
+                block[3, i] = _growth(block[3, i], ball)
+                floored |= block[4, i] > 0
+        lengths, start = ahead(pointer(found.ctypes.data, 0.0), low), low * size
         xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
         if stage & MEASURE:
             if size == 2:  # so that the compiler knows
-                _few_measured(xs, cs, us, 2, n, a, ahead(a, row), f, batch, direct)
+                _few_measured(xs, cs, us, 2, n, a, k, lengths, batch, direct)
             else:
-                _few_measured(xs, cs, us, size, n, a, ahead(a, row), f, batch, direct)
+                _few_measured(xs, cs, us, size, n, a, k, lengths, batch, direct)
         if stage & SHARE:
-            c_at = ahead(a, 2 * row)
-            _few_shared(f, batch, n, c_at, ahead(c_at, row), ahead(c_at, 2 * row), ball, margin)
+            _few_shared(lengths, batch, n, asked, growth, floor, floored, ball, margin)
         if stage & WRITE:
             if size == 2:
-                _few_written(xs, cs, us, outs, 2, n, a, ahead(a, row), ahead(f, 3 * batch), mean, direct)
+                _few_written(xs, cs, us, outs, 2, n, a, k, ahead(lengths, 3 * batch), mean, direct)
             else:
-                _few_written(xs, cs, us, outs, size, n, a, ahead(a, row), ahead(f, 3 * batch), mean, direct)
+                _few_written(xs, cs, us, outs, size, n, a, k, ahead(lengths, 3 * batch), mean, direct)
