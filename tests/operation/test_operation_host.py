@@ -328,3 +328,18 @@ def test_without_a_place_for_its_cache_numba_compiles_all_the_same(tmp_path):
     )
     job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert job.returncode == 0 and float(job.stdout) == pytest.approx(2 * math.sqrt(20)), job.stderr
+
+
+@pytest.mark.parametrize("size", [2, 300, 70_000])
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_direction_given_itself_is_the_difference(size, mean):
+    g = torch.Generator().manual_seed(size)
+    x, c, u = (torch.randn(3, size, generator=g) for _ in range(3))
+    d = c - u
+    exact = c - (c - d)  # what the kernels subtract is then exactly what is given
+    given, options = (x, c, c - exact), {"mean": mean}
+    result, found = capped(given, **options)
+    direct, seen = capped((x, c, given[1] - given[2]), direct=True, **options)
+    torch.testing.assert_close(direct, result, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(seen, found, rtol=1e-6, atol=1e-6)
+    assert torch.equal(host.combined(x, c, d, 1.0, 0.7, -1.0, direct=True, mean=False, dtype=x.dtype), c - d)
