@@ -5,6 +5,7 @@
     sign     the scheduler's convention is sign times the denoiser's output
     offset   the pipeline's guidance scale s means lambda = s + offset
     keep     what of axis 1 reaches the scheduler: all, its first or its last (extra tokens, variance)
+    extra    further calls that a step may make beside its parts, such as one with skipped layers
     rows     what shares one factor where the pipeline rescales its result: a whole sample, or each row
 
 A layout is held against the pipeline's own result at the first step of a run (`check`).
@@ -31,6 +32,7 @@ class Layout:
     rows: str = "sample"
     scale: str = "guidance_scale"  # the argument of the call that states the scale
     denoisers: tuple[str, ...] = ("transformer",)
+    extra: int = 0
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -46,6 +48,11 @@ class Layout:
             raise ValueError(f"a layout's order names c and u once each, such as 'uc'; got {self.order!r}")
         if self.sign not in (1, -1):
             raise ValueError(f"a layout's sign is 1 or -1; got {self.sign}")
+
+    @property
+    def most(self) -> int:
+        """How many calls of the denoiser one step makes at most."""
+        return (len(self.order) if self.calls == "apart" else 1) + self.extra
 
     def parts(self, outputs: list[Any], nominal: Tensor, name: str) -> dict[str, Tensor] | None:
         """The predictions in the scheduler's convention, by letter; None where only one was made."""

@@ -16,7 +16,7 @@ APART = Layout("apart", "cu")
 _TRUE = replace(APART, scale="true_cfg_scale")
 _FLUX = replace(_TRUE, note="needs a negative prompt")
 _UNET = replace(TOGETHER, denoisers=("unet",))
-_OWN = replace(APART, scale="guider", note="its own guider makes the nominal result")
+_OWN = replace(APART, scale="guider", extra=4, note="its own guider makes the nominal result")
 
 _QWEN = replace(_TRUE, rows="row", keep="first", note="rescales each token")
 _WAN = replace(APART, denoisers=("transformer", "transformer_2"))
@@ -24,7 +24,9 @@ _Z = Layout("together", "cu", sign=-1, offset=1, note="cfg_normalization is kept
 _PAG = Layout("together", "ucp", note="its third, perturbed prediction is kept in the nominal result")
 
 LAYOUTS: dict[str, Layout] = {
-    "StableDiffusion3Pipeline": TOGETHER,
+    "StableDiffusion3Pipeline": replace(
+        TOGETHER, extra=1, note="skipped layers are kept in the nominal result"
+    ),
     "StableDiffusion3Img2ImgPipeline": TOGETHER,
     "StableDiffusion3InpaintPipeline": TOGETHER,
     "StableDiffusion3ControlNetPipeline": TOGETHER,
