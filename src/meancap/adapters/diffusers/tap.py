@@ -225,10 +225,12 @@ class Tap:
         cure = f"pass {self.layout.scale} above {1 - self.layout.offset}"
         if self.layout.scale == "guider":
             cure = "give it a guider that is enabled"
-        sentence = (
-            f"nothing to guide: {self.name} made one prediction per step, because guidance is off in this "
-            f"call or the model is guidance-distilled; {cure}, and a negative prompt where one is wanted"
+        reason = (
+            f"{self.name} made one prediction per step, because guidance is off in this call or the model is "
+            f"guidance-distilled; {cure}, and a negative prompt where one is wanted"
         )
+        for session in self.sessions:
+            session.record.idle = reason
         if not rule.caps:
-            raise ValueError(f"{sentence}; {rule} needs two predictions")
-        warnings.warn(sentence, stacklevel=2)
+            raise ValueError(f"nothing to guide: {reason}; {rule} needs two predictions")
+        warnings.warn(f"nothing to guide: {reason}", stacklevel=2)
