@@ -23,6 +23,7 @@ class RunRecord(Record):
         super().__init__()
         self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
         self.idle = _NO_STEP  # why the record is empty, where it is
+        self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
 
     def restart(self) -> None:
         """Forgets the run before; every call of a pipeline is a run of its own."""
@@ -52,7 +53,8 @@ class RunRecord(Record):
 
     def contents(self) -> dict[str, Any]:
         """What a JSON file of the record holds."""
-        return {"about": self.about, **super().contents()}
+        beside = {"beside": [one.contents() for one in self.beside]} if self.beside else {}
+        return {"about": self.about, **super().contents(), **beside}
 
     def _write_parquet(self, path: Path) -> None:
         try:

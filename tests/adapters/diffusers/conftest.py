@@ -17,6 +17,7 @@ UPSTREAM = (
     "ignore:In CPU autocast:UserWarning",
     "ignore:__array:DeprecationWarning",
     "ignore:Mismatch dtype between input and weight:UserWarning",
+    "ignore:Should have t:UserWarning",
 )
 
 

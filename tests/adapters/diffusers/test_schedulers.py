@@ -19,6 +19,7 @@ PLAIN = {"clip_sample": False, "thresholding": False}
 KINDS = {
     "DDIMScheduler": ("epsilon", "v_prediction", "sample"),
     "DDPMScheduler": ("epsilon", "v_prediction", "sample"),
+    "CogVideoXDDIMScheduler": ("epsilon", "v_prediction", "sample"),
     "DPMSolverMultistepScheduler": ("epsilon", "v_prediction", "sample", "flow_prediction"),
     "DPMSolverSinglestepScheduler": ("epsilon", "v_prediction", "sample", "flow_prediction"),
     "UniPCMultistepScheduler": ("epsilon", "v_prediction", "sample", "flow_prediction"),
@@ -29,12 +30,17 @@ KINDS = {
     "HeunDiscreteScheduler": ("epsilon", "v_prediction", "sample"),
     "LMSDiscreteScheduler": ("epsilon", "v_prediction", "sample"),
     "KDPM2AncestralDiscreteScheduler": ("epsilon", "v_prediction"),
+    "CosineDPMSolverMultistepScheduler": ("epsilon", "v_prediction"),
+    "EDMEulerScheduler": ("epsilon", "v_prediction"),
+    "EDMDPMSolverMultistepScheduler": ("epsilon", "v_prediction"),
 }
 PAIRS = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
 SHAPE = (2, 4, 8, 8)
 
 
 def made(name: str, kind: str) -> Any:
+    if name == "CosineDPMSolverMultistepScheduler":
+        pytest.importorskip("torchsde")
     cls = getattr(diffusers, name)
     known = cls._get_init_keys(cls)
     wanted = PLAIN | {"prediction_type": kind, "algorithm_type": "dpmsolver++"}
@@ -106,7 +112,7 @@ def test_every_family_is_tested_and_others_raise() -> None:
         "PNDMScheduler",
         "LCMScheduler",
         "TCDScheduler",
-        "EDMEulerScheduler",
+        "CogVideoXDPMScheduler",
     ):
         with pytest.raises(NotImplementedError, match=f"{name} does not tell its posterior mean"):
             family_of(getattr(diffusers, name)())

@@ -48,6 +48,7 @@ class Tap:
     """The hooks of one pipeline, and the rules that it is guided by.
 
     heard    what the denoisers returned since the last step, by thread: two requests may share a denoiser
+    stream   which of the states that one call predicts is being stepped: video first, then audio
     thread   the one in which the run under way was begun; a scheduler serves one run at a time
     fresh    set_timesteps was called, so that the next step begins a run
     """
@@ -56,9 +57,11 @@ class Tap:
         self.pipe, self.layout, self.verify = pipe, layout, verify
         self.name = type(pipe).__name__
         self.sessions: list[Session] = []
+        self.beside: dict[int, list[Session]] = {}  # the same rules on the streams after the first
         self.standing: Session | None = None
         self.clock = Clock()
         self.heard: dict[int, Heard] = {}
+        self.stream, self.taken = 0, Heard()
         self.held: list[Any] = []  # schedulers that carry our methods; the last one is the pipeline's
         self.thread: int | None = None
         self.verified = False
@@ -68,11 +71,15 @@ class Tap:
     def push(self, session: Session, *, first: bool = False) -> Session:
         if not self.sessions:
             self._attach()
+        beside = [Session(session.rule) for _ in range(self.layout.streams - 1)]
+        session.record.beside = [other.record for other in beside]
+        self.beside[id(session)] = beside
         self.sessions.insert(0 if first else len(self.sessions), session)
         return session
 
     def pop(self, session: Session) -> None:
         self.sessions.remove(session)
+        del self.beside[id(session)]
         if not self.sessions:
             self._detach()
 
@@ -117,7 +124,8 @@ class Tap:
         self.steps = self.guided = 0
         self.said = False
         for session in self.sessions:
-            session.begin()
+            for one in (session, *self.beside[id(session)]):
+                one.begin()
 
     def _set_timesteps(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         # A new run, from its first step on: some pipelines set the timesteps once more after the last one.
@@ -145,24 +153,26 @@ class Tap:
 
     def _guide(self, scheduler: Any, nominal: Tensor, timestep: Any, sample: Tensor) -> Tensor:
         heard = self._take()
-        if self.fresh:
+        if self.fresh and not self.stream:
             self._begin()
             self.thread = get_ident()
         self.steps += 1
-        parts = self._parts(heard.outputs, nominal)
+        layout = self._layout()
+        parts = None if layout is None else layout.parts(heard.outputs, nominal, self.name, self.stream)
         if parts is None:
             if self.steps == 1 and getattr(self.pipe, "guider", None) is None:
                 self._nothing_to_guide(self.sessions[-1].rule)
             return nominal
-        c, u = parts.pop("c"), parts.pop("u")
-        if self.verify and not self.guided:
-            self._verify(heard, sample, nominal, c, u, list(parts.values()))
-        if not self.guided:
+        c, u = parts["c"], parts["u"]
+        if not self.guided and not self.stream:
+            if self.verify:
+                self._verify(heard, sample, nominal, parts)
             self._describe(scheduler, c, u)
-        self.guided += 1
+        self.guided += not self.stream
         edge, first = self.clock.edge(scheduler, timestep), first_stage(scheduler)
         for session in self.sessions:
-            nominal = session.guide(edge, sample, c, u, nominal, first=first)
+            one = (session, *self.beside[id(session)])[self.stream]
+            nominal = one.guide(edge, sample, c, u, nominal, first=first)
         return nominal
 
     def _take(self) -> Heard:
@@ -174,6 +184,10 @@ class Tap:
                 "each thread a pipeline with a scheduler of its own (the models may be shared)"
             )
         heard = self.heard.pop(here, Heard())
+        if not heard.count and self.stream + 1 < self.layout.streams and self.taken.count:
+            self.stream += 1
+            return self.taken
+        self.stream, self.taken = 0, heard
         if not heard.count:
             raise RuntimeError(
                 f"{self.name} stepped without calling its {' or '.join(self.layout.denoisers)}; exchange a "
@@ -186,26 +200,30 @@ class Tap:
             )
         return heard
 
-    def _parts(self, outputs: list[Any], nominal: Tensor) -> dict[str, Tensor] | None:
-        layout = self.layout
-        if "p" in layout.order:
-            if not self.pipe.do_classifier_free_guidance:  # c and p alone
-                return None
-            if not self.pipe.do_perturbed_attention_guidance:
-                layout = replace(layout, order=layout.order.replace("p", ""))
-        return layout.parts(outputs, nominal, self.name)
+    def _layout(self) -> Layout | None:
+        """The layout of this call; None where it makes no unconditional prediction."""
+        if "p" not in self.layout.order or self.pipe.do_perturbed_attention_guidance:
+            perturbed = "p" in self.layout.order
+            return None if perturbed and not self.pipe.do_classifier_free_guidance else self.layout
+        return replace(self.layout, order=self.layout.order.replace("p", ""))
 
-    def _verify(
-        self, heard: Heard, sample: Tensor, nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor]
-    ) -> None:
+    def _verify(self, heard: Heard, sample: Tensor, nominal: Tensor, parts: dict[str, Tensor]) -> None:
+        """At the first step that is guided: the state is the one that was shown, and the formula as listed."""
         if same_state(heard.shown, sample) is False:
             raise check.LayoutError(
                 f"{self.name} steps a state that its denoiser was not shown (a clean frame or a mask was put "
                 "in its place), so that no mean of the model belongs to it; this call cannot be guided"
             )
-        if not self.verified:
-            free = self.layout.scale == "guider"
-            self.verified = check.verify(self.name, nominal, c, u, extra, self.layout.rows, free=free)
+        if self.verified:
+            return
+        extra = [v for letter, v in parts.items() if letter not in "cu"]
+        extra += self.layout.further(heard.outputs, nominal, self.name)
+        if self.layout.space == "mean":  # a rescaled mean brings the state into the output
+            extra.append(sample)
+        free = self.layout.scale == "guider"
+        self.verified = check.verify(
+            self.name, nominal, parts["c"], parts["u"], extra, self.layout.rows, free=free
+        )
 
     def _describe(self, scheduler: Any, c: Tensor, u: Tensor) -> None:
         if torch.equal(c, u):
