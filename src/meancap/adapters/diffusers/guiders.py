@@ -2,7 +2,7 @@
 
     pred_cond, pred_uncond   what the denoiser said, in the scheduler's convention
     x                        the state: from the block state or the inputs, else overheard at the denoiser
-    sigma                    from the scheduler of a pipeline given by `bind`, else timestep / 1000 (flow Euler)
+    sigma                    from the scheduler of the pipeline given by `bind`, else timestep / 1000
 
 The names here are written into `guider_config.json` and `modular_model_index.json`; the path
 `meancap.adapters.diffusers` is what those files import, and stays.

@@ -9,6 +9,7 @@
     streams  how many states one call predicts, each with a scheduler's step of its own: video, then audio
     extra    further calls that a step may make beside its parts, such as one with skipped layers
     rows     what shares one factor where the pipeline rescales its result: a whole sample, or each row
+    clean    a keyword of the denoiser that is given where clean frames stand among the state; refused then
     space    what the pipeline combines: the outputs, or the means that follow from them
 
 A layout is held against the pipeline's own result at the first step of a run (`check`).
@@ -38,6 +39,7 @@ class Layout:
     extra: int = 0
     streams: int = 1
     space: str = "output"
+    clean: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -71,8 +73,10 @@ class Layout:
             found = [tensor(out, stream) for out in outputs[: len(self.order)]]
         else:
             whole = tensor(outputs[0], stream)
-            if whole.shape[0] == batch:
-                return None
+            if whole.shape[0] == batch or (
+                "p" in self.order and whole.shape[0] == batch * (len(self.order) - 1)
+            ):
+                return None  # the conditional one alone, or with the perturbed one
             if whole.shape[0] != batch * len(self.order):
                 raise self._misfit(name, whole, nominal)
             found = [whole[i * batch : (i + 1) * batch] for i in range(len(self.order))]

@@ -7,8 +7,8 @@
                                      1-sigmas[i] with flow sigmas
     ve       data + s noise          s = sigmas[i]; the network sees    Euler, Euler a, Heun, LMS, KDPM2 a
                                      sample/√(1+s²)
-    edm      data + s noise          s = sigmas[i]; the output is mixed CosineDPMSolver, EDMEuler, EDMDPMSolver
-                                     with the sample by sigma_data
+    edm      data + s noise          s = sigmas[i]; the output is       EDM Euler, EDM DPM++, CosineDPM
+                                     mixed with the sample
 
 Never from the timestep: CogView4 steps at t = 667 with sigma = 0.467, and UniPC rounds its timesteps.
 """

@@ -26,6 +26,8 @@ _NAMES = ("hidden_states", "x", "sample", "latent_model_input")
 def shown_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """What a denoiser was given as its state; None where that is no tensor and no list of like tensors."""
     given = next((kwargs[name] for name in _NAMES if name in kwargs), args[0] if args else None)
+    if isinstance(given, list):  # Z-Image Omni: pictures to look at, and then the state, for each sample
+        given = [one[-1] if isinstance(one, list) else one for one in given]
     if isinstance(given, (tuple, list)) and len({getattr(one, "shape", None) for one in given}) > 1:
         return None
     return tensor(given) if isinstance(given, (Tensor, tuple, list)) else None

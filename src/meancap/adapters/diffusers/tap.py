@@ -115,6 +115,11 @@ class Tap:
     def _hear(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self.pipe.scheduler is not self.held[-1]:  # exchanged since the block was entered
             self._hold(self.pipe.scheduler)
+        if self.layout.clean and kwargs.get(self.layout.clean) is not None:
+            raise NotImplementedError(
+                f"{self.name} steps a clean, given frame together with the others, so that it would count "
+                "into every length; guide a call without it"
+            )
         heard = self.heard.setdefault(get_ident(), Heard())
         shown = shown_state(args, kwargs) if self.fresh or not self.guided else None
         heard.add(output, shown, self.layout.most)
@@ -157,8 +162,7 @@ class Tap:
             self._begin()
             self.thread = get_ident()
         self.steps += 1
-        layout = self._layout()
-        parts = None if layout is None else layout.parts(heard.outputs, nominal, self.name, self.stream)
+        parts = self._layout().parts(heard.outputs, nominal, self.name, self.stream)
         if parts is None:
             if self.steps == 1 and getattr(self.pipe, "guider", None) is None:
                 self._nothing_to_guide(self.sessions[-1].rule)
@@ -200,15 +204,14 @@ class Tap:
             )
         return heard
 
-    def _layout(self) -> Layout | None:
-        """The layout of this call; None where it makes no unconditional prediction."""
+    def _layout(self) -> Layout:
+        """The layout of this call: without the perturbed part where perturbation is off."""
         if "p" not in self.layout.order or self.pipe.do_perturbed_attention_guidance:
-            perturbed = "p" in self.layout.order
-            return None if perturbed and not self.pipe.do_classifier_free_guidance else self.layout
+            return self.layout
         return replace(self.layout, order=self.layout.order.replace("p", ""))
 
     def _verify(self, heard: Heard, sample: Tensor, nominal: Tensor, parts: dict[str, Tensor]) -> None:
-        """At the first step that is guided: the state is the one that was shown, and the formula as listed."""
+        """At the first guided step: the state is the one that was shown, and the formula is as listed."""
         if same_state(heard.shown, sample) is False:
             raise check.LayoutError(
                 f"{self.name} steps a state that its denoiser was not shown (a clean frame or a mask was put "
