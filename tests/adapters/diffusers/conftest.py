@@ -18,6 +18,9 @@ UPSTREAM = (
     "ignore:__array:DeprecationWarning",
     "ignore:Mismatch dtype between input and weight:UserWarning",
     "ignore:Should have t:UserWarning",
+    "ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning",
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning",
+    "ignore:Initializing zero-element tensors:UserWarning",
 )
 
 

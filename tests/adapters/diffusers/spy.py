@@ -35,9 +35,8 @@ class Spy:
             parts = LAYOUTS[self.name].parts(self.said, model_output, self.name, self.stream)
             if this.step_index is None:
                 this._init_step_index(timestep)
-            self.steps.append(
-                {"sigma": this.sigmas[this.step_index], "x": sample, "received": model_output, "parts": parts}
-            )
+            x, sigma = sample.clone(), this.sigmas[this.step_index]  # some pipelines write over their state
+            self.steps.append({"sigma": sigma, "x": x, "received": model_output, "parts": parts})
             self.outputs.clear()
             return step(this, model_output, timestep, sample, *args, **kwargs)
 

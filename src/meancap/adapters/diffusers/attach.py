@@ -93,6 +93,8 @@ def _overridden(thing: Any, name: str, methods: list[Callable[..., Any]]) -> Cal
     @functools.wraps(plain)
     def overridden(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(plain, self) if before is None else before
+        if getattr(before, "__self__", None) is thing:  # bound to the original, and `self` may be a copy
+            call = types.MethodType(before.__func__, self)
         for method in tuple(methods):  # the latest is asked first
             call = functools.partial(method, call, self)
         return call(*args, **kwargs)

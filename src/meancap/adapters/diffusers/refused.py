@@ -21,9 +21,9 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "it steps a part of its frames or tokens, each at a time of its own, which no rule here reads",
         "LTXImageToVideo LTXCondition LTXI2VLongMultiPrompt SanaImageToVideo SanaWM "
         "SkyReelsV2DiffusionForcing SkyReelsV2DiffusionForcingImageToVideo "
-        "SkyReelsV2DiffusionForcingVideoToVideo Helios HeliosPyramid AnyFlowFAR LTX2ImageToVideo "
+        "SkyReelsV2DiffusionForcingVideoToVideo Helios HeliosPyramid LTX2ImageToVideo "
         "LTX2Condition "
-        "LTX2InContext LTX2HDR Cosmos3Omni",
+        "LTX2InContext LTX2HDR",
     ),
     (
         "it combines its predictions as posterior means and hands the scheduler something else",
@@ -42,7 +42,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         "it predicts where a flow leads and no velocity, from which no posterior mean follows",
-        "AnyFlow",
+        "AnyFlow AnyFlowFAR",
     ),
     (
         "it hands the scheduler its learned variance together with the prediction",
@@ -62,6 +62,10 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (
         "its scheduler states no posterior mean here",
         "StableCascadeDecoder StableCascadePrior",
+    ),
+    (
+        "it packs video, sound and actions into one sequence and steps each by a scheduler of its own",
+        "Cosmos3Omni",
     ),
     ("it steps both halves of a doubled batch", "DiT"),
     ("it guides every frame by a scale of its own", "StableVideoDiffusion"),

@@ -143,14 +143,14 @@ def stretched(kind: str, s: float) -> Affine:
     return Affine(a, k, t=1 / (1 + s), unit=1 / (1 + s))
 
 
-def preconditioned(kind: str, s: float, data: float) -> Edge:
+def preconditioned(kind: str, s: float, data: float) -> Affine:
     """On x = data + s noise, where the scheduler mixes the output with the sample."""
     root = math.hypot(s, data)
     # Their "epsilon" is the output of a network trained with EDM's preconditioning, hence the other sign.
     signs = {"epsilon": 1.0, "v_prediction": -1.0}
     if kind not in signs:
         raise _silent(kind)
-    return Edge((data / root) ** 2, signs[kind] * s * data / root, t=1 / (1 + s), unit=1 / (1 + s))
+    return Affine((data / root) ** 2, signs[kind] * s * data / root, t=1 / (1 + s), unit=1 / (1 + s))
 
 
 def _silent(kind: str) -> NotImplementedError:
