@@ -88,13 +88,23 @@ def test_the_summary_says_what_was_asked_and_what_was_granted():
     s = record.stacked()
     share = s["active"].double().mean()
     assert record.summary() == (
-        f"asked for 7.0, got {s['scale'][0].mean():.1f} → {s['scale'][-1].mean():.1f}; "
+        f"asked for 7.0, got {s['scale'].min():.1f} to {s['scale'].max():.1f}; "
         f"capped on {share:.0%} of steps; largest ratio {s['ratio'].max():.3f}"
     )
     assert len(record) == 10 and s["ratio"].max() <= 1.1 * (1 + 1e-6)
     free = Record()
     sample(predict, CFG(2), noise(range(2), (3, 8, 8)), uniform(4), record=free)
-    assert free.summary().startswith("asked for 2.0, got 2.0 → 2.0; never capped")
+    assert free.summary().startswith("asked for 2.0, got 2.0; never capped")
+
+
+def test_the_summary_shows_the_lowest_scale_wherever_it_was():
+    """First and last are uncapped, the middle is not: first and last alone would contradict "capped"."""
+    record, x, m_c = Record(), torch.zeros(1, 2), torch.tensor([[1.0, 0.0]])
+    for t, gap in ((0.1, 1e-3), (0.5, 1.0), (0.9, 1e-3)):
+        guide(CFG(7) | Cap(1.1), Prediction(x, t, m_c, m_c - torch.tensor([[0.0, gap]])), record=record)
+    scales = record.stacked()["scale"].flatten()
+    torch.testing.assert_close(scales, torch.tensor([7, 1 + 0.21**0.5, 7]).double(), rtol=1e-6, atol=0)
+    assert record.summary().startswith(f"asked for 7.0, got {scales[1]:.1f} to 7.0; capped on 33% of steps")
 
 
 def test_a_saved_record_opens_as_json(tmp_path):

@@ -125,17 +125,14 @@ class Record:
         return {name: torch.stack([getattr(one, name).cpu() for one in measures]) for name in _FIELDS}
 
     def summary(self) -> str:
-        """One line: what was asked for, what was granted, how often the cap acted."""
+        """One line: the scales asked for and granted, lowest to highest, and how often the cap acted."""
         s = self.stacked()
         if not s["t"].numel():
             return "no samples"
-        scale, asked = s["scale"].mean(1), s["asked"].mean(1)
-        low, high = float(asked.min()), float(asked.max())
-        wanted = f"{high:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
         share = float(s["active"].double().mean())
         capped = "never capped" if share == 0 else f"capped on {share:.0%} of steps"
         return (
-            f"asked for {wanted}, got {float(scale[0]):.1f} → {float(scale[-1]):.1f}; {capped}; "
+            f"asked for {span(s['asked'])}, got {span(s['scale'])}; {capped}; "
             f"largest ratio {float(s['ratio'].max()):.3f}"
         )
 
@@ -184,6 +181,12 @@ class Record:
         if broken:
             warnings.warn(str(certificate), stacklevel=2)
         return certificate
+
+
+def span(values: Tensor) -> str:
+    """The lowest and the highest of some scales, or the one that they all are: "1.2 to 7.0", "7.0"."""
+    low, high = float(values.min()), float(values.max())
+    return f"{high:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
 
 
 @dataclass(frozen=True, eq=False)

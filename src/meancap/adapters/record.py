@@ -13,17 +13,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_NO_STEP = "no step was made yet"
+
+
 class RunRecord(Record):
     """What guidance did in the latest call of a pipeline: per sample and evaluation, and in one line."""
 
     def __init__(self) -> None:
         super().__init__()
         self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
+        self.idle = _NO_STEP  # why the record is empty, where it is
+        self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
 
     def restart(self) -> None:
         """Forgets the run before; every call of a pipeline is a run of its own."""
         self._seen.clear()
         self.about = {}
+        self.idle = _NO_STEP
+
+    def summary(self) -> str:
+        """One line: what was asked for and what was granted, or why nothing was guided."""
+        return super().summary() if len(self) else f"nothing was guided: {self.idle}"
+
+    def rows(self) -> list[dict[str, float | int | bool]]:
+        """One flat row per evaluation and sample; none where nothing was guided."""
+        return super().rows() if len(self) else []
 
     def save(self, path: str | Path) -> Path:
         """Writes rows, summary and `about`, as JSON or as Parquet by the suffix; whole or not at all."""
@@ -39,7 +53,8 @@ class RunRecord(Record):
 
     def contents(self) -> dict[str, Any]:
         """What a JSON file of the record holds."""
-        return {"about": self.about, **super().contents()}
+        beside = {"beside": [one.contents() for one in self.beside]} if self.beside else {}
+        return {"about": self.about, **super().contents(), **beside}
 
     def _write_parquet(self, path: Path) -> None:
         try:
@@ -56,8 +71,14 @@ class RunRecord(Record):
             from matplotlib.figure import Figure
         except ImportError:
             raise ImportError('record.plot() needs `pip install "meancap[report]"`') from None
+        figure = Figure(figsize=(8.0, 5.0), layout="constrained" if len(self) else None)
+        figure.suptitle(str(self.about.get("rule", "")) + "\n" + self.summary(), fontsize=9)
+        if len(self):
+            self._draw(figure)
+        return figure
+
+    def _draw(self, figure: Figure) -> None:
         s = self.stacked()
-        figure = Figure(figsize=(8.0, 5.0), layout="constrained")
         panels = (
             ("scale", "effective scale"),
             ("ratio", "ratio |m| / |m_c|"),
@@ -79,5 +100,3 @@ class RunRecord(Record):
             axes.spines[["top", "right"]].set_visible(False)
         for axes in figure.axes[2:]:
             axes.set_xlabel("t (noise at 0, data at 1)")
-        figure.suptitle(str(self.about.get("rule", "")) + "\n" + self.summary(), fontsize=9)
-        return figure

@@ -17,6 +17,10 @@ UPSTREAM = (
     "ignore:In CPU autocast:UserWarning",
     "ignore:__array:DeprecationWarning",
     "ignore:Mismatch dtype between input and weight:UserWarning",
+    "ignore:Should have t:UserWarning",
+    "ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning",
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning",
+    "ignore:Initializing zero-element tensors:UserWarning",
 )
 
 

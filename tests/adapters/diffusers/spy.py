@@ -20,6 +20,8 @@ class Spy:
     pipe: Any
     outputs: list[Any] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
+    said: list[Any] = field(default_factory=list)  # at the step that is being made
+    stream: int = 0
 
     def __post_init__(self) -> None:
         scheduler, step = self.pipe.scheduler, type(self.pipe.scheduler).step
@@ -27,12 +29,14 @@ class Spy:
         def seen(
             this: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
         ) -> Any:
-            parts = LAYOUTS[self.name].parts(self.outputs, model_output, self.name)
+            self.stream = 0 if self.outputs else self.stream + 1
+            if self.outputs:
+                self.said = list(self.outputs)
+            parts = LAYOUTS[self.name].parts(self.said, model_output, self.name, self.stream)
             if this.step_index is None:
                 this._init_step_index(timestep)
-            self.steps.append(
-                {"sigma": this.sigmas[this.step_index], "x": sample, "received": model_output, "parts": parts}
-            )
+            x, sigma = sample.clone(), this.sigmas[this.step_index]  # some pipelines write over their state
+            self.steps.append({"sigma": sigma, "x": x, "received": model_output, "parts": parts})
             self.outputs.clear()
             return step(this, model_output, timestep, sample, *args, **kwargs)
 

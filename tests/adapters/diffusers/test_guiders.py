@@ -280,3 +280,35 @@ def test_what_cannot_work_is_refused_in_one_sentence() -> None:
     guider.prepare_inputs({"hidden_states": torch.zeros(1, 2)})
     with pytest.raises(ValueError, match="is not 1000 sigma"):
         guider.forward(torch.ones(1, 2), torch.zeros(1, 2))
+
+
+def test_a_guider_at_scale_one_warns_and_its_record_says_why() -> None:
+    pipe = modular(SD3)
+    guider = PosteriorMeanCappedGuidance(guidance_scale=1.0, gamma=1.1)
+    with pytest.warns(UserWarning, match="nothing to guide: the guider made one prediction"):
+        run(SD3, pipe, guider)
+    assert guider.record.summary().startswith("nothing was guided: the guider made one prediction")
+    run(SD3, pipe, PosteriorMeanCappedGuidance(guidance_scale=1.0, enabled=False))  # told so: no warning
+
+
+def test_a_guider_bound_to_another_pipeline_is_refused() -> None:
+    pipe, other = modular(SD3), modular(SD3)
+    guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.05)
+    wrong = "does not stand at timestep"
+    with pytest.raises(ValueError, match=wrong):
+        run(SD3, pipe, guider.bind(other))
+    run(SD3, other, guider)
+    with pytest.raises(ValueError, match=wrong):  # its scheduler is at the end of its own run
+        run(SD3, pipe, guider)
+    with pytest.raises(ValueError, match=wrong):
+        run(SD3, pipe, guider.bind(other.scheduler), num_inference_steps=4)
+    run(SD3, pipe, guider.bind(pipe))
+
+
+def test_a_bound_pipeline_may_exchange_its_scheduler() -> None:
+    pipe = modular(SD3)
+    guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.05).bind(pipe)
+    pipe.update_components(scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0))
+    run(SD3, pipe, guider)
+    sigmas = pipe.scheduler.sigmas[:-1].double()
+    torch.testing.assert_close(guider.record.stacked()["t"][:, 0], 1 - sigmas)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -260,6 +262,31 @@ def test_rows_that_are_not_capped_keep_the_pipelines_own_bits(pipe: Any) -> None
         call(SD3, pipe)
     kept = [torch.equal(a, b) for a, b in zip(spy.steps[0]["received"], first, strict=True)]
     assert kept == (ratios <= gamma).tolist()
+
+
+def test_a_record_of_nothing_says_why_and_saves_and_plots(pipe: Any, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="nothing to guide"), guided(pipe, Cap(1.1)) as record:
+        assert record.summary() == "nothing was guided: no step was made yet"
+        call(SD3, pipe, guidance_scale=1.0)
+    why = f"nothing was guided: {SD3} made one prediction per step"
+    assert record.summary().startswith(why) and record.rows() == []
+    assert json.loads(record.save(tmp_path / "run.json").read_text())["summary"] == record.summary()
+    assert record.save(tmp_path / "run.parquet").stat().st_size > 0
+    record.plot().savefig(tmp_path / "run.png")
+
+
+def test_a_perturbed_pipeline_without_its_perturbation_is_plain_guidance() -> None:
+    """At pag_scale 0 it makes two predictions; at guidance_scale 1 two as well, of which none is u."""
+    name = "StableDiffusion3PAGPipeline"
+    perturbed, plain = pipeline(name), pipeline(SD3)
+    with guided(plain, Cap(1.05)):
+        expected = call(SD3, plain)
+    with guided(perturbed, Cap(1.05)) as record:
+        assert torch.equal(call(name, perturbed, pag_scale=0.0), expected)
+    assert record.stacked()["active"].any()
+    native = call(name, perturbed, guidance_scale=1.0)
+    with pytest.warns(UserWarning, match="nothing to guide"), guided(perturbed, Cap(1.05)):
+        assert torch.equal(call(name, perturbed, guidance_scale=1.0), native)
 
 
 def test_equal_prompts_say_that_there_is_nothing_to_guide(pipe: Any) -> None:

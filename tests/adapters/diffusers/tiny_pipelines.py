@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import types
 from typing import Any
 
 import diffusers
 import torch
+from tiny_models import CASES as CLASSIC
 from tiny_models import STEPS
-from tiny_variants import ALL as CASES
+from tiny_others import OTHERS
+from tiny_unets import UNETS
+from tiny_variants import VARIANTS
+
+CASES = CLASSIC | VARIANTS | UNETS | OTHERS
 
 
 def model(name: str, config: dict[str, Any], std: float = 0.2, seed: int = 0) -> torch.nn.Module:
@@ -30,7 +36,7 @@ def pipeline(name: str, dtype: torch.dtype = torch.float32, **components: Any) -
     pipe = cls(**(given | case.parts() | components))
     pipe.set_progress_bar_config(disable=True)
     for key, value in case.settings.items():
-        setattr(pipe, key, value)
+        setattr(pipe, key, types.MethodType(value, pipe) if isinstance(value, types.FunctionType) else value)
     pipe.to(dtype)
     # What from_pretrained keeps in float32 stays so.
     for key, module in (pipe.unet if denoiser == "unet" else pipe.transformer).named_modules():

@@ -151,5 +151,3 @@ VARIANTS: dict[str, Case] = {
     "Flux2KleinInpaintPipeline": changed("Flux2KleinPipeline", HOLE, STRENGTH),
 }
 # fmt: on
-
-ALL = CASES | VARIANTS

@@ -16,7 +16,8 @@ if find_spec("diffusers") is None:
 from .check import LayoutError
 from .layouts import Layout
 from .pipelines import guide_pipeline, guided, unguide
-from .table import LAYOUTS, UNSUPPORTED
+from .refused import UNSUPPORTED
+from .table import LAYOUTS
 
 if TYPE_CHECKING:
     from .guiders import ChainGuidance, PosteriorMeanCappedGuidance

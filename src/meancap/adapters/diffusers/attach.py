@@ -1,4 +1,7 @@
-"""Listening to a module and standing before a method, without changing either for good."""
+"""Hears a module's calls and stands before an object's method, without changing either for good.
+
+Several callers may attach to one module or one method, and leave in any order: each takes back only its own.
+"""
 
 from __future__ import annotations
 
@@ -10,59 +13,91 @@ from typing import Any
 from torch import nn
 
 Undo = Callable[[], None]
-
-
 Hear = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def listen(module: nn.Module, hear: Hear) -> Undo:
     """Reports every call of a module, hear(args, kwargs, output); returns how to stop."""
-    compiled = module.__dict__.get("_compiled_call_impl")
-    if compiled is None:
+    if module.__dict__.get("_compiled_call_impl") is not None:
+        return _listen_compiled(module, hear)
 
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            hear(args, kwargs, output)
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        hear(args, kwargs, output)
 
-        return module.register_forward_hook(hook, with_kwargs=True).remove
+    return module.register_forward_hook(hook, with_kwargs=True).remove
 
-    # A hook would be traced into the graph that compile() makes in place, or missed by a graph made before.
+
+def _listen_compiled(module: Any, hear: Hear) -> Undo:
+    """A hook would be traced into the graph that compile() makes in place, or missed by an earlier graph."""
+    compiled = module._compiled_call_impl
+    hearers: list[Hear] | None = getattr(compiled, "hearers", None)
+    if hearers is None:
+        hearers = []
+        module._compiled_call_impl = _heard(compiled, hearers)
+    hearers.append(hear)
+
+    def undo() -> None:
+        if hear in hearers:
+            hearers.remove(hear)
+        standing = module.__dict__.get("_compiled_call_impl")
+        if not hearers and getattr(standing, "hearers", None) is hearers:
+            module._compiled_call_impl = standing.compiled
+
+    return undo
+
+
+def _heard(compiled: Callable[..., Any], hearers: list[Hear]) -> Callable[..., Any]:
     @functools.wraps(compiled)
     def heard(*args: Any, **kwargs: Any) -> Any:
         output = compiled(*args, **kwargs)
-        hear(args, kwargs, output)
+        for hear in tuple(hearers):
+            hear(args, kwargs, output)
         return output
 
-    module._compiled_call_impl = heard
-
-    def undo() -> None:
-        module._compiled_call_impl = compiled
-
-    return undo
+    heard.hearers, heard.compiled = hearers, compiled  # type: ignore[attr-defined]
+    return heard
 
 
 def override(thing: Any, name: str, method: Callable[..., Any]) -> Undo:
     """Puts `method(original, thing, ...)` before a method of one object; returns how to take it away.
 
-    The method is bound and keeps its signature: a deep copy of the object carries it bound to the copy, and
-    pipelines that look up the arguments of `step` find them.
+    What stands there is bound and keeps its signature: a deep copy of the object carries it bound to the
+    copy, and pipelines that look up the arguments of `step` find them. Copy and original share the list of
+    methods, so that a method taken away is gone from both.
     """
-    before = thing.__dict__.get(name)
-    if getattr(before, "method", None) == method:  # on a copy of an object that carried it
-        return functools.partial(delattr, thing, name)
-    plain = getattr(type(thing), name)
-
-    @functools.wraps(plain)
-    def overridden(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original = functools.partial(plain, self) if before is None else before
-        return method(original, self, *args, **kwargs)
-
-    overridden.method = method  # type: ignore[attr-defined]
-    setattr(thing, name, types.MethodType(overridden, thing))
+    methods: list[Callable[..., Any]] | None = getattr(thing.__dict__.get(name), "methods", None)
+    if methods is None:
+        methods = []
+        setattr(thing, name, types.MethodType(_overridden(thing, name, methods), thing))
+    if method not in methods:
+        methods.append(method)
 
     def undo() -> None:
+        if method in methods:
+            methods.remove(method)
+        standing = thing.__dict__.get(name)
+        if methods or getattr(standing, "methods", None) is not methods:
+            return
+        before = standing.before
         if before is None:
             delattr(thing, name)
         else:
             setattr(thing, name, before)
 
     return undo
+
+
+def _overridden(thing: Any, name: str, methods: list[Callable[..., Any]]) -> Callable[..., Any]:
+    before, plain = thing.__dict__.get(name), getattr(type(thing), name)
+
+    @functools.wraps(plain)
+    def overridden(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(plain, self) if before is None else before
+        if getattr(before, "__self__", None) is thing:  # bound to the original, and `self` may be a copy
+            call = types.MethodType(before.__func__, self)
+        for method in tuple(methods):  # the latest is asked first
+            call = functools.partial(method, call, self)
+        return call(*args, **kwargs)
+
+    overridden.methods, overridden.before = methods, before  # type: ignore[attr-defined]
+    return overridden

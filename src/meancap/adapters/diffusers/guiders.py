@@ -2,7 +2,7 @@
 
     pred_cond, pred_uncond   what the denoiser said, in the scheduler's convention
     x                        the state: from the block state or the inputs, else overheard at the denoiser
-    sigma                    from a scheduler given by `bind`, else timestep / 1000, as flow Euler has it
+    sigma                    from the scheduler of the pipeline given by `bind`, else timestep / 1000
 
 The names here are written into `guider_config.json` and `modular_model_index.json`; the path
 `meancap.adapters.diffusers` is what those files import, and stays.
@@ -35,6 +35,10 @@ _STATE_FIRST = (
     "HunyuanVideo15Transformer3DModel",
     "WanTransformer3DModel",
 )
+_OFF = (
+    "the guider made one prediction per step, because its guidance_scale turns guidance off or no step lay "
+    "between start and stop"
+)
 
 
 class _RuleGuidance(BaseGuidance):
@@ -45,7 +49,7 @@ class _RuleGuidance(BaseGuidance):
     def _set_up(self, rule: Rule) -> None:
         self._session = Session(rule)
         self._clock = Clock()
-        self._scheduler: Any = None
+        self._bound: Any = None  # a pipeline, or a scheduler
         self._x: Tensor | None = None
         self._shown_to = ""  # the denoiser that x was overheard at, if it was
         self._undo: Undo | None = None
@@ -62,20 +66,42 @@ class _RuleGuidance(BaseGuidance):
 
     def bind(self, pipe: Any) -> Any:
         """Reads the exact sigma from this pipeline's scheduler (or this scheduler); returns the guider."""
-        self._scheduler = getattr(pipe, "scheduler", pipe)
+        self._bound = pipe
+        self._check_path()
+        return self
+
+    @property
+    def _scheduler(self) -> Any:
+        """The scheduler that the pipeline has now, not the one it had when it was bound."""
+        return getattr(self._bound, "scheduler", self._bound)
+
+    def _check_path(self) -> None:
         if not flow(self._scheduler):
             raise NotImplementedError(
                 f"{type(self._scheduler).__name__} walks no linear path; for epsilon and v models use "
                 "guided() with a classic pipeline"
             )
-        return self
+
+    def _check_bound(self, timestep: Any) -> None:
+        """Whether the bound scheduler is the one that makes this step."""
+        self._check_path()
+        place, times = self._scheduler.step_index, self._scheduler.timesteps
+        here = times if place is None else times[place : place + 1]
+        if not bool((here.cpu() == torch.as_tensor(timestep).cpu()).any()):
+            raise ValueError(
+                f"the scheduler that this guider is bound to does not stand at timestep {float(timestep):g}; "
+                "it belongs to another pipeline or run: bind the pipeline that is called, guider.bind(pipe)"
+            )
 
     def set_state(self, step: int, num_inference_steps: int, timestep: Any) -> None:
         super().set_state(step, num_inference_steps, timestep)
         self._x, self._shown_to = None, ""
+        if self._bound is not None:
+            self._check_bound(timestep)
         if step == 0:
             self._session.begin()
             self.record.about = {"guider": type(self).__name__, "rule": str(self.rule)}
+            self.record.idle = _OFF
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "rule": str(self.rule)}
@@ -124,6 +150,7 @@ class _RuleGuidance(BaseGuidance):
 
     def forward(self, pred_cond: Tensor, pred_uncond: Tensor | None = None) -> GuiderOutput:
         if pred_uncond is None:
+            self._warn_if_never()
             return GuiderOutput(pred=self._alone(pred_cond), pred_cond=pred_cond, pred_uncond=None)
         if not self._warned and torch.equal(pred_cond, pred_uncond):
             self._warned = True
@@ -132,6 +159,12 @@ class _RuleGuidance(BaseGuidance):
         x, edge = self._state(pred_cond), self._edge()
         pred = self._session.guide(edge, x, pred_cond, pred_uncond, nominal, first=self._first())
         return GuiderOutput(pred=pred, pred_cond=self._reported(pred, pred_cond), pred_uncond=pred_uncond)
+
+    def _warn_if_never(self) -> None:
+        """At the last step of a run in which an enabled guider had nothing to do."""
+        last = self._num_inference_steps is not None and self._step == self._num_inference_steps - 1
+        if last and self._enabled and not len(self.record):
+            warnings.warn(f"nothing to guide: {_OFF}", stacklevel=3)
 
     def _alone(self, pred_cond: Tensor) -> Tensor:
         return pred_cond

@@ -4,8 +4,13 @@
     order    the parts in the order they come: c conditional, u unconditional, p perturbed
     sign     the scheduler's convention is sign times the denoiser's output
     offset   the pipeline's guidance scale s means lambda = s + offset
-    keep     what of axis 1 reaches the scheduler: all, its first or its last (extra tokens, variance)
+    keep     what of an axis that the scheduler sees less of reaches it: its first or its last part (extra
+             tokens, a learned variance, a frame that is given)
+    streams  how many states one call predicts, each with a scheduler's step of its own: video, then audio
+    extra    further calls that a step may make beside its parts, such as one with skipped layers
     rows     what shares one factor where the pipeline rescales its result: a whole sample, or each row
+    clean    a keyword of the denoiser that is given where clean frames stand among the state; refused then
+    space    what the pipeline combines: the outputs, or the means that follow from them
 
 A layout is held against the pipeline's own result at the first step of a run (`check`).
 """
@@ -31,6 +36,10 @@ class Layout:
     rows: str = "sample"
     scale: str = "guidance_scale"  # the argument of the call that states the scale
     denoisers: tuple[str, ...] = ("transformer",)
+    extra: int = 0
+    streams: int = 1
+    space: str = "output"
+    clean: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -38,6 +47,7 @@ class Layout:
             "calls": ("together", "apart"),
             "keep": ("all", "first", "last"),
             "rows": ("sample", "row"),
+            "space": ("output", "mean"),
         }
         for field, values in allowed.items():
             if getattr(self, field) not in values:
@@ -47,26 +57,41 @@ class Layout:
         if self.sign not in (1, -1):
             raise ValueError(f"a layout's sign is 1 or -1; got {self.sign}")
 
-    def parts(self, outputs: list[Any], nominal: Tensor, name: str) -> dict[str, Tensor] | None:
+    @property
+    def most(self) -> int:
+        """How many calls of the denoiser one step makes at most."""
+        return (len(self.order) if self.calls == "apart" else 1) + self.extra
+
+    def parts(
+        self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0
+    ) -> dict[str, Tensor] | None:
         """The predictions in the scheduler's convention, by letter; None where only one was made."""
         batch = nominal.shape[0]
         if self.calls == "apart":
             if len(outputs) < len(self.order):
                 return None
-            found = [tensor(out) for out in outputs[: len(self.order)]]
+            found = [tensor(out, stream) for out in outputs[: len(self.order)]]
         else:
-            whole = tensor(outputs[0])
-            if whole.shape[0] == batch:
-                return None
+            whole = tensor(outputs[0], stream)
+            if whole.shape[0] == batch or (
+                "p" in self.order and whole.shape[0] == batch * (len(self.order) - 1)
+            ):
+                return None  # the conditional one alone, or with the perturbed one
             if whole.shape[0] != batch * len(self.order):
                 raise self._misfit(name, whole, nominal)
             found = [whole[i * batch : (i + 1) * batch] for i in range(len(self.order))]
         return {letter: self._cut(v, nominal, name) for letter, v in zip(self.order, found, strict=True)}
 
+    def further(self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0) -> list[Tensor]:
+        """What the calls beside the parts said."""
+        own = len(self.order) if self.calls == "apart" else 1
+        return [self._cut(tensor(out, stream), nominal, name) for out in outputs[own:]]
+
     def _cut(self, v: Tensor, nominal: Tensor, name: str) -> Tensor:
         if v.dim() == nominal.dim() and self.keep != "all":
-            size = nominal.shape[1]
-            v = v[:, :size] if self.keep == "first" else v[:, -size:]
+            for axis, size in enumerate(nominal.shape[1:], start=1):
+                longer = max(v.shape[axis] - size, 0)
+                v = v.narrow(axis, 0 if self.keep == "first" else longer, v.shape[axis] - longer)
         if v.shape != nominal.shape:
             raise self._misfit(name, v, nominal)
         return v if self.sign == 1 else -v
@@ -79,12 +104,12 @@ class Layout:
         )
 
 
-def tensor(output: Any) -> Tensor:
+def tensor(output: Any, stream: int = 0) -> Tensor:
     """The prediction in whatever a denoiser returns: a tuple, an output object, or a list of samples."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, tuple):
-        return tensor(output[0])
+        return tensor(output[stream])
     if isinstance(output, list):  # Z-Image: (C, 1, H, W) for each sample
         return torch.stack(output).squeeze(2)
     return tensor(output.sample)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .layouts import Layout
+from .refused import UNSUPPORTED
 from .schedulers import FAMILIES
-from .table import LAYOUTS, RUN, UNSUPPORTED
+from .table import LAYOUTS, RUN
 
 _HEAD = ("pipeline", "predictions", "scale", "λ", "run here", "remarks")
 
@@ -35,12 +36,18 @@ def text() -> str:
 
 
 def markdown() -> str:
-    """The same for docs/diffusers.md."""
-    table = [_HEAD, ("---",) * len(_HEAD), *rows()]
+    """The same for docs/diffusers.md, a row for each layout; without "Pipeline", which every name ends in."""
+    groups: dict[Layout, list[str]] = {}
+    for name, layout in LAYOUTS.items():
+        groups.setdefault(layout, []).append(name.removesuffix("Pipeline") + ("" if name in RUN else "°"))
+    head = ("pipelines", "predictions", "scale", "λ", "remarks")
+    table = [head, ("---",) * len(head)]
+    table += [(", ".join(names), *_cells(layout), layout.note) for layout, names in groups.items()]
     lines = ["| " + " | ".join(row) + " |" for row in table]
-    lines += ["", "Schedulers: " + ", ".join(f"`{_short(name)}`" for name in FAMILIES) + "."]
+    lines += ["", "Schedulers: " + ", ".join(_short(name) for name in FAMILIES) + "."]
     lines += ["", "Cannot be guided, and say so:", ""]
-    lines += [f"- {', '.join(f'`{n}`' for n in names)}: {reason}." for reason, names in _reasons().items()]
+    for reason, names in _reasons().items():
+        lines.append(f"- {reason}: {', '.join(n.removesuffix('Pipeline') for n in names)}.")
     return "\n".join(line.rstrip() for line in lines)
 
 

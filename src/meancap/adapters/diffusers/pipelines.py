@@ -10,8 +10,8 @@ on what it makes of them. Leaving the block leaves the pipeline as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...rules import Rule
@@ -21,24 +21,52 @@ from .layouts import Layout
 from .table import layout_of
 from .tap import TAP, Tap
 
+_UNUSED = (
+    "guided(pipe, rule) guides nothing by itself; write `with guided(pipe, rule) as record:` round the call, "
+    "or guide_pipeline(pipe, rule)"
+)
 
-@contextmanager
-def guided(
-    pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True
-) -> Iterator[RunRecord]:
+
+class Guided(AbstractContextManager[RunRecord]):
+    """The `with` block of `guided`; it does nothing before it is entered, and says so if it never was."""
+
+    def __init__(self, pipe: Any, rule: Rule | str, layout: Layout | None, verify: bool) -> None:
+        self._given = (pipe, rule, layout, verify)
+        self._entered: tuple[Tap, Session] | None = None
+        self._used = False
+
+    def __enter__(self) -> RunRecord:
+        self._used = True
+        pipe, rule, layout, verify = self._given
+        tap = _tap(pipe, layout, verify)
+        session = tap.push(Session(rule))
+        self._entered = tap, session
+        return session.record
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._entered is None:
+            return
+        (tap, session), self._entered = self._entered, None
+        tap.pop(session)
+        if kind is None:
+            tap.say_if_idle(session)
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(_UNUSED, stacklevel=2)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"guided() has no {name!r} before it is entered: {_UNUSED}")
+
+
+def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True) -> Guided:
     """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
 
     A rule that only caps, like Cap(1.15), keeps the pipeline's own combination as the nominal one; any other
     chain, like CFG(7) | Cap(1.15), replaces it. Blocks nest: an inner rule takes the outer one's result for
     the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
     """
-    tap = _tap(pipe, layout, verify)
-    session = tap.push(Session(rule))
-    try:
-        yield session.record
-    finally:
-        tap.pop(session)
-    tap.say_if_idle(session)
+    return Guided(pipe, rule, layout, verify)
 
 
 def guide_pipeline(

@@ -7,6 +7,8 @@
                                      1-sigmas[i] with flow sigmas
     ve       data + s noise          s = sigmas[i]; the network sees    Euler, Euler a, Heun, LMS, KDPM2 a
                                      sample/√(1+s²)
+    edm      data + s noise          s = sigmas[i]; the output is       EDM Euler, EDM DPM++, CosineDPM
+                                     mixed with the sample
 
 Never from the timestep: CogView4 steps at t = 667 with sigma = 0.467, and UniPC rounds its timesteps.
 """
@@ -25,6 +27,7 @@ FAMILIES: dict[str, str] = {
     "FlowMatchHeunDiscreteScheduler": "flow",
     "DDIMScheduler": "table",
     "DDPMScheduler": "table",
+    "CogVideoXDDIMScheduler": "table",
     "DPMSolverMultistepScheduler": "vp",
     "DPMSolverSinglestepScheduler": "vp",
     "UniPCMultistepScheduler": "vp",
@@ -35,6 +38,9 @@ FAMILIES: dict[str, str] = {
     "HeunDiscreteScheduler": "ve",
     "LMSDiscreteScheduler": "ve",
     "KDPM2AncestralDiscreteScheduler": "ve",
+    "CosineDPMSolverMultistepScheduler": "edm",
+    "EDMEulerScheduler": "edm",
+    "EDMDPMSolverMultistepScheduler": "edm",
 }
 
 
@@ -57,6 +63,8 @@ class Clock:
         s = self._sigmas(scheduler)[index(scheduler, timestep)]
         if family == "ve":
             return stretched(kind, s)
+        if family == "edm":
+            return preconditioned(kind, s, float(config.sigma_data))
         if config.get("use_flow_sigmas", False):
             return gaussian(kind, 1 - s, s)
         alpha = 1 / math.hypot(1, s)
@@ -89,7 +97,8 @@ def family_of(scheduler: Any) -> str:
         if base.__name__ in FAMILIES:
             return FAMILIES[base.__name__]
     raise NotImplementedError(
-        f"{type(scheduler).__name__} does not tell its posterior mean in a way checked here; use one of "
+        f"{type(scheduler).__name__} does not tell its posterior mean in a way checked here; exchange it, for"
+        " instance pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config), by one of "
         + ", ".join(name.removesuffix("Scheduler") for name in FAMILIES)
     )
 
@@ -132,6 +141,16 @@ def stretched(kind: str, s: float) -> Affine:
     else:
         raise _silent(kind)
     return Affine(a, k, t=1 / (1 + s), unit=1 / (1 + s))
+
+
+def preconditioned(kind: str, s: float, data: float) -> Affine:
+    """On x = data + s noise, where the scheduler mixes the output with the sample."""
+    root = math.hypot(s, data)
+    # Their "epsilon" is the output of a network trained with EDM's preconditioning, hence the other sign.
+    signs = {"epsilon": 1.0, "v_prediction": -1.0}
+    if kind not in signs:
+        raise _silent(kind)
+    return Affine((data / root) ** 2, signs[kind] * s * data / root, t=1 / (1 + s), unit=1 / (1 + s))
 
 
 def _silent(kind: str) -> NotImplementedError:

@@ -1,7 +1,8 @@
-"""The table of diffusers pipelines: how each lays out its predictions, and which cannot be guided and why.
+"""The table of diffusers pipelines: how each lays out its predictions.
 
-Read off the source of diffusers 0.42.1; those in RUN are also run by the tests here, in float32 and bfloat16.
-Read or run, an entry is verified at the first step.
+Read off the source of diffusers 0.42.1. All but those in READ are also run by the tests here, in float32 and
+bfloat16. Read or run, an entry is verified at the first step. `refused` has the pipelines that cannot be
+guided, with the reason.
 """
 
 from __future__ import annotations
@@ -10,159 +11,125 @@ from dataclasses import replace
 from typing import Any
 
 from .layouts import Layout
+from .refused import UNSUPPORTED
 
 TOGETHER = Layout("together", "uc")
 APART = Layout("apart", "cu")
-_TRUE = replace(APART, scale="true_cfg_scale")
-_FLUX = replace(_TRUE, note="needs a negative prompt")
 _UNET = replace(TOGETHER, denoisers=("unet",))
-_OWN = replace(APART, scale="guider", note="its own guider makes the nominal result")
-
-_QWEN = replace(_TRUE, rows="row", keep="first", note="rescales each token")
+_TRUE = replace(APART, scale="true_cfg_scale")
 _WAN = replace(APART, denoisers=("transformer", "transformer_2"))
-_Z = Layout("together", "cu", sign=-1, offset=1, note="cfg_normalization is kept")
-_PAG = Layout("together", "ucp", note="its third, perturbed prediction is kept in the nominal result")
+_PAG = Layout("together", "ucp", note="the perturbed prediction is kept in the nominal result")
+_SKIPPED = "skipped layers are kept in the nominal result"
+_RESCALE = "guidance_rescale is kept"
+_VARIANCE = "the learned variance is dropped"
+
+# Pipelines that share a layout; "Pipeline" is added to each name.
+_GROUPS: tuple[tuple[Layout, str], ...] = (
+    (replace(TOGETHER, extra=1, note=_SKIPPED), "StableDiffusion3"),
+    (
+        TOGETHER,
+        "StableDiffusion3Img2Img StableDiffusion3Inpaint StableDiffusion3ControlNet "
+        "StableDiffusion3ControlNetInpainting AuraFlow ErnieImage BriaFibo Allegro CogView3Plus StableAudio "
+        "StableAudio3",
+    ),
+    (replace(TOGETHER, note="use_dynamic_cfg is kept; needs CogVideoXDDIMScheduler"),
+     "CogVideoX CogVideoXImageToVideo CogVideoXVideoToVideo CogVideoXFunControl ConsisID"),
+    (replace(TOGETHER, note="inverted sigmas are read from the scheduler"), "Mochi"),
+    (replace(TOGETHER, note="the pipeline itself runs one sample at a time"), "PRX"),
+    (replace(TOGETHER, note="with clip_value pass verify=False"), "Bria"),
+    (replace(TOGETHER, note=_RESCALE), "LTX"),
+    (replace(TOGETHER, sign=-1), "HiDreamImage"),
+    (replace(TOGETHER, keep="first"), "Sana SanaControlNet SanaVideo BriaFiboEdit"),
+    (replace(TOGETHER, keep="first", note=_RESCALE),
+     "EasyAnimate EasyAnimateControl EasyAnimateInpaint HunyuanDiT HunyuanDiTControlNet"),
+    (replace(TOGETHER, keep="first", note=_VARIANCE), "PixArtAlpha PixArtSigma Latte"),
+    (replace(TOGETHER, streams=2, extra=2, space="mean",
+             note="video and audio, each with its own record; skipped layers, isolated modalities and "
+             "rescaling are kept"), "LTX2"),
+    (Layout("together", "cu", sign=-1, offset=1, note="cfg_normalization is kept"),
+     "ZImage ZImageImg2Img ZImageInpaint ZImageControlNet ZImageControlNetInpaint ZImageOmni"),
+    (_PAG, "StableDiffusion3PAG StableDiffusion3PAGImg2Img"),
+    (replace(_PAG, keep="first"), "SanaPAG PixArtSigmaPAG HunyuanDiTPAG"),
+    (
+        replace(_PAG, denoisers=("unet",)),
+        "StableDiffusionPAG StableDiffusionPAGImg2Img StableDiffusionPAGInpaint StableDiffusionControlNetPAG "
+        "StableDiffusionControlNetPAGInpaint StableDiffusionXLPAG StableDiffusionXLPAGImg2Img "
+        "StableDiffusionXLPAGInpaint StableDiffusionXLControlNetPAG StableDiffusionXLControlNetPAGImg2Img "
+        "KolorsPAG AnimateDiffPAG",
+    ),
+    (
+        _UNET,
+        "StableDiffusion StableDiffusionImg2Img StableDiffusionInpaint StableDiffusionControlNet "
+        "StableDiffusionControlNetImg2Img StableDiffusionControlNetInpaint StableDiffusionAdapter "
+        "StableDiffusionDepth2Img StableDiffusionUpscale StableDiffusionImageVariation "
+        "StableUnCLIP StableUnCLIPImg2Img LDMTextToImage "
+        "StableDiffusionXL StableDiffusionXLImg2Img StableDiffusionXLInpaint StableDiffusionXLControlNet "
+        "StableDiffusionXLControlNetImg2Img StableDiffusionXLControlNetInpaint StableDiffusionXLAdapter "
+        "StableDiffusionXLControlNetUnion StableDiffusionXLControlNetUnionImg2Img "
+        "StableDiffusionXLControlNetUnionInpaint Kolors KolorsImg2Img AudioLDM2 "
+        "AnimateDiff AnimateDiffSDXL AnimateDiffControlNet AnimateDiffSparseControlNet "
+        "AnimateDiffVideoToVideo AnimateDiffVideoToVideoControlNet",
+    ),
+    (replace(_UNET, keep="first", note="text to image; editing has two scales and is refused"), "DreamLite"),
+    (replace(_UNET, offset=1), "Kandinsky3 Kandinsky3Img2Img"),
+    (replace(_TRUE, note="needs a negative prompt"),
+     "Flux FluxImg2Img FluxInpaint FluxControlNet"),
+    (replace(_TRUE, keep="first", note="needs a negative prompt"), "FluxKontext FluxKontextInpaint"),
+    (replace(_TRUE, rows="row", keep="first", note="rescales each token"),
+     "QwenImage QwenImageImg2Img QwenImageInpaint QwenImageEdit QwenImageEditPlus QwenImageEditInpaint "
+     "QwenImageControlNet QwenImageControlNetInpaint QwenImageLayered"),
+    (replace(_TRUE, keep="last", note="needs a negative prompt"), "QwenImage21"),
+    (_TRUE, "HunyuanVideo HunyuanSkyreelsImageToVideo HunyuanVideoFramepack"),
+    (replace(_TRUE, keep="last"), "HunyuanVideoImageToVideo"),
+    (
+        APART,
+        "Chroma ChromaImg2Img ChromaInpaint CogView4 CogView4Control SkyReelsV2 SkyReelsV2ImageToVideo "
+        "OvisImage GlmImage ChronoEdit BriaFibo2 LongCatAudioDiT "
+        "Kandinsky5T2I Kandinsky5T2V Kandinsky5I2I",
+    ),
+    (replace(APART, keep="last", note="the frames after the given one are guided"), "Kandinsky5I2V"),
+    (replace(APART, streams=2, clean="visual_token_type_ids",
+             note="video and audio, each with its own record; a call with a given frame is refused"),
+     "Kandinsky6TI2VA"),
+    (_WAN, "Wan WanVideoToVideo WanVACE WanAnimate LucyEdit"),
+    (replace(_WAN, note="Wan 2.2 TI2V-5B shows a clean first frame, and is refused at the first step"),
+     "WanImageToVideo"),
+    (replace(APART, keep="first"), "Flux2Klein Flux2KleinInpaint LongCatImageEdit"),
+    (replace(APART, rows="row", note="rescales each token"), "LongCatImage"),
+    (replace(APART, sign=-1, rows="row", note="rescales each token"), "NucleusMoEImage"),
+    (replace(APART, sign=-1, rows="row", note="rescales each row of the latent"), "Lumina2"),
+    (replace(APART, offset=1), "Krea2"),
+    (replace(APART, offset=1, note="given frames are refused at the first step"),
+     "Cosmos2_5_PredictBase Cosmos2_5_Transfer"),
+    (replace(APART, scale="guider", extra=4, note="its own guider makes the nominal result"),
+     "HunyuanImage HunyuanImageRefiner HunyuanVideo15 HunyuanVideo15ImageToVideo MotifVideo "
+     "MotifVideoImage2Video"),
+)  # fmt: skip
 
 LAYOUTS: dict[str, Layout] = {
-    "StableDiffusion3Pipeline": TOGETHER,
-    "StableDiffusion3Img2ImgPipeline": TOGETHER,
-    "StableDiffusion3InpaintPipeline": TOGETHER,
-    "StableDiffusion3ControlNetPipeline": TOGETHER,
-    "StableDiffusion3ControlNetInpaintingPipeline": TOGETHER,
-    "StableDiffusion3PAGPipeline": _PAG,
-    "AuraFlowPipeline": TOGETHER,
-    "LTXPipeline": replace(TOGETHER, note="guidance_rescale is kept"),
-    "SanaPipeline": replace(TOGETHER, keep="first"),
-    "SanaControlNetPipeline": replace(TOGETHER, keep="first"),
-    "SanaVideoPipeline": replace(TOGETHER, keep="first"),
-    "PRXPipeline": replace(TOGETHER, note="the pipeline itself runs one sample at a time"),
-    "BriaPipeline": replace(TOGETHER, note="with clip_value pass verify=False"),
-    "ErnieImagePipeline": TOGETHER,
-    "EasyAnimatePipeline": replace(TOGETHER, keep="first", note="guidance_rescale is kept"),
-    "MochiPipeline": replace(TOGETHER, note="inverted sigmas are read from the scheduler"),
-    "HiDreamImagePipeline": replace(TOGETHER, sign=-1),
-    "ZImagePipeline": _Z,
-    "ZImageImg2ImgPipeline": _Z,
-    "ZImageInpaintPipeline": _Z,
-    "ZImageControlNetPipeline": _Z,
-    "FluxPipeline": _FLUX,
-    "FluxImg2ImgPipeline": _FLUX,
-    "FluxInpaintPipeline": _FLUX,
-    "FluxControlNetPipeline": _FLUX,
-    "FluxKontextPipeline": replace(_FLUX, keep="first"),
-    "FluxKontextInpaintPipeline": replace(_FLUX, keep="first"),
-    "ChromaPipeline": APART,
-    "ChromaImg2ImgPipeline": APART,
-    "ChromaInpaintPipeline": APART,
-    "QwenImagePipeline": _QWEN,
-    "QwenImageImg2ImgPipeline": _QWEN,
-    "QwenImageInpaintPipeline": _QWEN,
-    "QwenImageEditPipeline": _QWEN,
-    "QwenImageEditPlusPipeline": _QWEN,
-    "QwenImageEditInpaintPipeline": _QWEN,
-    "QwenImageControlNetPipeline": _QWEN,
-    "QwenImageControlNetInpaintPipeline": _QWEN,
-    "QwenImageLayeredPipeline": _QWEN,
-    "CogView4Pipeline": APART,
-    "CogView4ControlPipeline": APART,
-    "WanPipeline": _WAN,
-    "WanImageToVideoPipeline": _WAN,
-    "WanVideoToVideoPipeline": _WAN,
-    "WanVACEPipeline": _WAN,
-    "WanAnimatePipeline": _WAN,
-    "LucyEditPipeline": _WAN,
-    "SkyReelsV2Pipeline": APART,
-    "SkyReelsV2ImageToVideoPipeline": APART,
-    "HunyuanVideoPipeline": _TRUE,
-    "HunyuanSkyreelsImageToVideoPipeline": _TRUE,
-    "Flux2KleinPipeline": replace(APART, keep="first"),
-    "Flux2KleinInpaintPipeline": replace(APART, keep="first"),
-    "Lumina2Pipeline": replace(APART, sign=-1, rows="row", note="rescales each row of the latent"),
-    "OvisImagePipeline": APART,
-    "LongCatImagePipeline": replace(APART, rows="row", note="rescales each token"),
-    "GlmImagePipeline": APART,
-    "Krea2Pipeline": replace(APART, offset=1),
-    "Kandinsky5T2IPipeline": APART,
-    "Kandinsky5T2VPipeline": APART,
-    "HunyuanImagePipeline": _OWN,
-    "HunyuanImageRefinerPipeline": _OWN,
-    "HunyuanVideo15Pipeline": _OWN,
-    "HunyuanVideo15ImageToVideoPipeline": _OWN,
-    "MotifVideoPipeline": _OWN,
-    "StableDiffusionPipeline": _UNET,
-    "StableDiffusionImg2ImgPipeline": _UNET,
-    "StableDiffusionInpaintPipeline": _UNET,
-    "StableDiffusionControlNetPipeline": _UNET,
-    "StableDiffusionXLPipeline": _UNET,
-    "StableDiffusionXLImg2ImgPipeline": _UNET,
-    "StableDiffusionXLInpaintPipeline": _UNET,
-    "StableDiffusionXLControlNetPipeline": _UNET,
-    "PixArtAlphaPipeline": replace(TOGETHER, keep="first", note="the learned variance is dropped"),
-    "PixArtSigmaPipeline": replace(TOGETHER, keep="first", note="the learned variance is dropped"),
+    f"{name}Pipeline": layout for layout, names in _GROUPS for name in names.split()
 }
 
-# fmt: off
-RUN = frozenset((
-    "StableDiffusion3Pipeline", "AuraFlowPipeline", "LTXPipeline", "SanaPipeline", "SanaVideoPipeline",
-    "PRXPipeline", "BriaPipeline", "MochiPipeline", "HiDreamImagePipeline", "ZImagePipeline",
-    "FluxPipeline", "ChromaPipeline", "QwenImagePipeline", "CogView4Pipeline", "WanPipeline",
-    "SkyReelsV2Pipeline", "HunyuanVideoPipeline", "Flux2KleinPipeline", "Lumina2Pipeline",
-    "OvisImagePipeline", "Krea2Pipeline", "HunyuanImagePipeline", "HunyuanVideo15Pipeline",
-    "StableDiffusionPipeline", "StableDiffusionXLPipeline", "PixArtAlphaPipeline", "PixArtSigmaPipeline",
-    "StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline", "StableDiffusion3PAGPipeline",
-    "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxKontextPipeline", "ChromaImg2ImgPipeline",
-    "QwenImageImg2ImgPipeline", "WanVideoToVideoPipeline", "ZImageImg2ImgPipeline",
-    "StableDiffusionImg2ImgPipeline", "StableDiffusionXLImg2ImgPipeline", "ErnieImagePipeline",
-    "QwenImageInpaintPipeline", "ZImageInpaintPipeline", "StableDiffusionInpaintPipeline",
-    "StableDiffusionXLInpaintPipeline", "StableDiffusion3ControlNetPipeline", "SanaControlNetPipeline",
-    "CogView4ControlPipeline", "WanImageToVideoPipeline", "WanVACEPipeline", "Kandinsky5T2IPipeline",
-    "Flux2KleinInpaintPipeline",
-))
-# fmt: on
-
-_ONE = "it is guidance-distilled and makes one prediction per step, so there is nothing to guide"
-_FRAMES = "it steps a part of its frames or tokens, each at a time of its own, which no rule here reads"
-_MEANS = "it combines its predictions as posterior means and hands the scheduler something else"
-_THREE = "it combines three predictions under two scales, which no single gap describes"
-
-UNSUPPORTED: dict[str, str] = {
-    "FluxControlPipeline": _ONE,
-    "FluxControlImg2ImgPipeline": _ONE,
-    "FluxControlInpaintPipeline": _ONE,
-    "FluxControlNetImg2ImgPipeline": _ONE,
-    "FluxControlNetInpaintPipeline": _ONE,
-    "FluxFillPipeline": _ONE,
-    "Flux2Pipeline": _ONE,
-    "Flux2KleinKVPipeline": _ONE,
-    "VisualClozePipeline": _ONE,
-    "VisualClozeGenerationPipeline": _ONE,
-    "SanaSprintPipeline": _ONE,
-    "SanaSprintImg2ImgPipeline": _ONE,
-    "LatentConsistencyModelPipeline": _ONE,
-    "LatentConsistencyModelImg2ImgPipeline": _ONE,
-    "LTXImageToVideoPipeline": _FRAMES,
-    "LTXConditionPipeline": _FRAMES,
-    "LTXI2VLongMultiPromptPipeline": _FRAMES,
-    "SanaImageToVideoPipeline": _FRAMES,
-    "SkyReelsV2DiffusionForcingPipeline": _FRAMES,
-    "SkyReelsV2DiffusionForcingImageToVideoPipeline": _FRAMES,
-    "SkyReelsV2DiffusionForcingVideoToVideoPipeline": _FRAMES,
-    "HeliosPipeline": _FRAMES,
-    "HeliosPyramidPipeline": _FRAMES,
-    "LTX2Pipeline": _MEANS,
-    "LTX2ImageToVideoPipeline": _MEANS,
-    "CosmosTextToWorldPipeline": _MEANS,
-    "CosmosVideoToWorldPipeline": _MEANS,
-    "Cosmos2TextToImagePipeline": _MEANS,
-    "Cosmos2VideoToWorldPipeline": _MEANS,
-    "PRXPixelPipeline": _MEANS,
-    "OmniGenPipeline": _THREE,
-    "StableDiffusionInstructPix2PixPipeline": _THREE,
-    "StableDiffusionXLInstructPix2PixPipeline": _THREE,
-    "LuminaPipeline": "it guides three of its four channels only",
-    "AceStepPipeline": "it applies a projected guidance of its own to audio",
-    "Ideogram4Pipeline": "its two predictions come from two different models",
-}
+# Read off the source only; the tests here run all others.
+_READ = (
+    "StableDiffusion3ControlNetInpainting", "CogView3Plus", "ConsisID", "EasyAnimate",
+    "EasyAnimateControl", "EasyAnimateInpaint", "HunyuanDiTControlNet", "KolorsPAG",
+    "AnimateDiffPAG", "StableDiffusionAdapter", "StableDiffusionDepth2Img",
+    "StableDiffusionUpscale", "StableDiffusionImageVariation", "StableUnCLIP",
+    "StableUnCLIPImg2Img", "LDMTextToImage", "StableDiffusionXLAdapter",
+    "StableDiffusionXLControlNetUnion", "StableDiffusionXLControlNetUnionImg2Img",
+    "StableDiffusionXLControlNetUnionInpaint", "KolorsImg2Img", "AudioLDM2", "AnimateDiffSDXL",
+    "AnimateDiffControlNet", "AnimateDiffSparseControlNet", "AnimateDiffVideoToVideo",
+    "AnimateDiffVideoToVideoControlNet", "DreamLite", "Kandinsky3", "Kandinsky3Img2Img",
+    "FluxControlNet", "FluxKontextInpaint", "QwenImageEdit", "QwenImageEditPlus",
+    "QwenImageEditInpaint", "QwenImageControlNet", "QwenImageControlNetInpaint",
+    "QwenImageLayered", "HunyuanSkyreelsImageToVideo", "HunyuanVideoFramepack", "ChromaInpaint",
+    "SkyReelsV2ImageToVideo", "GlmImage", "WanAnimate", "LucyEdit", "Cosmos2_5_PredictBase",
+    "Cosmos2_5_Transfer", "HunyuanImageRefiner", "HunyuanVideo15ImageToVideo", "MotifVideo",
+    "MotifVideoImage2Video",
+)  # fmt: skip
+READ = frozenset(f"{name}Pipeline" for name in _READ)
+RUN = frozenset(LAYOUTS) - READ
 
 _MODULAR = "give it a guider: pipe.update_components(guider=PosteriorMeanCappedGuidance(...))"
 

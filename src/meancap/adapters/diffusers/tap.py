@@ -1,9 +1,12 @@
-"""What is attached to a pipeline while it is guided."""
+"""Hooks a pipeline's denoisers and its scheduler's step while the pipeline is guided."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -12,9 +15,10 @@ from torch import Tensor
 from ...rules import Rule
 from ..session import Session
 from . import check
-from .attach import Undo, listen, override
+from .attach import listen, override
 from .layouts import Layout
 from .schedulers import Clock, family_of, first_stage
+from .state import same_state, shown_state
 
 TAP = "_meancap_tap"  # where a guided pipeline keeps its tap
 SAME = (
@@ -23,29 +27,59 @@ SAME = (
 )
 
 
+@dataclass
+class Heard:
+    """What the denoisers said since the last step, in one thread."""
+
+    outputs: list[Any] = field(default_factory=list)
+    count: int = 0
+    shown: Tensor | None = None  # the state that the first of the calls was given
+
+    def add(self, output: Any, shown: Tensor | None, most: int) -> None:
+        """Counts every call and keeps as many as a step can need: a denoiser may serve others for hours."""
+        if not self.count:
+            self.shown = shown
+        self.count += 1
+        if len(self.outputs) < most:
+            self.outputs.append(output)
+
+
 class Tap:
-    """What is attached to one pipeline while it is guided: ears on its denoisers, a hand on its scheduler."""
+    """The hooks of one pipeline, and the rules that it is guided by.
+
+    heard    what the denoisers returned since the last step, by thread: two requests may share a denoiser
+    stream   which of the states that one call predicts is being stepped: video first, then audio
+    thread   the one in which the run under way was begun; a scheduler serves one run at a time
+    fresh    set_timesteps was called, so that the next step begins a run
+    """
 
     def __init__(self, pipe: Any, layout: Layout, verify: bool) -> None:
         self.pipe, self.layout, self.verify = pipe, layout, verify
         self.name = type(pipe).__name__
         self.sessions: list[Session] = []
+        self.beside: dict[int, list[Session]] = {}  # the same rules on the streams after the first
         self.standing: Session | None = None
         self.clock = Clock()
-        self.heard: list[Any] = []
-        self.scheduler: Any = None
+        self.heard: dict[int, Heard] = {}
+        self.stream, self.taken = 0, Heard()
+        self.held: list[Any] = []  # schedulers that carry our methods; the last one is the pipeline's
+        self.thread: int | None = None
         self.verified = False
-        self._undo: list[Undo] = []
+        self._undo = ExitStack()
         self._begin()
 
     def push(self, session: Session, *, first: bool = False) -> Session:
         if not self.sessions:
             self._attach()
+        beside = [Session(session.rule) for _ in range(self.layout.streams - 1)]
+        session.record.beside = [other.record for other in beside]
+        self.beside[id(session)] = beside
         self.sessions.insert(0 if first else len(self.sessions), session)
         return session
 
     def pop(self, session: Session) -> None:
         self.sessions.remove(session)
+        del self.beside[id(session)]
         if not self.sessions:
             self._detach()
 
@@ -59,40 +93,49 @@ class Tap:
         found = [module for module in named if module is not None]
         if not found:
             raise ValueError(f"{self.name} has no {' or '.join(self.layout.denoisers)} to listen to")
-        self._undo = [listen(module, self._hear) for module in found]
+        for module in found:
+            self._undo.callback(listen(module, self._hear))
         self._hold(self.pipe.scheduler)
         setattr(self.pipe, TAP, self)
 
     def _detach(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
+        self._undo.callback(delattr, self.pipe, TAP)
         self.heard.clear()
-        self.scheduler = None
-        delattr(self.pipe, TAP)
+        self.held.clear()
+        self._undo.close()  # every undo runs, even if one of them raises
 
     def _hold(self, scheduler: Any) -> None:
         family_of(scheduler)
-        self.scheduler = scheduler
-        self._undo.append(override(scheduler, "step", self._step))
-        self._undo.append(override(scheduler, "set_timesteps", self._set_timesteps))
+        if not any(scheduler is one for one in self.held):
+            self._undo.callback(override(scheduler, "step", self._step))
+            self._undo.callback(override(scheduler, "set_timesteps", self._set_timesteps))
+        self.held = [*(one for one in self.held if one is not scheduler), scheduler]
+        self.fresh, self.thread = True, None
 
     def _hear(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self.pipe.scheduler is not self.scheduler:  # exchanged since the block was entered
+        if self.pipe.scheduler is not self.held[-1]:  # exchanged since the block was entered
             self._hold(self.pipe.scheduler)
-            self._begin()
-        self.heard.append(output)
+        if self.layout.clean and kwargs.get(self.layout.clean) is not None:
+            raise NotImplementedError(
+                f"{self.name} steps a clean, given frame together with the others, so that it would count "
+                "into every length; guide a call without it"
+            )
+        heard = self.heard.setdefault(get_ident(), Heard())
+        shown = shown_state(args, kwargs) if self.fresh or not self.guided else None
+        heard.add(output, shown, self.layout.most)
 
     def _begin(self) -> None:
-        self.heard.clear()
+        self.fresh = False
         self.steps = self.guided = 0
         self.said = False
         for session in self.sessions:
-            session.begin()
+            for one in (session, *self.beside[id(session)]):
+                one.begin()
 
     def _set_timesteps(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.sessions:  # a new run
-            self._begin()
+        # A new run, from its first step on: some pipelines set the timesteps once more after the last one.
+        self.fresh, self.thread = True, get_ident()
+        self.heard.clear()
         return original(*args, **kwargs)
 
     def _step(
@@ -114,29 +157,76 @@ class Tap:
         return original(model_output, timestep, sample, *args, **kwargs)
 
     def _guide(self, scheduler: Any, nominal: Tensor, timestep: Any, sample: Tensor) -> Tensor:
-        heard, self.heard = self.heard, []
-        if not heard:
-            raise RuntimeError(
-                f"{self.name} stepped without calling its {' or '.join(self.layout.denoisers)}; if the "
-                "denoiser was exchanged inside the block, exchange it before"
-            )
+        heard = self._take()
+        if self.fresh and not self.stream:
+            self._begin()
+            self.thread = get_ident()
         self.steps += 1
-        parts = self.layout.parts(heard, nominal, self.name)
+        parts = self._layout().parts(heard.outputs, nominal, self.name, self.stream)
         if parts is None:
             if self.steps == 1 and getattr(self.pipe, "guider", None) is None:
                 self._nothing_to_guide(self.sessions[-1].rule)
             return nominal
-        c, u = parts.pop("c"), parts.pop("u")
-        if self.verify and not self.verified and not self.guided:
-            extra, free = list(parts.values()), self.layout.scale == "guider"
-            self.verified = check.verify(self.name, nominal, c, u, extra, self.layout.rows, free=free)
-        if not self.guided:
+        c, u = parts["c"], parts["u"]
+        if not self.guided and not self.stream:
+            if self.verify:
+                self._verify(heard, sample, nominal, parts)
             self._describe(scheduler, c, u)
-        self.guided += 1
+        self.guided += not self.stream
         edge, first = self.clock.edge(scheduler, timestep), first_stage(scheduler)
         for session in self.sessions:
-            nominal = session.guide(edge, sample, c, u, nominal, first=first)
+            one = (session, *self.beside[id(session)])[self.stream]
+            nominal = one.guide(edge, sample, c, u, nominal, first=first)
         return nominal
+
+    def _take(self) -> Heard:
+        """What was heard for the step that is being made, and nothing of anybody else's."""
+        here = get_ident()
+        if self.thread not in (None, here):
+            raise RuntimeError(
+                f"{self.name} is called from two threads at once, which its scheduler does not survive; give "
+                "each thread a pipeline with a scheduler of its own (the models may be shared)"
+            )
+        heard = self.heard.pop(here, Heard())
+        if not heard.count and self.stream + 1 < self.layout.streams and self.taken.count:
+            self.stream += 1
+            return self.taken
+        self.stream, self.taken = 0, heard
+        if not heard.count:
+            raise RuntimeError(
+                f"{self.name} stepped without calling its {' or '.join(self.layout.denoisers)}; exchange a "
+                "denoiser before the block, and give a pipeline that is not guided its own scheduler"
+            )
+        if heard.count > self.layout.most:
+            raise RuntimeError(
+                f"{heard.count} predictions were made for one step of {self.name}, whose layout has at most "
+                f"{self.layout.most}; another pipeline that shares its denoiser ran in between"
+            )
+        return heard
+
+    def _layout(self) -> Layout:
+        """The layout of this call: without the perturbed part where perturbation is off."""
+        if "p" not in self.layout.order or self.pipe.do_perturbed_attention_guidance:
+            return self.layout
+        return replace(self.layout, order=self.layout.order.replace("p", ""))
+
+    def _verify(self, heard: Heard, sample: Tensor, nominal: Tensor, parts: dict[str, Tensor]) -> None:
+        """At the first guided step: the state is the one that was shown, and the formula is as listed."""
+        if same_state(heard.shown, sample) is False:
+            raise check.LayoutError(
+                f"{self.name} steps a state that its denoiser was not shown (a clean frame or a mask was put "
+                "in its place), so that no mean of the model belongs to it; this call cannot be guided"
+            )
+        if self.verified:
+            return
+        extra = [v for letter, v in parts.items() if letter not in "cu"]
+        extra += self.layout.further(heard.outputs, nominal, self.name)
+        if self.layout.space == "mean":  # a rescaled mean brings the state into the output
+            extra.append(sample)
+        free = self.layout.scale == "guider"
+        self.verified = check.verify(
+            self.name, nominal, parts["c"], parts["u"], extra, self.layout.rows, free=free
+        )
 
     def _describe(self, scheduler: Any, c: Tensor, u: Tensor) -> None:
         if torch.equal(c, u):
@@ -156,10 +246,12 @@ class Tap:
         cure = f"pass {self.layout.scale} above {1 - self.layout.offset}"
         if self.layout.scale == "guider":
             cure = "give it a guider that is enabled"
-        sentence = (
-            f"nothing to guide: {self.name} made one prediction per step, because guidance is off in this "
-            f"call or the model is guidance-distilled; {cure}, and a negative prompt where one is wanted"
+        reason = (
+            f"{self.name} made one prediction per step, because guidance is off in this call or the model is "
+            f"guidance-distilled; {cure}, and a negative prompt where one is wanted"
         )
+        for session in self.sessions:
+            session.record.idle = reason
         if not rule.caps:
-            raise ValueError(f"{sentence}; {rule} needs two predictions")
-        warnings.warn(sentence, stacklevel=2)
+            raise ValueError(f"nothing to guide: {reason}; {rule} needs two predictions")
+        warnings.warn(f"nothing to guide: {reason}", stacklevel=2)

@@ -1,0 +1,218 @@
+"""Pipelines that share a denoiser or a scheduler: nobody takes another's predictions, or loses a hook."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+from tiny_pipelines import call, pipeline
+from torch import Tensor
+
+from meancap import Cap
+from meancap.adapters.diffusers import guide_pipeline, guided, unguide
+from meancap.adapters.diffusers.tap import TAP
+
+SD3, FLUX = "StableDiffusion3Pipeline", "FluxPipeline"
+
+
+def sibling(pipe: Any, *, scheduler: bool) -> Any:
+    """A second pipeline with the same models, and with the same scheduler or one of its own."""
+    parts = dict(pipe.components)
+    if not scheduler:
+        parts["scheduler"] = type(pipe.scheduler).from_config(pipe.scheduler.config)
+    made = type(pipe)(**parts)
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+def together(*jobs: Callable[[], Any]) -> list[Any]:
+    """Runs jobs in threads of their own; gives their results, or the exceptions they raised."""
+    found: list[Any] = [None] * len(jobs)
+
+    def work(i: int) -> None:
+        try:
+            found[i] = jobs[i]()
+        except RuntimeError as error:
+            found[i] = error
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def in_turn(count: int) -> Callable[..., Any]:
+    """A callback at which all threads wait for each other, so that their calls surely interleave."""
+    barrier = threading.Barrier(count)
+
+    def wait(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        barrier.wait(timeout=30)
+        return values
+
+    return wait
+
+
+@pytest.mark.parametrize("name", [SD3, FLUX])
+def test_threads_that_share_a_denoiser_get_what_they_get_alone(name: str) -> None:
+    """One scheduler per request, one denoiser for all: how servers run diffusers."""
+    first = pipeline(name)
+    second = sibling(first, scheduler=False)
+    rules = (Cap(1.03), Cap(1.2))
+
+    def job(pipe: Any, rule: Cap, seed: int, **more: Any) -> Tensor:
+        with guided(pipe, rule):
+            return call(name, pipe, seed=seed, **more)
+
+    alone = [job(p, r, i) for i, (p, r) in enumerate(zip((first, second), rules, strict=True))]
+    for _ in range(4):
+        meet = in_turn(2)
+        found = together(
+            lambda meet=meet: job(first, rules[0], 0, callback_on_step_end=meet),
+            lambda meet=meet: job(second, rules[1], 1, callback_on_step_end=meet),
+        )
+        assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
+
+
+def test_a_native_thread_on_the_same_denoiser_is_neither_heard_nor_changed() -> None:
+    first = pipeline(FLUX)
+    second = sibling(first, scheduler=False)
+    with guided(first, Cap(1.03)):
+        capped = call(FLUX, first)
+    native = call(FLUX, second, seed=1)
+    meet = in_turn(2)
+    with guided(first, Cap(1.03)) as record:
+        found = together(
+            lambda: call(FLUX, first, callback_on_step_end=meet),
+            lambda: call(FLUX, second, seed=1, callback_on_step_end=meet),
+        )
+    assert torch.equal(found[0], capped) and torch.equal(found[1], native) and len(record) == 3
+
+
+def test_one_pipeline_called_from_two_threads_is_refused() -> None:
+    """Natively both would walk one scheduler's index and come out wrong."""
+    pipe = pipeline(SD3)
+    meet = in_turn(2)
+    with guided(pipe, Cap(1.05)):
+        found = together(*(lambda i=i: call(SD3, pipe, seed=i, callback_on_step_end=meet) for i in range(2)))
+    refused = [one for one in found if isinstance(one, RuntimeError)]
+    assert any("called from two threads" in str(one) for one in refused)
+
+
+def test_a_block_entered_in_one_thread_guides_a_call_made_in_another() -> None:
+    pipe = pipeline(SD3)
+    with guided(pipe, Cap(1.05)):
+        here = call(SD3, pipe)
+        assert torch.equal(together(lambda: call(SD3, pipe))[0], here)
+
+
+@pytest.mark.parametrize("name", [SD3, FLUX])
+def test_calls_of_a_sibling_between_two_calls_leave_nothing_behind(name: str) -> None:
+    first = pipeline(name)
+    second = sibling(first, scheduler=False)
+    native = call(name, second, seed=1)
+    with guided(first, Cap(1.05)) as record:
+        capped = call(name, first)
+        for _ in range(3):
+            assert torch.equal(call(name, second, seed=1), native)
+        kept = getattr(first, TAP).heard.values()
+        assert sum(len(heard.outputs) for heard in kept) <= getattr(first, TAP).layout.most
+        assert len(record) == 3
+        assert torch.equal(call(name, first), capped)
+
+
+def test_a_sibling_called_in_the_middle_of_a_step_is_found_out() -> None:
+    first = pipeline(FLUX)
+    second = sibling(first, scheduler=False)
+
+    def intrude(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        call(FLUX, second)
+        return values
+
+    with (
+        pytest.raises(RuntimeError, match=r"predictions were made for one step of FluxPipeline"),
+        guided(first, Cap(1.05)),
+    ):
+        call(FLUX, first, callback_on_step_end=intrude)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled in place"])
+def test_one_sibling_may_be_released_while_the_other_stays_guided(compiled: bool) -> None:
+    first = pipeline(SD3)
+    if compiled:
+        first.transformer.compile(backend="eager")
+    second = sibling(first, scheduler=True)
+    native = call(SD3, second)
+    guide_pipeline(second, Cap(1.05))
+    capped = call(SD3, second)
+    unguide(second)
+    for leaving, staying in ((first, second), (second, first)):
+        guide_pipeline(first, Cap(1.05))
+        guide_pipeline(second, Cap(1.05))
+        unguide(leaving)
+        assert torch.equal(call(SD3, staying), capped)
+        unguide(staying)
+        assert torch.equal(call(SD3, staying), native)
+        assert "step" not in vars(first.scheduler) and not first.transformer._forward_hooks
+        assert not hasattr(first.transformer._compiled_call_impl, "hearers")
+
+
+def test_a_scheduler_exchanged_and_put_back_is_guided_and_left_as_it_was() -> None:
+    pipe = pipeline(SD3)
+    own, other = pipe.scheduler, diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0)
+    native = call(SD3, pipe)
+    with guided(pipe, Cap(1.05)) as record:
+        capped = call(SD3, pipe)
+        for scheduler in (other, own, other, own):
+            pipe.scheduler = scheduler
+            found = call(SD3, pipe)
+            assert len(record) == 3 and record.stacked()["active"].any()
+    assert torch.equal(found, capped)
+    for scheduler in (own, other):
+        assert not {"step", "set_timesteps"} & set(vars(scheduler))
+    assert not pipe.transformer._forward_hooks and not hasattr(pipe, TAP)
+    assert torch.equal(call(SD3, pipe), native)
+
+
+def test_leaving_finishes_even_if_one_hook_cannot_be_taken_back() -> None:
+    pipe = pipeline(SD3)
+
+    def broken() -> None:
+        raise OSError("no such hook")
+
+    with pytest.raises(OSError, match="no such hook"), guided(pipe, Cap(1.05)):
+        getattr(pipe, TAP)._undo.callback(broken)
+    assert not pipe.transformer._forward_hooks and not hasattr(pipe, TAP)
+    assert "step" not in vars(pipe.scheduler)
+
+
+def test_a_record_belongs_to_the_latest_run_that_stepped() -> None:
+    """Wan-Animate sets the timesteps once more after its last segment; nothing is sampled then."""
+    pipe = pipeline(SD3)
+    with guided(pipe, Cap(1.05)) as record:
+        call(SD3, pipe)
+        pipe.scheduler.set_timesteps(7)
+        assert len(record) == 3
+        call(SD3, pipe, num_inference_steps=2)
+    assert len(record) == 2
+
+
+def test_guided_without_with_says_that_it_does_nothing() -> None:
+    pipe = pipeline(SD3)
+    with pytest.warns(UserWarning, match="write `with guided"):
+        guided(pipe, Cap(1.05))
+    with pytest.warns(UserWarning, match="write `with guided"):
+        record = guided(pipe, Cap(1.05))
+        with pytest.raises(AttributeError, match="before it is entered"):
+            record.summary()
+        del record
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with guided(pipe, Cap(1.05)):
+            call(SD3, pipe)
