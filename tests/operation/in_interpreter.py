@@ -290,3 +290,11 @@ def test_a_long_sample_is_folded_from_parts_of_several_tiles(monkeypatch, launch
     for size in (17 * 1024, 20000):
         agrees(tensors(1, size), 1.0, 0.7, 6.0, 1.1, 0.0)
     assert launches == TWO * 2
+
+
+@pytest.mark.parametrize("size", [40, 2048, 8193])
+def test_a_direction_may_be_given_itself(size, launches, tall):
+    x, c, u = tensors(3, size)
+    result, found = cuda.capped(x, c, u, *NUMBERS["a noise"], **CAP)
+    direct, seen = cuda.capped(x, c, c - u, *NUMBERS["a noise"], **CAP, direct=True)
+    assert torch.equal(direct, result) and torch.equal(seen, found)
