@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .operation import Lengths, lengths, measured
 from .prediction import Prediction, need_same_shapes
-from .rules.ray import Ray
+from .rules.protocol.ray import Ray
 from .tensors import Number, vector
 
 _FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")

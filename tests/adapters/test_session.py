@@ -16,7 +16,7 @@ from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, g
 from meancap.adapters.record import RunRecord
 from meancap.adapters.session import Session
 from meancap.path import Affine
-from meancap.rules.base import State
+from meancap.rules.protocol.base import State
 
 INF = float("inf")
 RULES: list[Rule] = [

@@ -9,8 +9,9 @@ import meancap.rules
 import meancap.sampling
 from meancap.cli import main
 from meancap.rules import Rule, catalogue
-from meancap.rules.entry import CONFIDENCE
-from meancap.rules.text import PARTS, RECIPES, SCHEDULES
+from meancap.rules.methods.example import guided_example
+from meancap.rules.methods.registry import CONFIDENCE
+from meancap.rules.text.parse import known_names, known_parts
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
@@ -43,17 +44,26 @@ def test_every_entry_can_be_typed_or_imported():
     for e in catalogue():
         if e.kind == "rule":
             assert isinstance(e.rule(), Rule)
-            assert e.name in {**PARTS, **RECIPES, **SCHEDULES} and hasattr(meancap.rules, e.name)
+            assert e.name in known_names() and hasattr(meancap.rules, e.name)
         else:
             assert any(e.name in name for name in dir(places[e.kind])), e.name
             with pytest.raises(ValueError, match="no rule"):
                 e.rule()
 
 
-def test_every_recipe_has_an_entry_and_every_part_is_public():
+def test_every_method_has_an_entry_and_every_part_is_public():
     names = {e.name for e in catalogue()}
-    assert set(RECIPES) <= names
-    assert {*PARTS, *SCHEDULES} <= {*meancap.rules.__all__, *meancap.__all__}
+    assert known_names().keys() - known_parts().keys() <= names
+    assert known_parts().keys() <= {*meancap.rules.__all__, *meancap.__all__}
+
+
+@pytest.mark.parametrize("e", [e for e in catalogue() if e.check], ids=lambda e: e.name)
+def test_the_check_value_is_what_the_rule_makes_of_the_worked_example(e):
+    assert guided_example(e.rule(), e.axes) == pytest.approx(e.check, abs=1.1e-6)
+
+
+def test_only_rules_that_need_a_larger_image_have_no_check_value():
+    assert [e.name for e in catalogue() if e.kind == "rule" and not e.check] == ["fdg"]
 
 
 def test_the_command_lists_and_tells(capsys):

@@ -22,7 +22,7 @@ from meancap.rules import (
     skimmed_linear,
     tonemap,
 )
-from meancap.rules.frequency import collapse, pyramid
+from meancap.rules.parts.frequency import collapse, pyramid
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ def add_rules(commands: Any) -> None:
 
 
 def rules(args: argparse.Namespace) -> int:
-    from ..rules.catalogue import entry, page, sheet, table
+    from ..rules.methods.registry import entry
+    from ..rules.text.listing import page, sheet, table
 
     if args.page and args.names:
         raise ValueError("--page is the whole catalogue; leave the names out")

@@ -21,7 +21,7 @@ from ..lab.plan import plan
 from ..lab.sampler import engine_for, flow
 from ..notation import number as written
 from ..rules import Rule
-from ..rules.text import parse
+from ..rules.text.parse import parse
 from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
 from .requests import Request, choice, items, number, text, whole
 from .scene import PRESETS, Plane

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from ..models.data import FASHION
 from ..prediction import Prediction
-from ..rules import Rule, guide
-from ..rules.catalogue import catalogue
+from ..rules import Rule, catalogue, guide
 from ..runs.config import sample_seed
 from .arms import ARM_ERRORS, LARGEST_GAMMA, LARGEST_SCALE, LONGEST_RULE, MOST_ARMS, read_rule
 from .requests import Request, items, number, only, text, whole

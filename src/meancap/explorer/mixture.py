@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rules import Rule
-from ..rules.catalogue import catalogue
+from ..rules import Rule, catalogue
 from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..runs.paper import paper_source, paper_table
 from . import arms, paths, scene

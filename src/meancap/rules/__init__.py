@@ -1,171 +1,21 @@
-"""Guidance rules: parts that chain with `|`, recipes made of them, and their notation."""
+"""Guidance rules, in four rooms: the protocol, the parts that chain with `|`, the methods, and the text.
 
-from .adaptive import Aligned, Converged, Damp, PowerLaw
-from .base import Chain, Factor, Map, Rule
-from .cap import Cap, CapDisplacement, cap_fraction
-from .catalogue import catalogue
-from .elementwise import Automatic, Mahiro, Skim, Tonemap
-from .entry import Entry
-from .feedback import Feedback, Sliding
-from .frequency import Frequencies, FreSca
-from .gain import CFGPP, FromUnconditional, Gain, Normalise
-from .guide import Stepper, displace, guide, guided_velocity, respond
-from .phases import Phases, StepInterval, ZeroInit
-from .production import (
-    automatic,
-    bagel,
-    cfg_norm,
-    ep_cfg,
-    longcat,
-    lumina2,
-    mahiro,
-    qwen_image,
-    skimmed,
-    skimmed_linear,
-    tonemap,
-    z_image,
-)
-from .ray import Ray
-from .recipes import (
-    adamag,
-    adaptive_guidance,
-    adg,
-    apg,
-    apg_comfy,
-    apg_diffusers,
-    apg_mix,
-    beta_cfg,
-    c2fg,
-    cfg_zero_star,
-    cfg_zero_star_comfy,
-    cfgpp,
-    cfgpp_adg,
-    dg_cfg,
-    dynamic_threshold,
-    fbg,
-    fdg,
-    fresca,
-    limited_interval,
-    mambo_g,
-    mimic,
-    pmc,
-    pmc_displacement,
-    power_law,
-    recfg,
-    rescaled,
-    smc,
-    tcfg,
-    tv_cfg,
-    vags,
-)
-from .reference import Rectify, Rotation, Tangential, ZeroStar
-from .renorm import EnergyMatch, Renorm
-from .scale import CFG, Clip, Interval
-from .schedulers import DG, Beta, Decay, Ramp, Steps, by_step, triangle
-from .shape import Momentum, Project, Rescale
-from .text import ParseError, parse
-from .threshold import Mimic, Threshold
-from .values import Values
+A class in a module of `parts` and a recipe in a module of `methods` are known here, to `parse`, to the
+catalogue and to the benchmark without being listed anywhere else.
+"""
 
-__all__ = [
-    "CFG",
-    "CFGPP",
-    "DG",
-    "Aligned",
-    "Automatic",
-    "Beta",
-    "Cap",
-    "CapDisplacement",
-    "Chain",
-    "Clip",
-    "Converged",
-    "Damp",
-    "Decay",
-    "EnergyMatch",
-    "Entry",
-    "Factor",
-    "Feedback",
-    "FreSca",
-    "Frequencies",
-    "FromUnconditional",
-    "Gain",
-    "Interval",
-    "Mahiro",
-    "Map",
-    "Mimic",
-    "Momentum",
-    "Normalise",
-    "ParseError",
-    "Phases",
-    "PowerLaw",
-    "Project",
-    "Ramp",
-    "Ray",
-    "Rectify",
-    "Renorm",
-    "Rescale",
-    "Rotation",
-    "Rule",
-    "Skim",
-    "Sliding",
-    "StepInterval",
-    "Stepper",
-    "Steps",
-    "Tangential",
-    "Threshold",
-    "Tonemap",
-    "Values",
-    "ZeroInit",
-    "ZeroStar",
-    "adamag",
-    "adaptive_guidance",
-    "adg",
-    "apg",
-    "apg_comfy",
-    "apg_diffusers",
-    "apg_mix",
-    "automatic",
-    "bagel",
-    "beta_cfg",
-    "by_step",
-    "c2fg",
-    "cap_fraction",
-    "catalogue",
-    "cfg_norm",
-    "cfg_zero_star",
-    "cfg_zero_star_comfy",
-    "cfgpp",
-    "cfgpp_adg",
-    "dg_cfg",
-    "displace",
-    "dynamic_threshold",
-    "ep_cfg",
-    "fbg",
-    "fdg",
-    "fresca",
-    "guide",
-    "guided_velocity",
-    "limited_interval",
-    "longcat",
-    "lumina2",
-    "mahiro",
-    "mambo_g",
-    "mimic",
-    "parse",
-    "pmc",
-    "pmc_displacement",
-    "power_law",
-    "qwen_image",
-    "recfg",
-    "rescaled",
-    "respond",
-    "skimmed",
-    "skimmed_linear",
-    "smc",
-    "tcfg",
-    "tonemap",
-    "triangle",
-    "tv_cfg",
-    "vags",
-    "z_image",
-]
+from .methods import *
+from .methods.registry import Entry as Entry
+from .methods.registry import builtin_names as _builtin_names
+from .methods.registry import catalogue as catalogue
+from .methods.registry import register as register
+from .parts import *
+from .protocol import *
+from .protocol import __all__ as _protocol
+from .text import ParseError as ParseError
+from .text import parse as parse
+
+_OTHERS = (
+    "Entry", "ParseError", "Values", "by_step", "cap_fraction", "catalogue", "parse", "register", "triangle",
+)  # fmt: skip
+__all__ = sorted({*_protocol, *_OTHERS, *(_builtin_names() & globals().keys())})

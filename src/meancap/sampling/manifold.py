@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..prediction import Prediction
 from ..rules import Rule, Stepper
-from ..rules.base import Recorder
+from ..rules.protocol.base import Recorder
 from .grid import Times, checked
 from .solve import Predict, Step
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..path import velocity_from_mean
 from ..prediction import Prediction
 from ..rules import Rule, Stepper, guide
-from ..rules.base import Recorder
+from ..rules.protocol.base import Recorder
 from ..tensors import promoted
 from .grid import checked
 from .steps import StepMethod, euler, weights

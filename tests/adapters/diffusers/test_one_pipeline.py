@@ -17,7 +17,7 @@ from torch import Tensor
 
 from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, guide, heun, sample
 from meancap.adapters.diffusers import Layout, guide_pipeline, guided, unguide
-from meancap.rules.catalogue import catalogue
+from meancap.rules import catalogue
 
 SD3 = "StableDiffusion3Pipeline"
 INF = float("inf")

@@ -1,0 +1,9 @@
+"""Published methods, each with its recipe and its facts in one place."""
+
+from .adaptive import *
+from .caps import *
+from .elsewhere import *
+from .over_time import *
+from .production import *
+from .projection import *
+from .rescaling import *

@@ -1,0 +1,107 @@
+"""Methods that are no rules: they wrap the model, move the state, or are trained."""
+
+from __future__ import annotations
+
+from .registry import Default, not_a_rule
+
+not_a_rule(
+    "rectified_cfgpp",
+    "Rectified-CFG++",
+    "Saini et al., NeurIPS 2025",
+    "velocity",
+    "y = x + share (s - t) v_c(x); v = v_c(x) + w (v_c(y) - v_u(y))",
+    "sample(rectified_cfgpp(predict, times), CFG(5.5), x, times)",
+    kind="model",
+    seen="shreshthsaini/Rectified-CFGpp; the paper's half step is second-hand",
+    defaults=(Default("SD3.5 Large", "w 4.5, 28 steps", "its code"),),
+    differs=(
+        "the code takes a full step and evaluates at the old time, its clocks being mixed up: "
+        "share=1, hold=True; "
+        "the paper's text describes a half step, our default",
+        "the code adds Gaussian noise 0.005 to y, gated in the same wrong units; we add none",
+    ),
+)
+
+
+not_a_rule(
+    "policy",
+    "adaptive guidance by stochastic optimal control",
+    "Azangulov et al., AISTATS 2026, arXiv 2505.19367",
+    "score",
+    "scale w(t, x) by a trained network: maximal E log p(c | x_1) - cost E KL(guided path | unguided path)",
+    "train_policy(condition)",
+    kind="laboratory",
+    confidence="paper",
+    seen="the abstract only; no repository found",
+    defaults=(Default("2-D mixtures", "trained for each condition", "meancap.lab.policy"),),
+    differs=(
+        "the paper reweights diffusion paths; we differentiate the Euler flow of a mixture exactly",
+        "its authors call images future work, and so do we",
+    ),
+)
+
+
+not_a_rule(
+    "manifold",
+    "manifold projection (CFG-MP, CFG-MP+)",
+    "Cai et al., ICML 2026, arXiv 2601.21892",
+    "state",
+    "x <- z + h v_c(z) with z = x - h v_u(x), a few times at fixed t, then a CFG step; MP+ mixes the results",
+    "manifold_sample(predict, CFG(4.5), x, times)",
+    kind="solver",
+    state="the last results of the iteration, within a step",
+    seen="LeonSuZhengYi/CFG-MP @ 1de2898f",
+    defaults=(
+        Default(
+            "SD3.5",
+            "10 steps, scale 4 to 4.5, 3 iterations, window 1, sigma > 0.6",
+            "its demo and README",
+        ),
+        Default("DiT", "10 steps, scale 1.75 to 2, 2 iterations", "its demo and README"),
+    ),
+    differs=(
+        "the code stops a whole batch by its mean residual; we always do all iterations, per sample",
+        "a predict that gives both predictions costs twice the evaluations, for each half needs one of them",
+        "an independent re-measurement on SD3.5 found no gain over CFG at equal cost",
+    ),
+)
+
+
+not_a_rule(
+    "autoguidance",
+    "autoguidance",
+    "Karras et al., NeurIPS 2024, arXiv 2406.02507",
+    "any",
+    "m = m_weak + scale (m_main - m_weak), both under the condition",
+    "sample(autoguidance(predict, weak), CFG(2.1), x, times)",
+    kind="model",
+    seen="NVlabs/edm2 @ 4bf8162f",
+    defaults=(
+        Default("EDM2-S 512", "weak XS at 134M images, scale 2.10", "its presets: FID 1.34"),
+        Default("EDM2-XXL 512", "weak M at 268M images, scale 2.05", "its presets: FID 1.25"),
+        Default("EDM2-S 64", "scale 1.70", "its presets: FID 1.01"),
+    ),
+    differs=("diffusers' AutoGuidance drops layers of the same network instead, by default at scale 7.5",),
+)
+
+# Methods that were looked at and are not here, and why.
+LEFT_OUT = (
+    ("TCG", "matches mean and variance of the guided velocity; withdrawn, and its formula was not found"),
+    ("CFG-OEC (2511.14075), HiGS, TSR", "only their names were seen, in a third-party collection"),
+    (
+        "Momentum Guidance (2602.20360)",
+        "an average of past velocities with one evaluation; its formula was not read",
+    ),
+    ("Characteristic guidance", "a fixed point over extra evaluations; its formula was not read"),
+    (
+        "Learn to Guide (2510.00815), annealing schedules (2506.24108), adversarial schedules (2608.14038), "
+        "information-theoretic schedule (2606.24025), online feedback (2509.16131)",
+        "trained schedules, of which no weights or code were seen; policy is our laboratory's example "
+        "of the kind",
+    ),
+    ("Difference CFG", "Skimmed CFG's companion takes norms and extremes of a whole batch"),
+    (
+        "Dynamic CFG schedules of mimic",
+        "its own schedules are any schedule here: CFG(Cosine(...)) | Mimic(...)",
+    ),
+)

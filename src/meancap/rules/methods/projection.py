@@ -1,0 +1,204 @@
+"""Methods that turn the gap: projections, rotations, tangents."""
+
+from __future__ import annotations
+
+import math
+
+from ...schedules import Scale
+from ..parts.gain import FromUnconditional, Gain
+from ..parts.phases import Phases
+from ..parts.reference import Rotation, Tangential
+from ..parts.scale import CFG, Clip
+from ..parts.schedulers import Decay
+from ..parts.shape import Momentum, Project
+from ..protocol.base import Rule
+from .registry import Default, method
+
+
+def _projected(eta: float, radius: float | None, momentum: float | None, space: str) -> Rule:
+    chain: Rule = Project(eta, space)
+    if radius is not None and not math.isinf(radius):
+        chain = Clip(radius, space) | chain
+    return chain if not momentum else Momentum(momentum, space) | chain
+
+
+@method(
+    "adaptive projected guidance, as published",
+    "Sadat, Hilliges & Weber, ICLR 2025, arXiv 2410.02416",
+    "mean",
+    "d = m_c - m_u; d += momentum d'; d *= min(1, radius / |d|); m = m_c + (scale - 1)(d - (1 - eta) "
+    "proj_{m_c} d)",
+    "apg({scale})",
+    state="the running sum d', stored before clip and projection, advanced once per step",
+    confidence="paper",
+    seen="code printed in the appendix; transcriptions in NVIDIA cosmos, ACE-Step and diffusers agree",
+    defaults=(
+        Default("EDM2-S", "scale 4, eta 0, radius 2.5, momentum -0.75", "two secondary sources"),
+        Default("DiT-XL/2", "scale 4, eta 0, radius 5, momentum -0.5", "two secondary sources"),
+        Default("SD2.1", "scale 10, eta 0, radius 7.5, momentum -0.75", "two secondary sources"),
+        Default("SDXL", "scale 15, eta 0, radius 15, momentum -0.5", "two secondary sources"),
+    ),
+    differs=(
+        "its authors act on denoised means; space='velocity' acts on the network's output, another method",
+        "ACE-Step takes lengths over the time axis alone (radius 2.5, momentum -0.75, velocities)",
+        "the radius is absolute, so its effect depends on resolution and channels; with eta 1 and a "
+        "radius of "
+        "(gamma - 1) |m_c| / (scale - 1) it is pmc_displacement",
+        "no source says what a solver with several evaluations per step does to the momentum: here, "
+        "once per step",
+    ),
+    check=(-0.023666, -2.045023, -0.424455, 0.446599),
+)
+def apg(
+    scale: Scale,
+    *,
+    eta: float = 0.0,
+    radius: float | None = 15.0,
+    momentum: float | None = -0.5,
+    space: str = "mean",
+) -> Rule:
+    """Adaptive projected guidance (Sadat et al. 2024) in its published form: on posterior means, from m_c,
+    with factor scale - 1. The defaults are the paper's for SDXL; `None` switches a part off.
+    """
+    return _projected(eta, radius, momentum, space) | CFG(scale)
+
+
+@method(
+    "adaptive projected guidance, diffusers' default form",
+    "after Sadat et al., arXiv 2410.02416",
+    "velocity",
+    "apg's d on the network's output; v = v_u + scale (d - (1 - eta) proj_{v_c} d)",
+    "apg_diffusers({scale})",
+    state="none by default; with momentum, the running sum of velocity gaps",
+    seen="diffusers 0.42.1 AdaptiveProjectedGuidance",
+    defaults=(Default("any", "eta 1, radius 15, no momentum, scale 7.5", "diffusers"),),
+    differs=(
+        "the base is the unconditional prediction once clip or projection act, so scale 1 is not conditional",
+        "the published form is use_original_formulation=True with guidance_scale = scale - 1",
+    ),
+    unit=False,
+    check=(0.9, -3.0, 0.1, 2.2),
+)
+def apg_diffusers(
+    scale: Scale, *, eta: float = 1.0, radius: float | None = 15.0, momentum: float | None = None
+) -> Rule:
+    """APG as diffusers' guider has it by default: on the network's output, from the unconditional one."""
+    return _projected(eta, radius, momentum, "velocity") | FromUnconditional(scale)
+
+
+@method(
+    "adaptive projected guidance, ComfyUI's node",
+    "after Sadat et al., arXiv 2410.02416",
+    "mean",
+    "apg's d; m = m_c + scale (d - (1 - eta) proj_{m_c} d)",
+    "apg_comfy({scale})",
+    state="none by default; with momentum, the running sum, which the node clears when sigma rises",
+    seen="ComfyUI comfy_extras/nodes_apg.py",
+    defaults=(Default("any", "eta 1, radius 5, no momentum", "ComfyUI"),),
+    differs=(
+        "one unit more guidance than published at equal scale",
+        "the node's norms run over the last three axes: per channel for video, across the batch for "
+        "tokens; "
+        "ours are per sample",
+        "the node allows no negative momentum, the only kind the paper uses",
+    ),
+    unit=False,
+    check=(1.1, -3.6, -0.1, 2.8),
+)
+def apg_comfy(
+    scale: Scale, *, eta: float = 1.0, radius: float | None = 5.0, momentum: float | None = None
+) -> Rule:
+    """APG as ComfyUI's node does it: on means, from m_c, but with factor `scale`, one more than published."""
+    return _projected(eta, radius, momentum, "mean") | Gain(scale)
+
+
+@method(
+    "CFG, then APG",
+    "HunyuanImage 2.1; after Sadat et al., arXiv 2410.02416",
+    "velocity",
+    "CFG(early) in steps 0 to 5 while the momentum fills; apg_diffusers(scale) afterwards",
+    "apg_mix({scale})",
+    state="the step index and the running sum of velocity gaps",
+    seen="diffusers 0.42.1 AdaptiveProjectedMixGuidance",
+    defaults=(
+        Default("HunyuanImage 2.1", "early 3.5, scale 10, radius 10, momentum -0.5, eta 0", "diffusers"),
+    ),
+    scale=10.0,
+    unit=False,
+    check=(0.8, -2.7, 0.2, 1.9),
+)
+def apg_mix(
+    scale: Scale = 10.0,
+    *,
+    early: Scale = 3.5,
+    steps: int = 6,
+    eta: float = 0.0,
+    radius: float | None = 10.0,
+    momentum: float | None = -0.5,
+) -> Rule:
+    """HunyuanImage 2.1: CFG in the first `steps` steps, while the momentum fills, then diffusers' APG."""
+    late = apg_diffusers(scale, eta=eta, radius=radius, momentum=momentum)
+    return Phases(steps, CFG(early), late)
+
+
+@method(
+    "AdaMaG",
+    "Esmati et al. 2026, arXiv 2605.20079",
+    "noise",
+    "v = v_u + w (d - (1 - share) proj_{n_c} d), d = v_c - v_u, w = max(least, scale (1 - t)^power)",
+    "adamag({scale})",
+    confidence="second-hand",
+    seen="a reading note",
+    defaults=(Default("any", "share 0.1, power 4", "second-hand; least 1 was not stated"),),
+    differs=("its scale falls towards the data, against the trend of PMC and C2FG",),
+    unit=False,
+    check=(0.052958, -1.194385, 0.708422, -0.116542),
+)
+def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float = 1.0) -> Rule:
+    """AdaMaG (Esmati et al. 2026): a gap damped along the noise, a scale falling as (1 - t)^power."""
+    return Project(share, "noise") | FromUnconditional(Decay(scale, power, least))
+
+
+@method(
+    "tangential damping (TCFG)",
+    "Kwon et al., CVPR 2025, arXiv 2503.18137",
+    "velocity",
+    "v_u <- <v_u, e> e, e the first right singular vector of the rows v_c, v_u; then CFG",
+    "tcfg({scale})",
+    confidence="second-hand",
+    seen="diffusers 0.42.1 and ComfyUI nodes_tcfg.py; no official repository found",
+    defaults=(Default("SD1.5, SDXL, SD3, PixArt", "scale 7.5, 5, 7, 4.5", "second-hand"),),
+    differs=(
+        "exact here by the 2 x 2 Gram matrix, in float64; diffusers takes a float32 SVD",
+        "diffusers' guider reads the attribute _num_outputs_prepared, which does not exist, and "
+        "raises in use "
+        "(issues 14643, 14794)",
+    ),
+    check=(0.679813, -2.523163, 0.932604, 1.23323),
+)
+def tcfg(scale: Scale) -> Rule:
+    """Tangential damping (Kwon et al. 2025): only the part of v_u along the shared direction is kept."""
+    return Tangential() | CFG(scale)
+
+
+@method(
+    "angle-domain guidance (ADG)",
+    "Jin et al., ICML 2025, arXiv 2506.11039",
+    "mean",
+    "m = cos(a) m_c + sin(a)/sin(theta) e, a = min((scale - 1) theta, pi/3), theta the angle between "
+    "m_c and m_u, "
+    "e = m_c - proj_{m_u} m_c",
+    "adg({scale})",
+    seen="jinc7461/ADG @ b5fad684 method/ADG_SD3.py",
+    defaults=(Default("SD3.5 Large", "scale 7 (2 to 15 tested)", "its code"),),
+    differs=(
+        "the code adds 1e-3 to scale - 1, takes 3.14 for pi and switches formula at sin(theta) = "
+        "1e-3; ours has "
+        "the limit instead",
+        "bounded by |m| <= sqrt(2) |m_c|, not norm-preserving; its renormalised variant does so along axis 1",
+    ),
+    check=(-0.113102, -2.126666, -0.614073, 0.374385),
+)
+def adg(scale: Scale, *, limit: float = math.pi / 3) -> Rule:
+    """Angle-domain guidance (Jin et al. 2025): m_c turned away from m_u, by 60 degrees at most."""
+    return Rotation(scale, limit)

@@ -1,0 +1,16 @@
+"""Parts that chain with `|`: rules that scale, cap, turn, gate or remember, and schedules of their scales."""
+
+from .adaptive import *
+from .cap import *
+from .elementwise import *
+from .feedback import *
+from .frequency import *
+from .gain import *
+from .phases import *
+from .reference import *
+from .renorm import *
+from .scale import *
+from .schedulers import *
+from .shape import *
+from .threshold import *
+from .values import *

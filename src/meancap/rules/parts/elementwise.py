@@ -1,0 +1,148 @@
+"""Community rules that treat elements, pixels or channels of the mean differently. None has a paper.
+
+c, u       conditional and unconditional mean, guided = u + scale (c - u)
+Skim       falls back to a lower scale where c, the gap and the guided value agree in sign  (Skimmed CFG)
+Automatic  one scale per channel from the range of the guided mean                          (Automatic CFG)
+Mahiro     leans on scale * c where the guided mean and u point differently                 (ComfyUI)
+Tonemap    a soft limit to the length of the gap at each pixel                              (ComfyUI)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...prediction import Prediction
+from ...schedules import Scale, finite, finite_scale, value_of
+from ...tensors import per_sample
+from ..protocol.base import Map
+from .phases import flag
+
+
+@dataclass(frozen=True)
+class Skim(Map):
+    """CFG whose excess over the scale `skim` is taken off wherever it drives a value further from zero.
+
+    flip      also asks that the guided value lies on the far side of x
+    negative  takes it off the unconditional prediction altogether (scale 0)
+    linear    the interpolating variant: u moves towards c by 1 - (skim - 1) / (scale - 1) there
+    """
+
+    scale: Scale
+    skim: float = 7.0
+    flip: bool = True
+    negative: bool = False
+    linear: bool = False
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        finite(self, "skim")
+        flag(self, "flip", "negative", "linear")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        scale = value_of(self, "scale", p.t)
+        w = torch.as_tensor(per_sample(scale, g)).to(g)
+        c, u = p.m_c, p.m_c - g
+        if self.linear:
+            share = (self.skim - 1) / (w - 1)
+            u = torch.where(self._outward(p.x, c, u, w), torch.lerp(c, u, share), u)
+            u = torch.where(self._outward(p.x, u, c, w), torch.lerp(c, u, share), u)
+        else:
+            u = self._skimmed(p.x, u, c, w, 0.0 if self.negative else self.skim)
+            c = self._skimmed(p.x, c, u, w - 1, self.skim)
+        return torch.where(w == 1, 0.0, u + w * (c - u) - p.m_c)
+
+    def _skimmed(self, x: Tensor, a: Tensor, b: Tensor, w: Tensor, skim: float) -> Tensor:
+        """a without the excess of b + w (a - b) over b + skim (a - b), where that leads outward."""
+        excess = torch.where(w == 0, 0.0, (w - skim) / w) * (a - b)
+        return torch.where(self._outward(x, a, b, w), a - excess, a)
+
+    def _outward(self, x: Tensor, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        guided = b + w * (a - b)
+        outward = ((a - b).sign() == a.sign()) & (a.sign() == guided.sign())
+        return outward & (guided.sign() == (guided - x).sign()) if self.flip else outward
+
+
+@dataclass(frozen=True)
+class Automatic(Map):
+    """CFG with the scale reference * scale / (10 R) for each channel, R its range in the guided mean.
+
+    R is half the sum of two averages, of the largest values and of the sizes of the smallest ones: of each
+    row, as many as a share `top` of the height, or the whole row. R is read at the scale `reference`.
+    """
+
+    scale: Scale
+    reference: float = 8.0
+    top: float = 0.25
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        finite(self, "reference", "top")
+        if not 0 < self.top <= 0.5:
+            raise ValueError(f"Automatic needs a share top in (0, 0.5]; got {self.top}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        if g.dim() < 4:
+            raise ValueError(
+                f"Automatic needs images (batch, channels, height, width); got shape {tuple(g.shape)}"
+            )
+        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
+        guided = p.m_c + (self.reference - 1) * g
+        count = min(max(1, int(g.shape[-2] * self.top)), g.shape[-1])
+        axes = tuple(range(2, g.dim()))
+        high = guided.topk(count, dim=-1).values.mean(axes, keepdim=True)
+        low = guided.topk(count, dim=-1, largest=False).values.abs().mean(axes, keepdim=True)
+        span = (high + low) / 2
+        fixed = torch.where(span == 0, scale, self.reference * scale / (10 * span))
+        return torch.where(scale == 1, 0.0, (fixed - 1) * g)
+
+
+@dataclass(frozen=True)
+class Mahiro(Map):
+    """m = (q guided + (4 - q) scale m_c) / 4, q = 2 (1 + sim); scale * m_c is no affine combination.
+
+    sim is the cosine over channels, averaged over the pixels of a sample, between the signed roots of
+    scale * m_u and of the mean of guided and scale * m_c. The original averages over the batch as well.
+    """
+
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
+        guided, leap = p.m_c + (scale - 1) * g, scale * p.m_c
+        sim = F.cosine_similarity(_signed_root(scale * (p.m_c - g)), _signed_root((leap + guided) / 2), dim=1)
+        q = per_sample(2 * (1 + sim.reshape(g.shape[0], -1).mean(1)), g)
+        return (q * ((scale - 1) * g) + (4 - q) * (leap - p.m_c)) / 4
+
+
+def _signed_root(v: Tensor) -> Tensor:
+    return v.abs().sqrt() * v.sign()
+
+
+@dataclass(frozen=True)
+class Tonemap(Map):
+    """Reinhard's curve on the length l of the gap at each pixel: l <- l / (1 + l / top).
+
+    top is multiplier * (mean + spread * standard deviation) of the lengths in a sample. Every length shrinks.
+    """
+
+    multiplier: float = 1.0
+    spread: float = 5.0
+
+    def __post_init__(self) -> None:
+        finite(self, "multiplier", "spread")
+        if self.multiplier <= 0:
+            raise ValueError(f"Tonemap needs a multiplier above 0; got {self.multiplier}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        length = torch.linalg.vector_norm(g, dim=1, keepdim=True)
+        flat = length.flatten(1)
+        spread = flat.std(1) if flat.shape[1] > 1 else torch.zeros_like(flat[:, 0])
+        top = torch.as_tensor(per_sample(self.multiplier * (flat.mean(1) + self.spread * spread), g))
+        return g * torch.where(top == 0, 1.0, 1 / (1 + length / top))

@@ -1,0 +1,140 @@
+"""What a rule makes of a prediction: the guided mean, or the guided output in the network's own units.
+
+`Stepper` is the one place that knows when a rule's state advances: **once per step, from the step's first
+evaluation**. Later evaluations of a multi-stage step (Heun, RK4, a sampler that looks ahead) see the state
+that `Rule.within_step` gives them, and change nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...path import time
+from ...prediction import Prediction, need_same_shapes
+from ...tensors import promoted, vector
+from .base import Recorder, Rule, State
+from .ray import Ray
+
+_LATEST = 1 - 2.0**-20
+
+
+def displace(
+    rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, nominal: Tensor | None = None
+) -> tuple[Ray, State]:
+    """The displacement that `rule` makes of the gap, of a nominal `g`, or of a host's `nominal` output."""
+    device = p.shown.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
+            return displace(rule, p, state, g=g, nominal=nominal)
+    if nominal is not None:
+        ray = Ray(p, -1.0, nominal=nominal)
+    elif g is not None:
+        need_same_shapes(x=p.shown, g=g)
+        ray = Ray(p, turned=promoted(g).to(p.dtype))
+    else:
+        # In a compiled graph a number would be part of the graph, and a change of it need another one.
+        ray = Ray(p, _start(p) if torch.compiler.is_compiling() else 1.0)
+    return rule.update(ray, p, rule.init() if state is None else state)
+
+
+def _start(p: Prediction) -> Tensor:
+    """1 for each sample, with the times in it: torch makes a new graph for each value of an unused number."""
+    times = [v for v in (p.t, p.t_next) if isinstance(v, Tensor)]
+    return sum((0 * v for v in times), start=vector(1.0, p.shown))
+
+
+def guide(
+    rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, record: Recorder | None = None
+) -> tuple[Tensor, State]:
+    """The guided posterior mean m_c + g, and the rule's state after this evaluation.
+
+    Pass `g` where the host has its own nominal displacement from m_c and the rule only limits it.
+    The result is in the precision of the prediction, float32 at least; cast it back with `.to(dtype)`.
+    """
+    ray, state = displace(rule, p, state, g=g)
+    m = ray.mean()
+    if record is not None:
+        record.add(ray)
+    return m, state
+
+
+def respond(
+    rule: Rule,
+    p: Prediction,
+    state: State = None,
+    *,
+    nominal: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    record: Recorder | None = None,
+) -> tuple[Tensor, State]:
+    """The guided output in the network's own units, and the rule's state after this evaluation.
+
+    `nominal` is the guided output that a host has made itself. A rule that only caps shortens the way from
+    the conditional output to it, and returns it bit for bit where nothing is cut; any other rule replaces it.
+    """
+    ray, state = displace(rule, p, state, nominal=nominal if rule.caps else None)
+    out = ray.output(dtype or (p.out_c if nominal is None else nominal).dtype)
+    if record is not None:
+        record.add(ray)
+    return out, state
+
+
+def guided_velocity(
+    rule: Rule,
+    x: Tensor,
+    t: float | Tensor,
+    v_c: Tensor,
+    v_u: Tensor,
+    state: State = None,
+    *,
+    t_next: float | Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    record: Recorder | None = None,
+) -> tuple[Tensor, State]:
+    """A pair: the guided velocity, and the rule's state after this evaluation.
+
+    Velocities are data - noise. `t_next`, where the step will end, is for rules that depend on it (CFGPP).
+    The velocity has the dtype of `v_c`, or `dtype`: ask for float32 where the bound must hold to the last
+    unit.
+    """
+    t = time(t, x)
+    if rule.turns:  # at t = 1 the gap of the means vanishes and that of the velocities does not: just before
+        t = t.clamp(max=_LATEST) if isinstance(t, Tensor) else min(t, _LATEST)
+    p = Prediction.from_velocity(x, t, v_c, v_u)
+    return respond(rule, p if t_next is None else p.until(t_next), state, dtype=dtype, record=record)
+
+
+class Stepper:
+    """A rule and its state over a run."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.begin()
+
+    def begin(self) -> None:
+        """A new run: the rule forgets."""
+        self._next = self._within = self.rule.init()
+
+    def idle(self, t: float, *, first: bool = True) -> bool:
+        """Whether the rule surely leaves m_c alone at this evaluation, so that m_u need not be asked for."""
+        return self.rule.idle(t, self._next if first else self._within)
+
+    def mean(self, p: Prediction, *, first: bool = True, record: Recorder | None = None) -> Tensor:
+        """The guided mean; `first` is False in the later evaluations of one step."""
+        m, after = guide(self.rule, p, self._next if first else self._within, record=record)
+        self._advance(after, first)
+        return m
+
+    def output(
+        self, p: Prediction, nominal: Tensor, *, first: bool = True, record: Recorder | None = None
+    ) -> Tensor:
+        """The guided output in place of a host's `nominal` one, in its precision."""
+        state = self._next if first else self._within
+        out, after = respond(self.rule, p, state, nominal=nominal, record=record)
+        self._advance(after, first)
+        return out
+
+    def _advance(self, after: State, first: bool) -> None:
+        if first:
+            self._within, self._next = self.rule.within_step(self._next, after), after

@@ -1,0 +1,96 @@
+"""A method is one edit, and a rule of another package is known wherever a rule can be typed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meancap import CFG, Interval, parse
+from meancap.rules import catalogue, register
+from meancap.rules.methods import registry
+from meancap.rules.text.listing import page, table
+from meancap.runs.bench.config import Config
+from meancap.runs.bench.families import families
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    """What a test registers is gone after it."""
+    for name in ("_METHODS", "_BUILDS"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+
+
+def test_a_method_is_known_everywhere_after_one_edit(clean):
+    @registry.method("in the middle", "nobody", "any", "m", "middle({scale})", seen="here", unit=True)
+    def middle(scale):
+        return CFG(scale) | Interval(0.25, 0.75)
+
+    assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
+    assert "middle" in table() and "## middle" in page()
+    assert "middle" in {family.name for family in families(Config())}
+
+
+def test_a_registered_rule_says_what_its_docstring_says(clean):
+    @register
+    def twice(scale: float):
+        """CFG with twice the gap."""
+        return CFG(2 * scale - 1)
+
+    assert parse("twice(4)") == CFG(7)
+    assert registry.entry("twice").title == "CFG with twice the gap" and registry.entry(
+        "twice"
+    ).rule() == CFG(7)
+
+
+def test_names_of_ours_cannot_be_taken(clean):
+    with pytest.raises(ValueError, match="'apg' is a rule of meancap already"):
+        register(lambda scale: CFG(scale), name="apg")
+    with pytest.raises(ValueError, match="'Cap' is a rule of meancap already"):
+        register(lambda scale: CFG(scale), name="Cap")
+
+
+def test_an_alias_is_the_same_recipe():
+    builds = registry.builds()
+    assert builds["qwen_image"] is builds["lumina2"]
+    assert {"qwen_image", "lumina2"} <= {e.name for e in catalogue()}
+
+
+USES = """
+from meancap import CFG, Cap, parse
+from meancap.cli import main
+from meancap.rules import catalogue
+from meancap.runs.bench.config import Config
+from meancap.runs.bench.families import families, family_of
+
+rule = parse("late_cap(7)")
+assert str(rule) == "CFG(7) | Late() | Cap(1.1)" and parse(str(rule)) == rule
+assert {"Late", "late_cap"} <= {e.name for e in catalogue()}
+assert "late_cap" in {f.name for f in families(Config())} and family_of("CFG(3) | Late(2)").swept
+assert main(["rules", "late_cap"]) == 0
+"""
+
+
+def test_an_installed_package_brings_its_rules(tmp_path):
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
+    source = ROOT / "examples" / "rule_package"
+    subprocess.run([*pip, str(tmp_path / "site"), str(source)], check=True, capture_output=True)
+    script = tmp_path / "uses.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n" + USES)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "late_cap: CFG that grows with time" in done.stdout
+
+
+def test_a_package_that_fails_is_told_of_and_left_out(tmp_path):
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[meancap.rules]\nBroken = no_such_module:Broken\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from meancap import parse; print(parse('CFG(3)'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (
+        done.stdout == "CFG(3)\n" and "the rule 'Broken' of no_such_module:Broken was left out" in done.stderr
+    )
