@@ -6,7 +6,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
-    "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
+    "files": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
     "operation": 1,
     "prediction": 2,
     "rules": 3,
@@ -22,6 +22,7 @@ LAYERS = {
 KERNELS = {"host": {"numpy"}, "host_kernels": {"numba", "numpy"}, "host_memory": {"numba", "llvmlite"},
            "triton_kernels": {"triton"}}  # fmt: skip
 GROUND = {
+    "files",
     "notation",
     "tensors",
     "path",
@@ -82,4 +83,18 @@ def test_the_core_imports_torch_alone():
             kernels = name.rpartition(".")[2] in KERNELS and path.stem not in KERNELS
             if not inside and (name.split(".")[0] not in allowed or kernels):
                 wrong.append(f"{path.relative_to(SOURCE)} imports {name} outside of a function")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_module_renames_files():
+    """`Path.replace` and `Path.rename` take one argument; `str.replace` takes two."""
+    wrong = []
+    for path in modules():
+        if package(path) in ("files", "adapters", "explorer"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("replace", "rename") and len(node.args) == 1 and not node.keywords:
+                wrong.append(f"{path.relative_to(SOURCE)}:{node.lineno}; use meancap.files.whole")
     assert not wrong, "\n".join(wrong)

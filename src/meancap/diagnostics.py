@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .files import write_whole
 from .operation import Lengths, lengths, measured
 from .prediction import Prediction, need_same_shapes
 from .rules.protocol.ray import Ray
@@ -148,10 +149,7 @@ class Record:
 
     def save(self, path: str | Path) -> Path:
         """Writes the rows and the summary as JSON; the file appears whole or not at all."""
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(self.contents(), indent=1))
-        return part.replace(path)
+        return write_whole(path, json.dumps(self.contents(), indent=1))
 
     def contents(self) -> dict[str, Any]:
         """What a JSON file of the record holds; JSON knows neither nan nor inf, so they become null."""

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from meancap.cli import main
+from meancap.files import is_temporary
 from meancap.runs.folder import Run
 
 KINDS = (["--npz", "--diagnostics"], [], ["--npz"], ["--diagnostics"])
@@ -61,7 +62,7 @@ def ended(child: int, seconds: float) -> bool:
 def check_no_torn_file(folder: Path, whole: dict[str, bytes]) -> None:
     """After a kill, every name that exists holds a whole file."""
     for name, data in contents(folder).items() if folder.exists() else ():
-        if name.startswith(".parts/"):
+        if is_temporary(Path(name)):
             continue
         if name == "run.json":
             begun, finished = json.loads(data), json.loads(whole[name])

@@ -64,7 +64,8 @@ def test_a_run_stopped_anywhere_ends_in_the_same_files(tmp_path, model):
         with pytest.raises(ValueError, match="not finished"):
             Run.open(folder)
         (folder / ".parts").mkdir(exist_ok=True)
-        (folder / ".parts" / "123-000000.npy").write_bytes(b"torn")
+        (folder / ".parts" / "123-000000.npy").write_bytes(b"torn")  # as an earlier version left it
+        (folder / ".part-123-123-samples.npz").write_bytes(b"torn")
         made = list(run(folder, model, config))
         assert made == list(range(stop, config.blocks))
         assert contents(folder) == whole

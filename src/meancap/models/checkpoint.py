@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files import whole
 from .data import Pixels
 from .sit import SiT, SiTConfig
 
@@ -50,11 +51,11 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Path:
     """A safetensors file that appears whole or not at all."""
     path = Path(path)
-    part = path.with_name(path.name + ".part")
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    _safetensors().save_file(plain, str(part), metadata=dict(header))
-    part.chmod(0o644)  # the library makes files for their owner alone
-    return part.replace(path)
+    with whole(path) as part:
+        _safetensors().save_file(plain, str(part), metadata=dict(header))
+        part.chmod(0o644)  # the library makes files that only their owner may read
+    return path
 
 
 def save_sit(

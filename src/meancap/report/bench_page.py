@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..lab.problems import PROBLEMS
 from ..runs.bench.families import FINER
 from ..runs.bench.files import csv_text, read_csv
-from ..runs.bench.run import write_whole
 from .bench_findings import Finding, findings
 
 Row = dict[str, Any]

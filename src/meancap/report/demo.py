@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..files import write_whole
 from ..runs.folder import Run
 from ..runs.scores import read_scores
 from .gallery import write_gallery
@@ -45,9 +46,7 @@ def write_demo(runs: Mapping[str, Run], out: Path, names: Sequence[str]) -> Path
     write_gallery(folders, out / "gallery.html", names=names)
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
     page = _PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
-    part = out / ".report.md.part"
-    part.write_text(page, encoding="utf-8")
-    return part.replace(out / "report.md")
+    return write_whole(out / "report.md", page)
 
 
 def _table(runs: Mapping[str, Run], scores: Mapping[str, Mapping[str, float]]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..files import write_whole
 from ..runs.folder import Run
 from .sheets import need_matched
 
@@ -72,9 +73,7 @@ def gallery(
 
 def write_gallery(runs: Sequence[Run], path: Path, count: int = 40, names: Sequence[str] = ()) -> Path:
     """The page as a file that appears whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(gallery(runs, count, names=names), encoding="utf-8")
-    return part.replace(path)
+    return write_whole(path, gallery(runs, count, names=names))
 
 
 def _data_uri(image: npt.NDArray[np.uint8]) -> str:

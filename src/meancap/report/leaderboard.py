@@ -13,8 +13,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..runs.bench.files import read_csv
-from ..runs.bench.run import read_run, write_whole
+from ..runs.bench.run import read_run
 from ..runs.bench.tables import columns
 from . import bench_figures, style
 from .bench_findings import Finding, findings

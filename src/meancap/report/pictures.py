@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ..files import whole
 from ..runs.folder import Run
 from .gallery import write_gallery
 from .meter import mechanism, meters
@@ -33,6 +34,6 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
 
 def save(figure: Figure, path: Path, dots: int = 220) -> Path:
     """The figure as a PNG that appears whole or not at all, the same bytes for the same data."""
-    part = path.with_name(f".{path.stem}.part.png")
-    figure.savefig(part, dpi=dots, metadata={"Software": None})
-    return part.replace(path)
+    with whole(path) as part:
+        figure.savefig(part, dpi=dots, metadata={"Software": None})
+    return path

@@ -18,6 +18,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..files import whole
+
 COLUMN, PAGE = 3.4, 7.0
 BLUE, VERMILION, GREEN, AMBER = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
@@ -87,10 +89,8 @@ def save(draw: Callable[[Path], Figure], folder: Path, name: str) -> list[Path]:
     with look():
         figure = draw(folder)
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            part = target / f"{name}.part.{kind}"
-            try:
+            path = target / f"{name}.{kind}"
+            with whole(path) as part:
                 figure.savefig(part, metadata=metadata)
-                written.append(part.replace(target / f"{name}.{kind}"))
-            finally:
-                part.unlink(missing_ok=True)
+            written.append(path)
     return written

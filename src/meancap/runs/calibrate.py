@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files import write_whole
 from ..rules import CFG, Cap, Values
 from ..sampling import Predict, trajectory
 from ..schedules import Piecewise
@@ -59,11 +60,8 @@ class Calibration:
 
     def save(self, path: str | Path) -> Path:
         """Writes the file; it appears whole or not at all."""
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in self.as_json().items()]
-        part.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        return part.replace(path)
+        return write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def calibrate(

@@ -18,9 +18,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..files import write_whole
 from ..metrics.extractors import Extractor, Features
 from ..metrics.images import Images
-from .scores import Damaged, atomically
+from .scores import Damaged
 
 BLOCK = 1000
 
@@ -77,7 +78,8 @@ class Kept:
     def _write(self, block: int, features: Features) -> None:
         from safetensors.torch import save
 
-        atomically(self._path(block), save({name: value.contiguous() for name, value in features.items()}))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self._path(block), save({name: value.contiguous() for name, value in features.items()}))
 
 
 def cache_root() -> Path:

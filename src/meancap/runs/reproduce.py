@@ -15,6 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..metrics.protocols import protocol as measured_by
 from .folder import Run
 from .generate import make_run
@@ -101,8 +102,8 @@ def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> No
         "choices": [asdict(c) for c in protocol.choices],
         "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
     }
-    _write(out / "protocol.json", json.dumps(about, indent=1) + "\n")
-    _write(out / "table.csv", table(protocol, out, score_by))
+    write_whole(out / "protocol.json", json.dumps(about, indent=1) + "\n")
+    write_whole(out / "table.csv", table(protocol, out, score_by))
 
 
 def table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
@@ -149,9 +150,3 @@ def scores_by_name(folder: Path, first: str) -> dict[str, float]:
 def _is_finished(folder: Path) -> bool:
     path = folder / "run.json"
     return path.is_file() and json.loads(path.read_text())["finished"] is not None
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -7,12 +7,12 @@ scores/<protocol>.safetensors  what each image contributed, for paired compariso
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..metrics.score import Estimate, Score
 from .store import locked
 
@@ -51,11 +51,11 @@ def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Est
 
     parts = {e.name: e.parts.double().contiguous() for e in estimates if e.parts is not None}
     new = [{**e.score(text).as_json(), "images": mark} for e in estimates]
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scores").mkdir(parents=True, exist_ok=True)
     with locked(folder):  # another process may be scoring the same run by another protocol
-        atomically(folder / "scores" / f"{protocol}.safetensors", save(parts))
+        write_whole(folder / "scores" / f"{protocol}.safetensors", save(parts))
         rows = [r for r in _rows(folder) if not r["protocol"].startswith(f"{protocol}:")] + new
-        atomically(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+        write_whole(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def scored(folder: Path, protocol: str, mark: str) -> bool:
@@ -74,15 +74,3 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     if not all(isinstance(r, dict) and r.keys() >= _FIELDS for r in rows):
         raise Damaged(f"{path} is damaged; delete it and score again")
     return rows
-
-
-def atomically(path: Path, content: bytes) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{os.getpid()}-{path.name}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise

@@ -5,9 +5,9 @@
     records.jsonl      one line per sample: index, seed, label or prompt, evaluations
     diagnostics.npz    if asked for: each field of the meter as (evaluations, samples)
 
-While it grows: blocks/00000.json marks a block as complete, and is written last. Every file is written in
-.parts/ and renamed into place, so that a name either holds the whole file or does not exist. Nothing in a
-finished folder tells of time, processes or order, so that two of them can be compared byte for byte.
+While it grows: blocks/00000.json marks a block as complete, and is written last. Every file is written
+whole (`meancap.files`). Nothing in a finished folder depends on time, processes or order, so that two of them
+can be compared byte for byte.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from ..files import is_temporary, remove_leftovers, whole, write_whole
 from .arrays import Bytes, np, npt
 from .config import RunConfig, differences
 from .npz import write_npz
@@ -38,7 +39,6 @@ class Store:
 
     def __init__(self, folder: str | Path, config: RunConfig, made_with: Mapping[str, str]) -> None:
         self.folder, self.config = Path(folder), config
-        self.parts = self.folder / ".parts"
         begun = {"format": FORMAT, "config": config.as_json(), "made_with": dict(made_with), "finished": None}
         if self.folder.exists() and not self.folder.is_dir():
             raise RunRefused(f"{self.folder} is a file; a run needs a folder")
@@ -46,7 +46,7 @@ class Store:
         with locked(self.folder):
             old = read_run_json(self.folder)
             if old is None:
-                if any(p.name != ".parts" for p in self.folder.iterdir()):
+                if any(not is_temporary(p) for p in self.folder.iterdir()):
                     raise RunRefused(
                         f"{self.folder} holds files but no run.json; give an empty or a new folder"
                     )
@@ -108,13 +108,13 @@ class Store:
             labels = np.asarray(
                 [-1 if r.get("label") is None else r["label"] for r in records], dtype=np.int64
             )
-            with self._part("samples.npz") as file:
+            with whole(self.folder / "samples.npz") as part, part.open("wb") as file:
                 write_npz(file, {"arr_0": pixels}, {"arr_1": labels})
         if self.config.diagnostics:
             paths = [self._block(b, "meter.npz") for b in blocks]
             meters = [_load(path) for path in paths if path.is_file()]
             fields = list(meters[0]) if meters else []
-            with self._part("diagnostics.npz") as file:
+            with whole(self.folder / "diagnostics.npz") as part, part.open("wb") as file:
                 write_npz(file, {}, {k: np.concatenate([m[k] for m in meters], axis=-1) for k in fields})
         self._write("records.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
         run = read_run_json(self.folder)
@@ -139,26 +139,14 @@ class Store:
         return self.folder / "blocks" / f"{block:06d}.{suffix}"
 
     def _write(self, name: str, content: bytes) -> None:
-        with self._part(name) as file:
-            file.write(content)
-
-    @contextmanager
-    def _part(self, name: str) -> Iterator[IO[bytes]]:
-        """A file that takes its name only when it is whole; the process id keeps writers apart."""
-        self.parts.mkdir(exist_ok=True)
-        part = self.parts / f"{os.getpid()}-{Path(name).name}"
-        try:
-            with part.open("wb") as file:
-                yield file
-            part.replace(self.folder / name)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        write_whole(self.folder / name, content)
 
     def _tidy(self) -> None:
-        """Drops what a finished run no longer needs, and what kills left behind."""
-        for leftover in (self.folder / "blocks", self.parts):
+        """Removes what a finished run no longer needs, and what killed processes left behind."""
+        for leftover in (self.folder / "blocks", self.folder / ".parts"):  # .parts: of earlier versions
             shutil.rmtree(leftover, ignore_errors=True)
+        for place in (self.folder, self.folder / "samples"):
+            remove_leftovers(place)
 
 
 def sample_name(index: int) -> str:

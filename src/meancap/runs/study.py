@@ -6,7 +6,6 @@ calibrated   CFG(λ) | Cap(1, anchor=r, floor=R): no gamma; radii R(t) measured 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +55,5 @@ def pilot(model: ClassModel, evaluations: int, seed: int, path: Path) -> Calibra
     x = noise([sample_seed(seed + 1, i) for i in range(PILOT)], model.shape, device=model.device)
     found = calibrate([(model.predict(labels), x)], uniform(evaluations), model=model.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = found.save(path.with_name(f".{os.getpid()}-{path.name}"))
-    part.replace(path)
+    found.save(path)
     return load_calibration(path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..files import whole
 from ..models.sit import SiT, SiTConfig
 
 
@@ -21,9 +22,9 @@ def tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
     _randomise(model, seed, 0.05)
     with torch.no_grad():
         model.y_embedder.embedding_table.weight.mul_(40)  # classes far apart, so that a cap has work to do
-    part = path.with_name(path.name + ".part")
-    torch.save(model.state_dict(), part)
-    return part.replace(path)
+    with whole(path) as part:
+        torch.save(model.state_dict(), part)
+    return path
 
 
 def tiny_vae(folder: Path, *, seed: int = 0) -> Path:

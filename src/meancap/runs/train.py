@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..files import whole, write_whole
 from ..models.checkpoint import save_sit
 from ..models.data import Pictures, Pixels
 from ..models.optimise import optimisers
@@ -107,9 +108,9 @@ class Training:
             for optimiser, value in zip(self.optimisers, saved["optimisers"], strict=True):
                 optimiser.load_state_dict(value)
             self.step, self.seconds = saved["step"], saved["seconds"]
-        _write(recipe, json.dumps(wanted, indent=1))
+        write_whole(recipe, json.dumps(wanted, indent=1))
         kept = [row for row in read_log(self.folder) if row.step <= self.step]
-        _write(self.folder / "log.jsonl", "".join(map(_line, kept)))
+        write_whole(self.folder / "log.jsonl", "".join(map(_line, kept)))
 
     def rows(self, every: int = 50, save_seconds: float = 120.0) -> Iterator[Row]:
         """Trains to the end, yielding a log line every `every` steps and saving at least so often."""
@@ -165,18 +166,15 @@ class Training:
 
     def save(self) -> None:
         """Everything that a later process needs to go on."""
-        part = self.folder / "state.pt.part"
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "ema": self.ema.state_dict(),
-                "optimisers": [o.state_dict() for o in self.optimisers],
-                "step": self.step,
-                "seconds": self.seconds,
-            },
-            part,
-        )
-        part.replace(self.folder / "state.pt")
+        state = {
+            "model": self.model.state_dict(),
+            "ema": self.ema.state_dict(),
+            "optimisers": [o.state_dict() for o in self.optimisers],
+            "step": self.step,
+            "seconds": self.seconds,
+        }
+        with whole(self.folder / "state.pt") as part:
+            torch.save(state, part)
 
     def export(self, path: Path, dtype: torch.dtype, names: tuple[str, ...]) -> Path:
         """The running mean of the weights as one file that `meancap generate` takes."""
@@ -192,12 +190,6 @@ def read_log(folder: str | Path) -> list[Row]:
 
 def _line(row: Row) -> str:
     return json.dumps(asdict(row)) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    part.replace(path)
 
 
 def _need_same(old: dict[str, object], new: dict[str, object], folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ...files import write_whole
 from .. import style
 from ..document import html, markdown
 from .curves import agreement, contraction, meter
@@ -36,6 +37,4 @@ def write_report(folder: str | Path) -> Iterator[Path]:
         yield from style.save(draw, folder, draw.__name__)
     content = blocks(folder)
     for name, text in (("report.md", markdown(content)), ("report.html", html(content, folder))):
-        part = folder / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        yield part.replace(folder / name)
+        yield write_whole(folder / name, text)

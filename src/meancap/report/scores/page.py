@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ... import __version__
+from ...files import write_whole
 from ...metrics.protocols import PROTOCOLS
 from ...runs.paper import paper_source
 from ..document import Block, Heading, Items, Picture, Text, html, markdown
@@ -43,9 +44,7 @@ def write_report(folder: Path) -> list[Path]:
         ("report.md", markdown(page)),
         ("report.html", html(page, folder)),
     ):
-        part = folder / f".{name}.part"
-        part.write_text(text, encoding="utf-8")
-        written.append(part.replace(folder / name))
+        written.append(write_whole(folder / name, text))
     return written
 
 

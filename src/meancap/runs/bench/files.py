@@ -7,8 +7,8 @@ import io
 from pathlib import Path
 from typing import Any
 
+from ...files import write_whole
 from .cells import read_cells
-from .run import write_whole
 from .tables import Table, all_tables, columns
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ...files import write_whole
 from ...lab.problems import problem as problem_named
 from ..orphans import end_with_parent
 from .cell import Reading, measure_family
@@ -117,16 +117,9 @@ def read_run(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{os.getpid()}-{path.name}.part")
-    part.write_bytes(content)
-    part.replace(path)
-
-
 def _measure(task: Task) -> None:
     readings = measure_family(task.family, problem_named(task.problem), task.config)
+    task.path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(task.path, _packed(task.family, readings))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...files import is_temporary, write_whole
 from ..config import differences
 from ..npz import write_npz
 from ..store import FORMAT, RunRefused, read_run_json
@@ -50,7 +51,7 @@ class Folder:
             raise RunRefused(f"{self.path} cannot be written to; give another folder")
         old = read_run_json(self.path)
         if old is None:
-            if any(not p.name.endswith(".part") for p in self.path.iterdir()):
+            if any(not is_temporary(p) for p in self.path.iterdir()):
                 raise RunRefused(f"{self.path} holds files but no run.json; give an empty or a new folder")
             self.json("run.json", self.begun)
         else:
@@ -102,10 +103,4 @@ class Folder:
     def write(self, name: str, content: bytes) -> None:
         path = self.path / name
         path.parent.mkdir(exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        try:
-            part.write_bytes(content)
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        write_whole(path, content)

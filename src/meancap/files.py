@@ -1,0 +1,66 @@
+"""Files that are written whole: a name holds the complete new content, the complete old content, or nothing.
+
+    with whole("figure.png") as part:       # a temporary name in the same folder
+        figure.savefig(part)                # anything that writes to a path
+    write_whole("table.csv", text)          # the same for content that is at hand
+
+The temporary file is flushed to the disk and then renamed, which the system does in one step. If the block
+fails, the temporary file is removed and the old file stays. A killed process cannot remove its own;
+`remove_leftovers` does, once no process writes to that folder any more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PREFIX = ".part-"
+
+
+@contextmanager
+def whole(path: str | Path) -> Iterator[Path]:
+    """Gives a temporary name to write to; after the block the file takes the name `path`.
+
+    The temporary name contains the ids of the process and of the thread, so that writers never share one, and
+    ends with the name of the file, so that libraries recognise its suffix.
+    """
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into; make it first")
+    part = path.with_name(f"{_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}")
+    try:
+        yield part
+        _flush(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)  # after a rename there is nothing left to remove
+
+
+def write_whole(path: str | Path, content: bytes | str) -> Path:
+    """Writes bytes, or text as UTF-8, so that the file appears whole or not at all; returns its path."""
+    with whole(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+    return Path(path)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file is one that `whole` writes to, or that an earlier version of the package wrote to."""
+    return path.name.startswith(_PREFIX) or path.name.endswith(".part") or path.name == ".parts"
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes the temporary files directly inside a folder that no process writes to any more."""
+    for path in folder.glob(f"{_PREFIX}*"):
+        path.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Waits until the content is on the disk: a rename must not overtake it if the power fails."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
