@@ -20,8 +20,8 @@ from meancap.report import style
 from meancap.runs.gmm import SETTINGS, Config, Result, count_stages, measure, reproduce, stages
 from meancap.runs.gmm.config import noise
 from meancap.runs.gmm.table import spread_of
+from meancap.runs.ledger import RunRefused
 from meancap.runs.paper import paper_run, paper_source, paper_table
-from meancap.runs.store import RunRefused
 
 METRICS = ("occupancy_percent", "variance_ratio", "tv", "mean_error")
 FIGURES = {draw.__name__ for draw in report.FIGURES}

@@ -28,8 +28,11 @@ def whole(path: str | Path) -> Iterator[Path]:
     ends with the name of the file, so that libraries recognise its suffix.
     """
     path = Path(path)
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be written to; give another folder for {path.name}")
     part = path.with_name(f"{_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}")
     try:
         yield part

@@ -17,10 +17,10 @@ from meancap.metrics.extractors import Extractor, fashion_classifier
 from meancap.metrics.images import Folder, open_images, open_npz
 from meancap.runs import features as kept_features
 from meancap.runs.features import Kept
+from meancap.runs.ledger import locked
 from meancap.runs.references import Finding, reference_images, shipped_fashion
 from meancap.runs.scores import read_estimates, read_scores, write_scores
 from meancap.runs.scoring import open_target, paired, scoring
-from meancap.runs.store import locked
 
 
 def blurred(images: Tensor) -> Tensor:

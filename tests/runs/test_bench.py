@@ -72,13 +72,13 @@ def test_a_folder_takes_more_rules_but_no_other_settings(tmp_path):
     run(tmp_path, BASIC[:1])
     assert len(run(tmp_path, BASIC[:2])) == 1
     assert [one.name for one in read_cells(tmp_path).families] == ["unguided", "perfect model"]
-    with pytest.raises(ValueError, match="other settings \\(seed\\)"):
+    with pytest.raises(ValueError, match="another run: seed was 0, now 1"):
         run(tmp_path, config=replace(SMALL, seed=1))
 
 
 def test_a_file_is_no_folder_of_a_benchmark(tmp_path):
     (tmp_path / "taken").touch()
-    with pytest.raises(ValueError, match="taken is a file; a benchmark needs a folder"):
+    with pytest.raises(ValueError, match="taken is a file; a run needs a folder"):
         run(tmp_path / "taken")
 
 

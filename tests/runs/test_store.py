@@ -15,8 +15,9 @@ from meancap.models.classes import open_sit
 from meancap.runs.config import RunConfig, class_items, sample_seed, versions
 from meancap.runs.folder import Run
 from meancap.runs.generate import class_blocks, class_run, make_run, place, run
+from meancap.runs.ledger import RunRefused
 from meancap.runs.npz import write_npz
-from meancap.runs.store import RunRefused, Store
+from meancap.runs.store import Store
 from small_sit import pixels, random_sit
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..files import write_whole
 from ..runs.bench.files import read_csv
-from ..runs.bench.run import read_run
 from ..runs.bench.tables import columns
+from ..runs.ledger import Ledger
 from . import bench_figures, style
 from .bench_findings import Finding, findings
 
@@ -44,7 +44,7 @@ def write_report(folder: str | Path) -> Path:
 
 def leaderboard(folder: Path) -> str:
     """The page, with everything it needs inside."""
-    run = read_run(folder)
+    run = Ledger(folder, "bench").read()
     if run is None:
         raise ValueError(f"{folder} holds no benchmark; run `meancap bench lab --out {folder}` first")
     tables = {name: _columnar(title, read_csv(folder / f"{name}.csv")) for name, title in _TABLES.items()}

@@ -9,7 +9,7 @@ seed    of sample i: 1,000,003 times the run's seed, plus i; two runs of one see
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -93,16 +93,6 @@ def class_items(config: RunConfig, block: int) -> list[Item]:
     ]
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two configurations, one phrase each."""
-    found = []
-    for key in [*new, *(k for k in old if k not in new)]:
-        a, b = old.get(key), new.get(key)
-        if a != b:
-            found.append(f"{key} was {_short(a)}, now {_short(b)}")
-    return found
-
-
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:
     """The versions that decide a run's bits."""
     from importlib.metadata import PackageNotFoundError, version
@@ -118,8 +108,3 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "absent"
     return found
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"

@@ -14,7 +14,8 @@ from typing import Any
 from zipfile import ZipFile
 
 from .arrays import Bytes, np, npt
-from .store import read_run_json, sample_name
+from .ledger import Ledger
+from .store import sample_name
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         folder = Path(folder)
-        found = read_run_json(folder)
+        found = Ledger(folder, "images").read()
         if found is None:
             raise FileNotFoundError(f"{folder} is no run folder: it has no run.json")
         if found["finished"] is None:

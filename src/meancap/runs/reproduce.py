@@ -19,12 +19,13 @@ from ..files import write_whole
 from ..metrics.protocols import protocol as measured_by
 from .folder import Run
 from .generate import make_run
+from .ledger import Ledger, locked
 from .opening import Wish, open_model
 from .protocols import PINNED_SIGMAS, ImageProtocol, Setting
 from .references import Finding
 from .scores import read_scores
 from .scoring import open_target, scoring
-from .store import Store, locked
+from .store import Store
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
     Whichever process ends last does it.
     """
     with locked(out):
-        if not all(_is_finished(out / s.name) for s in protocol.settings):
+        if not all(Ledger(out / s.name, "images").finished for s in protocol.settings):
             return False
         if score_by:
             score([out / s.name for s in protocol.settings], score_by)
@@ -145,8 +146,3 @@ def scores_by_name(folder: Path, first: str) -> dict[str, float]:
         name = s.name if s.name not in found else f"{s.name} ({protocol})"
         found[name] = float(f"{s.value:.5g}")
     return found
-
-
-def _is_finished(folder: Path) -> bool:
-    path = folder / "run.json"
-    return path.is_file() and json.loads(path.read_text())["finished"] is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..files import write_whole
 from ..metrics.score import Estimate, Score
-from .store import locked
+from .ledger import locked
 
 _FIELDS = {field.name for field in fields(Score)}
 

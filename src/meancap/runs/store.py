@@ -13,25 +13,17 @@ can be compared byte for byte.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ..files import is_temporary, remove_leftovers, whole, write_whole
+from ..files import remove_leftovers, whole, write_whole
 from .arrays import Bytes, np, npt
-from .config import RunConfig, differences
+from .config import RunConfig
+from .ledger import Ledger, locked
 from .npz import write_npz
-
-FORMAT = 1
-_PARTS = {"config", "made_with", "finished"}
-
-
-class RunRefused(ValueError):
-    """The folder belongs to another run, or cannot be used."""
 
 
 class Store:
@@ -39,22 +31,11 @@ class Store:
 
     def __init__(self, folder: str | Path, config: RunConfig, made_with: Mapping[str, str]) -> None:
         self.folder, self.config = Path(folder), config
-        begun = {"format": FORMAT, "config": config.as_json(), "made_with": dict(made_with), "finished": None}
-        if self.folder.exists() and not self.folder.is_dir():
-            raise RunRefused(f"{self.folder} is a file; a run needs a folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder):
-            old = read_run_json(self.folder)
-            if old is None:
-                if any(not is_temporary(p) for p in self.folder.iterdir()):
-                    raise RunRefused(
-                        f"{self.folder} holds files but no run.json; give an empty or a new folder"
-                    )
-                self._write("run.json", _json(begun))
-            else:
-                _need_same(old, begun, self.folder)
-                if old["finished"] is not None:
-                    self._tidy()
+        self.ledger = Ledger(self.folder, "images")
+        with self.ledger.opened():
+            identity = {"config": config.as_json(), "made_with": made_with}
+            if self.ledger.begin(identity, finished=None)["finished"] is not None:
+                self._tidy()
             if not self.finished:
                 (self.folder / "blocks").mkdir(exist_ok=True)
                 if config.images == "png":
@@ -62,8 +43,7 @@ class Store:
 
     @property
     def finished(self) -> bool:
-        found = read_run_json(self.folder)
-        return found is not None and found["finished"] is not None
+        return self.ledger.finished
 
     def done(self, block: int) -> bool:
         return self._block(block, "json").is_file()
@@ -117,11 +97,9 @@ class Store:
             with whole(self.folder / "diagnostics.npz") as part, part.open("wb") as file:
                 write_npz(file, {}, {k: np.concatenate([m[k] for m in meters], axis=-1) for k in fields})
         self._write("records.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
-        run = read_run_json(self.folder)
-        assert run is not None
         evaluations = sum(r["evaluations"] for r in records)
-        run["finished"] = {"samples": len(records), "evaluations": evaluations}
-        self._write("run.json", _json(run))
+        counts = {"samples": len(records), "evaluations": evaluations}
+        self.ledger.write({**(self.ledger.read() or {}), "finished": counts})
         self._tidy()
 
     def _pixels(self) -> Iterator[bytes]:
@@ -152,42 +130,6 @@ class Store:
 def sample_name(index: int) -> str:
     """The file of one sample inside a run."""
     return f"samples/{index:06d}.png"
-
-
-def read_run_json(folder: Path) -> dict[str, Any] | None:
-    """The content of run.json, or None where there is none."""
-    path = folder / "run.json"
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise RunRefused(f"{path} is damaged; move the folder away and start again") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not found.keys() >= _PARTS:
-        raise RunRefused(f"{path} is not a run of format {FORMAT}")
-    return found
-
-
-def _need_same(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
-    found = differences(old["config"], new["config"]) + differences(old["made_with"], new["made_with"])
-    if found:
-        raise RunRefused(f"{folder} belongs to another run: {'; '.join(found)}; give another folder")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time; the system lifts the lock when its holder dies."""
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: one process there
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _json(value: Any) -> bytes:

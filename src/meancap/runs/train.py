@@ -26,6 +26,7 @@ from ..models.checkpoint import save_sit
 from ..models.data import Pictures, Pixels
 from ..models.optimise import optimisers
 from ..models.sit import SiT, SiTConfig
+from .ledger import RunRefused, differences
 
 SMALL = SiTConfig(size=28, channels=1, patch=4, width=128, depth=5, heads=4, classes=10, learn_sigma=False)
 
@@ -194,7 +195,7 @@ def _line(row: Row) -> str:
 
 def _need_same(old: dict[str, object], new: dict[str, object], folder: Path) -> None:
     """Only the length of a run may change when it is taken up again."""
-    differing = [key for key in new if key not in ("images", "cooling") and old.get(key) != new[key]]
-    if differing:
-        what = "; ".join(f"{key} was {old.get(key)}, now {new[key]}" for key in differing)
-        raise ValueError(f"{folder} was begun with another recipe: {what}; give another folder")
+    fixed = [key for key in new if key not in ("images", "cooling")]
+    found = differences({key: old.get(key) for key in fixed}, {key: new[key] for key in fixed})
+    if found:
+        raise RunRefused(f"{folder} was begun with another recipe: {'; '.join(found)}; give another folder")

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...lab.measures import MEASURES
+from ..ledger import Ledger
 from .config import Config
 from .families import Family
-from .run import read_run
 
 Array = npt.NDArray[np.float64]
 _SAME, _LEAST = 1e-6, 0.01
@@ -120,7 +120,7 @@ class Cells:
 def read_cells(folder: str | Path) -> Cells:
     """Every finished cell of a benchmark folder."""
     root = Path(folder)
-    run = read_run(root)
+    run = Ledger(root, "bench").read()
     if run is None:
         raise ValueError(f"{root} holds no benchmark (run.json); run `meancap bench lab --out {root}` first")
     config = Config.from_json(run["config"])

@@ -16,19 +16,18 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ...files import write_whole
 from ...lab.problems import problem as problem_named
+from ..ledger import Ledger
 from ..orphans import end_with_parent
 from .cell import Reading, measure_family
 from .config import ALL_PROBLEMS, Config
 from .families import Family
-
-FORMAT = 1
 
 
 class Task(NamedTuple):
@@ -81,40 +80,18 @@ def prepare(
     if len({*slugs}) < len(slugs):
         twice = next(s for s in slugs if slugs.count(s) > 1)
         raise ValueError(f"two rules would share the file {twice}.npz; leave one of them out")
-    if root.is_file():
-        raise ValueError(f"{root} is a file; a benchmark needs a folder")
-    root.mkdir(parents=True, exist_ok=True)
-    old = read_run(root) or {"format": FORMAT, "config": config.as_json(), "problems": [], "families": []}
-    if old["config"] != config.as_json():
-        different = [k for k, v in config.as_json().items() if old["config"].get(k) != v]
-        raise ValueError(
-            f"{root} holds a benchmark with other settings ({', '.join(different)}); give another folder"
-        )
-    old["problems"] = [name for name in ALL_PROBLEMS if name in (*old["problems"], *problems)]
-    known = {one["name"]: one for one in old["families"]} | {one.name: asdict(one) for one in families}
-    write_whole(
-        root / "run.json", (json.dumps({**old, "families": [*known.values()]}, indent=1) + "\n").encode()
-    )
+    ledger = Ledger(root, "bench")
+    with ledger.opened():
+        run = ledger.begin({"config": config.as_json()}, problems=[], families=[])
+        run["problems"] = [name for name in ALL_PROBLEMS if name in (*run["problems"], *problems)]
+        known = {one["name"]: one for one in run["families"]} | {one.name: asdict(one) for one in families}
+        ledger.write({**run, "families": [*known.values()]})
     return [Task(root, config, name, family) for name in problems for family in families]
 
 
 def missing(tasks: Sequence[Task]) -> list[Task]:
     """Those whose file is not there, or belongs to a rule of the same name and another text."""
     return [task for task in tasks if not _is_done(task)]
-
-
-def read_run(folder: Path) -> dict[str, Any] | None:
-    """The content of run.json, or None where there is none."""
-    path = folder / "run.json"
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("format") != FORMAT or "families" not in found:
-        raise ValueError(f"{path} is not a benchmark of format {FORMAT}; give another folder")
-    return found
 
 
 def _measure(task: Task) -> None:

@@ -75,9 +75,7 @@ def stages(config: Config, out: str | Path) -> Iterator[str | Result]:
     write_plates(folder, config)
     yield "data for the figures"
     r_50 = float(euler_variance_ratio(torch.tensor(TIMES, dtype=torch.float64), STD))
-    folder.json(
-        "run.json", {**folder.begun, **_account(config), "finished": {"rows": len(rows), "R_50": r_50}}
-    )
+    folder.finish(_account(config), rows=len(rows), R_50=r_50)
     yield Result(folder.path, table, exact, r_50)
 
 

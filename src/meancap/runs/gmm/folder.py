@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from io import BytesIO, StringIO
@@ -22,14 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...files import is_temporary, write_whole
-from ..config import differences
+from ...files import remove_leftovers, write_whole
+from ..ledger import Ledger
 from ..npz import write_npz
-from ..store import FORMAT, RunRefused, read_run_json
 from .config import Config
 from .measure import Values
-
-EXPERIMENT = "gmm"
 
 
 class Folder:
@@ -37,33 +33,16 @@ class Folder:
 
     def __init__(self, path: str | Path, config: Config, made_with: Mapping[str, str]) -> None:
         self.path = Path(path)
-        self.begun: dict[str, Any] = {
-            "format": FORMAT,
-            "experiment": EXPERIMENT,
-            "config": asdict(config),
-            "made_with": dict(made_with),
-            "finished": None,
-        }
-        if self.path.exists() and not self.path.is_dir():
-            raise RunRefused(f"{self.path} is a file; a run needs a folder")
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not os.access(self.path, os.W_OK | os.X_OK):
-            raise RunRefused(f"{self.path} cannot be written to; give another folder")
-        old = read_run_json(self.path)
-        if old is None:
-            if any(not is_temporary(p) for p in self.path.iterdir()):
-                raise RunRefused(f"{self.path} holds files but no run.json; give an empty or a new folder")
-            self.json("run.json", self.begun)
-        else:
-            self._need_same(old)
+        self.ledger = Ledger(self.path, "gmm")
+        with self.ledger.opened():
+            identity = {"config": asdict(config), "made_with": made_with}
+            self.begun = self.ledger.begin(identity, finished=None)
 
-    def _need_same(self, old: Mapping[str, Any]) -> None:
-        kind = differences({"experiment": old.get("experiment")}, {"experiment": EXPERIMENT})
-        found = kind or differences(old["config"], self.begun["config"]) + differences(
-            old["made_with"], self.begun["made_with"]
-        )
-        if found:
-            raise RunRefused(f"{self.path} belongs to another run: {'; '.join(found)}; give another folder")
+    def finish(self, account: Mapping[str, Any], **counts: float) -> None:
+        """Writes what the run was and that it is complete, and removes what killed processes left behind."""
+        self.ledger.write({**self.begun, **account, "finished": counts})
+        for place in (self.path, self.path / "data"):
+            remove_leftovers(place)
 
     def rows(self) -> dict[tuple[int, str], Values]:
         """Every row measured so far, by repeat and setting; a line torn by a kill is dropped."""
@@ -96,9 +75,6 @@ class Folder:
         buffer = BytesIO()
         write_npz(buffer, {}, {key: np.asarray(value) for key, value in arrays.items()})
         self.write(name, buffer.getvalue())
-
-    def json(self, name: str, value: Any) -> None:
-        self.write(name, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
     def write(self, name: str, content: bytes) -> None:
         path = self.path / name

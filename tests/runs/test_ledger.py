@@ -1,0 +1,110 @@
+"""A folder belongs to one run: begun once, it goes on under the same configuration and refuses any other."""
+
+import json
+from dataclasses import asdict
+from threading import Event, Thread
+
+import pytest
+
+from meancap.runs.bench import Config as BenchConfig
+from meancap.runs.bench.families import UNGUIDED
+from meancap.runs.bench.run import prepare
+from meancap.runs.config import RunConfig, versions
+from meancap.runs.gmm import Config as MixtureConfig
+from meancap.runs.gmm.folder import Folder
+from meancap.runs.ledger import Ledger, RunRefused, locked
+from meancap.runs.store import Store
+
+
+def begin_images(folder, **changes):
+    Store(folder, RunConfig("m", "0", "CFG(1)", times=(0.0, 1.0), count=1, **changes), versions())
+
+
+def begin_mixture(folder, **changes):
+    Folder(folder, MixtureConfig(**changes), versions(["numpy"]))
+
+
+def begin_benchmark(folder, **changes):
+    prepare(folder, BenchConfig(**changes), ["single"], [UNGUIDED])
+
+
+BEGIN = {"images": begin_images, "gmm": begin_mixture, "bench": begin_benchmark}
+kinds = pytest.mark.parametrize("kind", BEGIN)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@kinds
+def test_the_same_configuration_goes_on_and_changes_nothing(tmp_path, kind):
+    BEGIN[kind](tmp_path / "run")
+    before = content(tmp_path / "run")
+    BEGIN[kind](tmp_path / "run")
+    assert content(tmp_path / "run") == before and Ledger(tmp_path / "run", kind).read()
+
+
+@kinds
+def test_another_configuration_is_refused_in_one_sentence_and_the_folder_stays(tmp_path, kind):
+    BEGIN[kind](tmp_path)
+    before = content(tmp_path)
+    with pytest.raises(RunRefused, match=r"belongs to another run: seed was 0, now 3; give another folder$"):
+        BEGIN[kind](tmp_path, seed=3)
+    assert content(tmp_path) == before
+
+
+@kinds
+def test_no_run_takes_the_folder_of_another_kind(tmp_path, kind):
+    BEGIN[kind](tmp_path)
+    for other in set(BEGIN) - {kind}:
+        with pytest.raises(RunRefused, match=f"is of the experiment '{kind}', not '{other}'"):
+            BEGIN[other](tmp_path)
+
+
+@kinds
+def test_files_of_someone_else_are_left_alone(tmp_path, kind):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(RunRefused, match=r"holds files but no run\.json"):
+        BEGIN[kind](tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "is damaged"), ("[]", "not a run of format 1"), ('{"format": 2}', "not a run of format 1")],
+)
+def test_a_file_that_is_no_ledger_is_refused(tmp_path, kind, text, words):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RunRefused, match=words):
+        BEGIN[kind](tmp_path)
+
+
+@kinds
+def test_a_kill_before_the_first_file_does_not_block_the_folder(tmp_path, kind):
+    for name in (".part-12-12-run.json", "run.json.part", ".12-run.json.part"):
+        (tmp_path / name).write_text("{")
+    BEGIN[kind](tmp_path)
+
+
+def test_a_benchmark_of_an_earlier_version_goes_on(tmp_path):
+    config = BenchConfig()
+    old = {"format": 1, "config": config.as_json(), "problems": ["triple"], "families": [asdict(UNGUIDED)]}
+    (tmp_path / "run.json").write_text(json.dumps(old))
+    begin_benchmark(tmp_path)
+    assert Ledger(tmp_path, "bench").read()["problems"] == ["single", "triple"]
+
+
+def test_a_lock_lets_one_holder_in_at_a_time(tmp_path):
+    entered = Event()
+
+    def enter() -> None:
+        with locked(tmp_path):
+            entered.set()
+
+    waiting = Thread(target=enter)
+    with locked(tmp_path):
+        waiting.start()
+        assert not entered.wait(0.3)
+    assert entered.wait(30)
+    waiting.join()
