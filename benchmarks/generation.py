@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from meancap import CFG, Cap, Interval, Prediction, guide, noise, sample, uniform
 from meancap.models import fashion
 from meancap.models.classes import ClassModel
-from meancap.models.inference import Kept, pieces
+from meancap.models.inference import ConditionCache, pieces
 from meancap.models.sit import SiT, SiTConfig
 from meancap.rules import Phases, Rule
 
@@ -56,7 +56,7 @@ def two_calls(network: SiT, rule: Rule, x: Tensor, labels: Tensor, times: tuple[
 def ours(
     model: ClassModel, rule: Rule, x: Tensor, labels: Tensor, times: tuple[float, ...]
 ) -> Callable[[], Tensor]:
-    kept: Kept = {}
+    kept: ConditionCache = {}
     return lambda: sample(model.predict(labels, kept=kept), rule, x, times)
 
 

@@ -17,7 +17,7 @@ from meancap.cli import main
 from meancap.lab import sampler
 from meancap.report import gmm as report
 from meancap.report import style
-from meancap.runs.gmm import SETTINGS, Config, Result, count_stages, measure, reproduce, stages
+from meancap.runs.gmm import SETTINGS, GMMConfig, Result, count_stages, measure, reproduce, stages
 from meancap.runs.gmm.config import noise
 from meancap.runs.gmm.table import spread_of
 from meancap.runs.ledger import RunRefused
@@ -144,20 +144,20 @@ def test_the_continuous_column_is_one_without_guidance_and_keeps_the_order_of_th
 def test_same_seed_same_bytes_and_another_seed_other_noise(tmp_path):
     tables = []
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        reproduce(Config(samples=1000, seed=seed), tmp_path / name)
+        reproduce(GMMConfig(samples=1000, seed=seed), tmp_path / name)
         tables.append((tmp_path / name / "table.csv").read_bytes())
     assert tables[0] == tables[1] != tables[2]
 
 
 def test_every_row_and_repeat_has_noise_of_its_own():
-    config = Config(samples=1000)
+    config = GMMConfig(samples=1000)
     drawn = [noise(s, config, repeat) for s in SETTINGS for repeat in (0, 1)]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
     assert torch.equal(noise(SETTINGS[4], config, 1), drawn[9])
 
 
 def test_numbers_do_not_depend_on_whether_numba_is_there(monkeypatch):
-    start = noise(SETTINGS[-1], Config(samples=20_000))
+    start = noise(SETTINGS[-1], GMMConfig(samples=20_000))
     by_numba = measure.measured(SETTINGS[-1], start)
     monkeypatch.setattr(sampler, "find_spec", lambda name: None)
     by_torch = measure.measured(SETTINGS[-1], start)
@@ -167,7 +167,7 @@ def test_numbers_do_not_depend_on_whether_numba_is_there(monkeypatch):
 
 
 def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path):
-    config = Config(samples=1000, repeats=2)
+    config = GMMConfig(samples=1000, repeats=2)
     reproduce(config, tmp_path / "whole")
     running = stages(config, tmp_path / "stopped")
     for _ in range(5):
@@ -182,7 +182,7 @@ def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path):
 
 
 def test_ten_repeats_or_more_give_means_and_their_own_standard_deviations(tmp_path):
-    config = Config(samples=2000, repeats=10)
+    config = GMMConfig(samples=2000, repeats=10)
     result = reproduce(config, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     values = [row["variance_ratio"][1] for row in rows if row["setting"] == "{0,1} PMC-CFG"]
@@ -196,7 +196,7 @@ def test_ten_repeats_or_more_give_means_and_their_own_standard_deviations(tmp_pa
 
 
 def test_a_folder_of_another_run_is_refused_with_the_difference_named(tmp_path, capsys):
-    reproduce(Config(samples=1000), tmp_path)
+    reproduce(GMMConfig(samples=1000), tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["reproduce", "gmm", "--out", str(tmp_path), "--samples", "2000", "--seed", "7"]) == 2
     said = capsys.readouterr().err
@@ -204,7 +204,7 @@ def test_a_folder_of_another_run_is_refused_with_the_difference_named(tmp_path, 
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     (tmp_path / "run.json").write_text('{"format": 1, "config": {}, "made_with": {}, "finished": null}')
     with pytest.raises(RunRefused, match="experiment"):
-        reproduce(Config(samples=1000), tmp_path)
+        reproduce(GMMConfig(samples=1000), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_the_spread_in_the_package_was_made_by_this_command_and_describes_it():
     assert {r["repeats"] for r in rows} == {str(run["config"]["repeats"])}
     assert [r["rule"] for r in run["rows"]] == [str(s.rule) for s in SETTINGS]
     setting = SETTINGS[5]
-    fresh = measure.measured(setting, noise(setting, Config(seed=12345)))
+    fresh = measure.measured(setting, noise(setting, GMMConfig(seed=12345)))
     for row in rows:
         if (row["members"], row["guidance"]) == (setting.members, setting.guidance):
             value = fresh[row["metric"]][int(row["position"])]

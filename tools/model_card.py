@@ -18,13 +18,13 @@ from meancap.models.classes import SHIPPED
 from meancap.report.style import BLUE, COLUMN, look
 from meancap.runs.folder import Run
 from meancap.runs.scores import read_scores
-from meancap.runs.train import Row, read_log
+from meancap.runs.train import LogLine, read_log
 
 DOCS = Path(__file__).parents[1] / "docs"
 SHOWN = ("FD-fashion", "precision", "recall", "accuracy", "diversity", "brightness")
 
 
-def curve(rows: list[Row]) -> Figure:
+def curve(rows: list[LogLine]) -> Figure:
     figure = Figure(figsize=(COLUMN, 2.0), layout="constrained")
     axes = figure.subplots()
     axes.plot([r.images / 1000 for r in rows], [r.loss for r in rows], color=BLUE, linewidth=1)
@@ -34,7 +34,7 @@ def curve(rows: list[Row]) -> Figure:
     return figure
 
 
-def losses(rows: list[Row]) -> str:
+def losses(rows: list[LogLine]) -> str:
     """About ten lines of the log, each a mean over the log lines since the one before."""
     step = max(1, len(rows) // 10)
     lines = ["| step | images | loss | rate | minutes |", "|---|---|---|---|---|"]

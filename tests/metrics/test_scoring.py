@@ -14,11 +14,11 @@ from torch import Tensor
 from meancap.cli import main
 from meancap.metrics import Estimate, difference, frechet_distance, protocol
 from meancap.metrics.extractors import Extractor, fashion_classifier
-from meancap.metrics.images import Folder, open_images, open_npz
+from meancap.metrics.images import PictureFolder, open_images, open_npz
 from meancap.runs import features as kept_features
-from meancap.runs.features import Kept
+from meancap.runs.features import FeatureCache
 from meancap.runs.ledger import locked
-from meancap.runs.references import Finding, reference_images, shipped_fashion
+from meancap.runs.references import ReferenceSearch, reference_images, shipped_fashion
 from meancap.runs.scores import read_estimates, read_scores, write_scores
 from meancap.runs.scoring import open_target, paired, scoring
 
@@ -97,7 +97,7 @@ def test_a_stopped_extraction_goes_on_and_ends_the_same(
     images = open_target(runs["clean"]).images
     extractor = fashion_classifier()
     small = Extractor(extractor.identity, extractor.run, batch=100)
-    kept = Kept.of(tmp_path / "features", "fashion", small, images)
+    kept = FeatureCache.of(tmp_path / "features", "fashion", small, images)
     steps = kept.fill(images, small)
     for _ in range(5):
         next(steps)  # 500 images read, two blocks of 200 written
@@ -157,7 +157,7 @@ def test_pictures_are_read_in_the_order_of_their_names_and_may_differ_in_size(tm
         image.new("RGB", (size, size), (ord(name), 0, 0)).save(tmp_path / f"{name}.png")
     (tmp_path / "notes.txt").write_text("not a picture")
     found = open_images(tmp_path)
-    assert isinstance(found, Folder) and [p.stem for p in found.paths] == ["a", "b", "c"]
+    assert isinstance(found, PictureFolder) and [p.stem for p in found.paths] == ["a", "b", "c"]
     stacks = found.read(0, 3)
     assert [tuple(s.shape) for s in stacks] == [(2, 4, 4, 3), (1, 6, 6, 3)]
     assert stacks[0][0, 0, 0, 0] == ord("a")
@@ -215,7 +215,7 @@ def test_an_adm_reference_gives_statistics_and_images(tmp_path: Path) -> None:
     }
     numpy.savez(tmp_path / "ref.npz", arr_0=arr_0, **stats)
     fake = Extractor("fake", lambda images, prompts: {"pool": images.float().flatten(1)[:, :700]})
-    finding = Finding(protocol("adm-imagenet256"), fake, str(tmp_path / "ref.npz"))
+    finding = ReferenceSearch(protocol("adm-imagenet256"), fake, str(tmp_path / "ref.npz"))
     assert sum(step.done for step in finding) == 12
     reference = finding.reference
     assert reference is not None and reference.name == "ref.npz"
@@ -224,7 +224,7 @@ def test_an_adm_reference_gives_statistics_and_images(tmp_path: Path) -> None:
     assert reference.features["pool"].shape == (12, 700)
     numpy.savez(tmp_path / "bad.npz", arr_0=arr_0, mu=stats["mu"])
     with pytest.raises(ValueError, match="no sigma, mu_s, sigma_s"):
-        list(Finding(protocol("adm-imagenet256"), fake, str(tmp_path / "bad.npz")))
+        list(ReferenceSearch(protocol("adm-imagenet256"), fake, str(tmp_path / "bad.npz")))
 
 
 def test_real_images_are_close_to_real_images_in_imagenet_features(garments: tuple[Tensor, Tensor]) -> None:

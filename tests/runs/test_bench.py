@@ -18,7 +18,7 @@ from meancap.report.bench_findings import findings
 from meancap.report.bench_page import page
 from meancap.report.leaderboard import leaderboard
 from meancap.rules import catalogue
-from meancap.runs.bench import Config, bench, families, family_of
+from meancap.runs.bench import BenchConfig, bench, families, family_of
 from meancap.runs.bench.cell import averages, measure_rule
 from meancap.runs.bench.cells import estimate, read_cells
 from meancap.runs.bench.config import QUICK, noise, resamples
@@ -27,7 +27,7 @@ from meancap.runs.bench.files import read_csv, write_tables
 from meancap.runs.bench.tables import _crossing
 from meancap.runs.calibrate import LEVELS, calibrate, calibrated, load_calibration
 
-SMALL = Config(
+SMALL = BenchConfig(
     scales=(2.0, 3.0),
     extra=(),
     blocks=4,

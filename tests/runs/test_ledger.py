@@ -6,12 +6,12 @@ from threading import Event, Thread
 
 import pytest
 
-from meancap.runs.bench import Config as BenchConfig
+from meancap.runs.bench import BenchConfig as BenchConfig
 from meancap.runs.bench.families import UNGUIDED
 from meancap.runs.bench.run import prepare
 from meancap.runs.config import RunConfig, versions
-from meancap.runs.gmm import Config as MixtureConfig
-from meancap.runs.gmm.folder import Folder
+from meancap.runs.gmm import BenchConfig as MixtureConfig
+from meancap.runs.gmm.folder import GMMFolder
 from meancap.runs.ledger import Ledger, RunRefused, locked
 from meancap.runs.store import Store
 
@@ -21,7 +21,7 @@ def begin_images(folder, **changes):
 
 
 def begin_mixture(folder, **changes):
-    Folder(folder, MixtureConfig(**changes), versions(["numpy"]))
+    GMMFolder(folder, MixtureConfig(**changes), versions(["numpy"]))
 
 
 def begin_benchmark(folder, **changes):

@@ -10,7 +10,7 @@ from meancap.runs import texts
 from meancap.runs.config import versions
 from meancap.runs.folder import Run
 from meancap.runs.generate import make_run
-from meancap.runs.opening import Wish, open_model
+from meancap.runs.opening import RunRequest, open_model
 from meancap.runs.prompts import read_prompts
 from meancap.runs.protocols import PINNED_SIGMAS
 from meancap.runs.store import Store
@@ -28,7 +28,7 @@ def pipeline(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(pipeline):
-    return open_model(Wish(f"diffusers:{pipeline}"))
+    return open_model(RunRequest(f"diffusers:{pipeline}"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def lines(tmp_path):
 
 
 def wish(pipeline, lines, **changes):
-    base = Wish(f"diffusers:{pipeline}", prompts=lines, steps=4, size=16, seed=3, guidance_scale=5.0)
+    base = RunRequest(f"diffusers:{pipeline}", prompts=lines, steps=4, size=16, seed=3, guidance_scale=5.0)
     return replace(base, **{"rule": "Cap(1.1)", **changes})
 
 
@@ -137,9 +137,9 @@ def test_prompt_files_that_cannot_be_read_say_so(tmp_path):
 
 def test_absent_weights_are_not_downloaded(tmp_path):
     with pytest.raises(ValueError, match="nothing is downloaded"):
-        open_model(Wish("diffusers:nobody/nothing"))
+        open_model(RunRequest("diffusers:nobody/nothing"))
     with pytest.raises(ValueError, match="no readable DiffusionPipeline"):
-        open_model(Wish(f"diffusers:{tmp_path}"))
+        open_model(RunRequest(f"diffusers:{tmp_path}"))
 
 
 def test_versions_of_the_hosts_are_part_of_the_run():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from ..runs.opening import Wish
+    from ..runs.opening import RunRequest
 
 T = TypeVar("T")
 Commands = Any  # argparse's sub-parsers, whose type has no public name
@@ -107,11 +107,11 @@ def unwritable(out: Path, error: OSError, kept: str) -> int:
     return 1
 
 
-def wish_of(args: argparse.Namespace) -> Wish:
+def wish_of(args: argparse.Namespace) -> RunRequest:
     """The options as a value."""
-    from ..runs.opening import Wish
+    from ..runs.opening import RunRequest
 
-    return Wish(**{f.name: getattr(args, f.name) for f in fields(Wish) if hasattr(args, f.name)})
+    return RunRequest(**{f.name: getattr(args, f.name) for f in fields(RunRequest) if hasattr(args, f.name)})
 
 
 def device_of(args: argparse.Namespace, local: int = 0) -> str:

@@ -39,7 +39,7 @@ def gmm(args: argparse.Namespace) -> int:
 
     try:
         from ..report.gmm import FIGURES, write_report
-        from ..runs.gmm import Config, Result, count_stages, stages
+        from ..runs.gmm import GMMConfig, Result, count_stages, stages
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f'reproduce gmm needs {error.name}: pip install "meancap[report]"', name=error.name
@@ -47,7 +47,7 @@ def gmm(args: argparse.Namespace) -> int:
 
     # A block of samples fits the cache of one core; threads that share it only wait for each other.
     torch.set_num_threads(1)
-    config = Config(args.samples, args.seed, args.repeats)
+    config = GMMConfig(args.samples, args.seed, args.repeats)
     table: list[dict[str, str]] = []
     with _bar(count_stages(config) + 2 * len(FIGURES) + 2) as bar:
         for stage in stages(config, args.out):

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from .generate import Commands, add_machine, device_of, spread, unwritable
 
 if TYPE_CHECKING:
-    from ..runs.opening import Wish
+    from ..runs.opening import RunRequest
     from ..runs.plan import Need
     from ..runs.protocols import ImageProtocol
-    from ..runs.reproduce import Progress
+    from ..runs.reproduce import BlockProgress
 
 
 def add_imagenet(kinds: Commands) -> None:
@@ -60,7 +60,7 @@ def add_fashion(kinds: Commands) -> None:
 def imagenet(args: argparse.Namespace) -> int:
     from ..models.hub import local_folder
     from ..runs import protocols, tiny
-    from ..runs.opening import Wish
+    from ..runs.opening import RunRequest
     from ..runs.plan import Need
 
     protocol = protocols.imagenet(args.per_class)
@@ -70,7 +70,7 @@ def imagenet(args: argparse.Namespace) -> int:
         made.mkdir(parents=True, exist_ok=True)
         weights = made / "sit.pt" if (made / "sit.pt").is_file() else tiny.tiny_sit(made / "sit.pt")
         vae = made / "vae" if (made / "vae").is_dir() else tiny.tiny_vae(made / "vae")
-        base = Wish(f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine)
+        base = RunRequest(f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine)
         return _run(replace(protocol, samples=3), replace(base, npz=True, diagnostics=True), args)
     needs = [
         Need("the checkpoint", args.checkpoint is not None and args.checkpoint.is_file(),
@@ -84,14 +84,14 @@ def imagenet(args: argparse.Namespace) -> int:
         return _plan(protocol, needs, args.out, 256)
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
-    base = Wish(f"sit:{args.checkpoint}", vae=args.vae, per_class=args.per_class, batch=args.batch, **machine)
+    base = RunRequest(f"sit:{args.checkpoint}", vae=args.vae, per_class=args.per_class, batch=args.batch, **machine)
     return _run(protocol, replace(base, npz=True), args)
 
 
 def sd35(args: argparse.Namespace) -> int:
     from ..models.hub import local_folder
     from ..runs import protocols, tiny
-    from ..runs.opening import Wish
+    from ..runs.opening import RunRequest
     from ..runs.plan import Need
     from ..runs.prompts import read_prompts
 
@@ -103,7 +103,7 @@ def sd35(args: argparse.Namespace) -> int:
             tiny.tiny_sd3(made)
         lines = made / "prompts.txt"
         lines.write_text("a dog on rocks by the beach\n\na bedroom with a large bed\n", encoding="utf-8")
-        base = Wish(f"diffusers:{pipeline}", prompts=lines, size=32, dtype=args.dtype, threads=args.threads)
+        base = RunRequest(f"diffusers:{pipeline}", prompts=lines, size=32, dtype=args.dtype, threads=args.threads)
         return _run(protocols.sd35(2), replace(base, diagnostics=True), args)
     given = args.prompts is not None and args.prompts.is_file()
     protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
@@ -116,14 +116,14 @@ def sd35(args: argparse.Namespace) -> int:
         return _plan(protocol, needs, args.out, args.size)
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
-    base = Wish(f"diffusers:{args.pipeline}", prompts=args.prompts, size=args.size, dtype=args.dtype)
+    base = RunRequest(f"diffusers:{args.pipeline}", prompts=args.prompts, size=args.size, dtype=args.dtype)
     return _run(protocol, replace(base, threads=args.threads), args)
 
 
 def fashion(args: argparse.Namespace) -> int:
     from ..metrics.protocols import protocol as measured_by
     from ..models.classes import fashion as shipped
-    from ..runs.opening import Wish
+    from ..runs.opening import RunRequest
     from ..runs.study import fashion_study
     from .study import finish_study
 
@@ -132,7 +132,7 @@ def fashion(args: argparse.Namespace) -> int:
     names = [measured_by(name.strip()).name for name in args.protocols.split(",")]  # before hours of work
     model = shipped().to(device_of(args))
     protocol = fashion_study(model, args.per_class, scales, counts, args.seed, out=args.out)
-    base = Wish("fashion", per_class=args.per_class, batch=args.batch, threads=args.threads)
+    base = RunRequest("fashion", per_class=args.per_class, batch=args.batch, threads=args.threads)
     code = _run(protocol, replace(base, npz=True, diagnostics=True), args, score_by="fashion")
     if code == 0 and "RANK" not in os.environ:  # the process that started the others reports
         runs = [args.out / s.name for s in protocol.settings]
@@ -140,7 +140,7 @@ def fashion(args: argparse.Namespace) -> int:
     return code
 
 
-def _run(protocol: ImageProtocol, base: Wish, args: argparse.Namespace, score_by: str = "") -> int:
+def _run(protocol: ImageProtocol, base: RunRequest, args: argparse.Namespace, score_by: str = "") -> int:
     from ..runs.generate import place
     from ..runs.reproduce import finish, reproduce
 
@@ -182,7 +182,7 @@ def _plan(protocol: ImageProtocol, needs: list[Need], out: Path, picture: int) -
     return 0
 
 
-def _watch(steps: Iterable[Progress], name: str) -> None:
+def _watch(steps: Iterable[BlockProgress], name: str) -> None:
     """Goes through the steps under a bar on stderr, where tqdm is installed."""
     try:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]

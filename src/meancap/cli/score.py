@@ -73,14 +73,14 @@ def score_runs(
 ) -> None:  # fmt: skip
     """Scores every run under every protocol, with a bar on stderr for each."""
     from ..metrics.protocols import protocol
-    from ..runs.references import Finding
+    from ..runs.references import ReferenceSearch
     from ..runs.scoring import open_target, scoring
 
     chosen = [protocol(name) for name in protocols]
     targets = [open_target(path) for path in runs]  # before any work: a wrong name should cost nothing
     for p in chosen:
         extractor = p.load(weights)
-        finding = Finding(p, extractor, reference if p.reference else None)
+        finding = ReferenceSearch(p, extractor, reference if p.reference else None)
         _watch(finding, "reference")
         for path, target in zip(runs, targets, strict=True):
             steps = scoring(target, p, extractor, finding.reference, force=force)

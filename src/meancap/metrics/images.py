@@ -27,7 +27,7 @@ class Unreadable(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Folder:
+class PictureFolder:
     """Pictures in the order of their names; grey ones have one channel, all others are taken as RGB."""
 
     paths: tuple[Path, ...]
@@ -87,7 +87,7 @@ class Npz:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class PicturesInMemory:
     """Images in memory, for data sets that are loaded whole."""
 
     images: Tensor
@@ -103,7 +103,7 @@ class Held:
         return [self.images[start : start + count]]
 
 
-Images = Folder | Npz | Held
+Images = PictureFolder | Npz | PicturesInMemory
 
 
 def open_images(path: str | Path) -> Images:
@@ -113,7 +113,7 @@ def open_images(path: str | Path) -> Images:
         found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
         if not found:
             raise Unreadable(f"there are no pictures ({', '.join(SUFFIXES)}) in {path}")
-        return Folder(tuple(found), path.name)
+        return PictureFolder(tuple(found), path.name)
     if path.suffix == ".npz" and path.is_file():
         return open_npz(path)
     raise Unreadable(f"{path} is neither a folder of pictures nor an .npz file with arr_0")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .checkpoint import digest, load_sit
 from .data import FASHION
-from .inference import Kept, Predictor
+from .inference import ConditionCache, Predictor
 from .sit import SiT
 
 Decode = Callable[[Tensor], Tensor]
@@ -74,7 +74,7 @@ class ClassModel:
             raise ValueError(f"{self.name} has classes 0 to {self.classes - 1}; got {index}")
         return index
 
-    def predict(self, labels: Sequence[int] | Tensor, *, kept: Kept | None = None) -> Predictor:
+    def predict(self, labels: Sequence[int] | Tensor, *, kept: ConditionCache | None = None) -> Predictor:
         """The predictor for one label per sample.
 
         Hand over one dictionary as `kept` to share what the network makes of times and classes between

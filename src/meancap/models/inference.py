@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from .sit import Block, SiT
+from .sit import SiTBlock, SiT
 
 Conditions = tuple[tuple[Tensor, ...], ...]  # for each block, then for the last layer
-Kept = dict[tuple[float, tuple[int, ...]], Conditions]
+ConditionCache = dict[tuple[float, tuple[int, ...]], Conditions]
 
 _ROWS = 1250  # tokens in a piece, for each thread: enough for a matrix product, few enough for a cache
 _KEEP = 2**27  # bytes of conditions that are kept at most
@@ -35,7 +35,7 @@ class Predictor:
     """
 
     def __init__(
-        self, network: SiT, labels: Sequence[int], channels: int | None = None, kept: Kept | None = None
+        self, network: SiT, labels: Sequence[int], channels: int | None = None, kept: ConditionCache | None = None
     ) -> None:
         self.network, self.channels, self.kept = network, channels, kept
         self.labels = (*labels, *[network.config.classes] * len(labels))
@@ -110,7 +110,7 @@ def _outward(network: SiT, h: Tensor, conditions: list[list[Tensor]]) -> Tensor:
     return network.unpatch(last.linear(last.norm_final(h) * scale + shift))[:, : network.config.channels]
 
 
-def _through(block: Block, h: Tensor, condition: list[Tensor]) -> None:
+def _through(block: SiTBlock, h: Tensor, condition: list[Tensor]) -> None:
     """`Block.forward`, whose result takes the place of h; a scale comes with its 1."""
     shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = condition
     h.add_(gate_a * block.attn(block.norm1(h) * scale_a + shift_a))

@@ -71,7 +71,7 @@ class SiT(nn.Module):
         self.t_embedder = TimeEmbedder(c.width)
         self.y_embedder = LabelEmbedder(c.classes, c.width)
         self.pos_embed = nn.Parameter(torch.empty(1, c.tokens, c.width), requires_grad=False)
-        self.blocks = nn.ModuleList(Block(c.width, c.heads) for _ in range(c.depth))
+        self.blocks = nn.ModuleList(SiTBlock(c.width, c.heads) for _ in range(c.depth))
         self.final_layer = FinalLayer(c.width, c.patch, c.out_channels)
         self.reset_parameters()
 
@@ -175,7 +175,7 @@ class FeedForward(nn.Module):
         return found
 
 
-class Block(nn.Module):
+class SiTBlock(nn.Module):
     """Attention and feed-forward, each shifted, scaled and gated by the condition (adaLN-zero)."""
 
     def __init__(self, width: int, heads: int) -> None:

@@ -53,7 +53,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class FigureFile:
     """A PNG beside the report, by its path within the folder; the SVG of the same name is linked to."""
 
     path: str
@@ -69,7 +69,7 @@ class Drawing:
     caption: str
 
 
-Block = Heading | Text | Items | Code | Table | Picture | Drawing
+Block = Heading | Text | Items | Code | Table | FigureFile | Drawing
 
 
 def markdown(blocks: Sequence[Block]) -> str:
@@ -94,7 +94,7 @@ def _markdown(block: Block) -> str:
             return "\n".join(f"- {item}" for item in items)
         case Code(text):
             return f"```\n{text}\n```"
-        case Picture(path, caption) | Drawing(_, path, caption):
+        case FigureFile(path, caption) | Drawing(_, path, caption):
             return f"![{_title(caption)}]({path})\n\n{caption}"
         case Table(columns, groups, names):
             marks = ["---"] * names + ["---:"] * (len(columns) - names)
@@ -114,7 +114,7 @@ def _html(block: Block, folder: Path) -> str:
             return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
         case Code(text):
             return f"<pre>{escape(text)}</pre>"
-        case Picture(path, caption):
+        case FigureFile(path, caption):
             data = base64.b64encode((folder / path).read_bytes()).decode()
             vector = escape(str(Path(path).with_suffix(".svg")), quote=True)
             return (

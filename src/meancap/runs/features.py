@@ -27,14 +27,14 @@ BLOCK = 1000
 
 
 @dataclass(frozen=True)
-class Kept:
+class FeatureCache:
     """Where the features of one set of images under one extractor are kept."""
 
     folder: Path
     count: int
 
     @classmethod
-    def of(cls, root: Path, protocol: str, extractor: Extractor, images: Images) -> Kept:
+    def of(cls, root: Path, protocol: str, extractor: Extractor, images: Images) -> FeatureCache:
         text = f"{extractor.identity}\n{images.identity()}\n{len(images)}"
         key = hashlib.sha256(text.encode()).hexdigest()[:12]
         return cls(root / f"{protocol}-{key}", len(images))

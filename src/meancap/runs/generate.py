@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..diagnostics import Record
 from ..models.classes import ClassModel
-from ..models.inference import Kept, Predictor
+from ..models.inference import ConditionCache, Predictor
 from ..prediction import Prediction
 from ..rules import Rule, parse
 from ..sampling import euler, heun, midpoint, noise, rk4, sample, uniform
@@ -32,7 +32,7 @@ SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midp
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class MadeBlock:
     """What one block yields: pictures NHWC, one record per sample, and the meter if it was asked for."""
 
     images: Bytes
@@ -40,7 +40,7 @@ class Block:
     meter: Mapping[str, Any] | None = None
 
 
-MakeBlock = Callable[[int], Block]
+MakeBlock = Callable[[int], MadeBlock]
 
 
 def class_run(
@@ -91,9 +91,9 @@ def class_run(
 def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
     """The maker of a class-conditional run's blocks."""
     rule, solver = parse(config.rule), SOLVERS[config.solver]
-    conditions: Kept = {}  # the weights stay as they are while a run is made
+    conditions: ConditionCache = {}  # the weights stay as they are while a run is made
 
-    def make(block: int) -> Block:
+    def make(block: int) -> MadeBlock:
         items = class_items(config, block)
         labels = [item.label for item in items if item.label is not None]
         predict = Counted(model.predict(labels, kept=conditions))
@@ -105,7 +105,7 @@ def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
             {"index": item.index, "seed": item.seed, "label": item.label, "evaluations": predict.count}
             for item in items[:kept]
         ]
-        return Block(to_nhwc(pictures[:kept]), records, meter_of(record, kept))
+        return MadeBlock(to_nhwc(pictures[:kept]), records, meter_of(record, kept))
 
     return make
 

@@ -28,7 +28,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class PreparedRun:
     """Everything that a run needs."""
 
     config: RunConfig
@@ -37,7 +37,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Wish:
+class RunRequest:
     """What a user asked for; the fields are the options of `meancap generate`."""
 
     model: str
@@ -62,13 +62,13 @@ class Wish:
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
+class OpenClassModel:
     """An open class-conditional model."""
 
     model: ClassModel
     decoded_by: str = ""
 
-    def job(self, wish: Wish) -> Job:
+    def job(self, wish: RunRequest) -> PreparedRun:
         if wish.guidance_scale is not None:
             raise ValueError(
                 '--guidance-scale goes with diffusers:PATH; here the rule states it, as in "CFG(4)"'
@@ -91,18 +91,18 @@ class Classes:
         )
         config = replace(config, dtype=wish.dtype)
         packages = ("diffusers",) if self.decoded_by else ()
-        return Job(config, class_blocks(model, config), versions(packages))
+        return PreparedRun(config, class_blocks(model, config), versions(packages))
 
 
 @dataclass(frozen=True, eq=False)
-class Prompted:
+class OpenPipeline:
     """An open diffusers pipeline."""
 
     pipe: Pipeline
     name: str
     sha256: str
 
-    def job(self, wish: Wish) -> Job:
+    def job(self, wish: RunRequest) -> PreparedRun:
         if wish.prompts is None:
             raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
         if wish.classes is not None or wish.channels is not None:
@@ -130,25 +130,25 @@ class Prompted:
             diagnostics=wish.diagnostics,
             threads=wish.threads,
         )
-        return Job(config, prompt_blocks(self.pipe, config, lines), versions(("diffusers", "transformers")))
+        return PreparedRun(config, prompt_blocks(self.pipe, config, lines), versions(("diffusers", "transformers")))
 
 
-def open_model(wish: Wish, device: str = "cpu") -> Classes | Prompted:
+def open_model(wish: RunRequest, device: str = "cpu") -> OpenClassModel | OpenPipeline:
     """The model that a wish names, on a device; several jobs can be made with it."""
     torch.backends.cuda.matmul.allow_tf32 = wish.dtype == "tf32"
     kind, _, where = wish.model.partition(":")
     dtype = DTYPES[wish.dtype]
     if kind == "diffusers" and where:
         pipe = open_pipeline(where, dtype=dtype, device=device)
-        return Prompted(pipe, f"diffusers:{Path(where).name}", source_digest(where))
+        return OpenPipeline(pipe, f"diffusers:{Path(where).name}", source_digest(where))
     if wish.prompts is not None:
         raise ValueError(f"{wish.model} is guided by classes; --prompts goes with --model diffusers:PATH")
     if kind == "fashion" and not where:
-        return Classes(fashion().to(device, dtype))
+        return OpenClassModel(fashion().to(device, dtype))
     if kind == "sit" and where:
         decode = None if wish.vae is None else decoder(wish.vae, device=device)
         model = open_sit(where, decode=decode).to(device, dtype)
-        return Classes(model, "" if wish.vae is None else source_digest(wish.vae))
+        return OpenClassModel(model, "" if wish.vae is None else source_digest(wish.vae))
     raise ValueError(f"a model is fashion, sit:PATH or diffusers:PATH; got {wish.model!r}")
 
 

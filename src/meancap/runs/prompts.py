@@ -23,8 +23,8 @@ from ..models.hub import loaded
 from ..rules import parse
 from .arrays import np
 from .config import RunConfig, sample_seed
-from .generate import Block, MakeBlock
-from .texts import Texts
+from .generate import MadeBlock, MakeBlock
+from .texts import RememberedTexts
 
 Pipeline = Any  # a diffusers pipeline
 
@@ -114,12 +114,12 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
     """The maker of a prompt run's blocks, one prompt each."""
     from ..adapters.diffusers import guided
 
-    stream, texts = Stream(pipe, config), Texts(pipe)
+    stream, texts = Stream(pipe, config), RememberedTexts(pipe)
 
-    def make(block: int) -> Block:
+    def make(block: int) -> MadeBlock:
         prompt = prompts[block]
         if not prompt:
-            return Block(np.zeros((0, 1, 1, 3), np.uint8), [])
+            return MadeBlock(np.zeros((0, 1, 1, 3), np.uint8), [])
         seed = sample_seed(config.seed, block) if config.noise == "per sample" else config.seed
         generator = stream.at(block) if config.noise == "stream" else torch.Generator().manual_seed(seed)
         call: dict[str, Any] = {
@@ -142,7 +142,7 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
                 image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
         found = {"index": block, "seed": seed, "prompt": prompt, "evaluations": calls.count}
         picture = (np.asarray(image) * 255).round().clip(0, 255).astype(np.uint8)
-        return Block(picture[None], [found], meter)
+        return MadeBlock(picture[None], [found], meter)
 
     return make
 

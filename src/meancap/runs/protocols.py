@@ -26,7 +26,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ImageSetting:
     """One run of a protocol."""
 
     method: str
@@ -48,7 +48,7 @@ class ImageProtocol:
     """Settings that share model, samples and noise."""
 
     name: str
-    settings: tuple[Setting, ...]
+    settings: tuple[ImageSetting, ...]
     choices: tuple[Choice, ...]
     samples: int
     seed: int
@@ -101,10 +101,10 @@ def sd35(prompts: int = 5000) -> ImageProtocol:
     settings = []
     for scale in (3.0, 5.0, 7.0, 9.0):
         settings += [
-            Setting("CFG", scale, CFG(scale), 10),
-            Setting("APG", scale, apg(scale), 10),
-            Setting("C2FG", scale, CFG(Exponential(scale, 0.2)), 10),
-            Setting("PMC", scale, CFG(scale) | CapDisplacement(1.15), 10, gamma=1.15),
+            ImageSetting("CFG", scale, CFG(scale), 10),
+            ImageSetting("APG", scale, apg(scale), 10),
+            ImageSetting("C2FG", scale, CFG(Exponential(scale, 0.2)), 10),
+            ImageSetting("PMC", scale, CFG(scale) | CapDisplacement(1.15), 10, gamma=1.15),
         ]
     choices = (
         Choice("sigmas", "linspace(1, 0.002994012, 10), then shift 3, pinned",
@@ -128,7 +128,7 @@ def fashion(
     """The ImageNet protocol on the shipped model, with the unguided run beside it."""
     settings = []
     for n in evaluations:
-        settings.append(Setting("Conditional", 1.0, CFG(1.0), n))
+        settings.append(ImageSetting("Conditional", 1.0, CFG(1.0), n))
         for scale in scales:
             settings += _compared(scale, n, radius=2.5)
     choices = (
@@ -143,11 +143,11 @@ def fashion(
 PINNED_SIGMAS = tuple(1 + i * (0.002994012087583542 - 1) / 9 for i in range(10))
 
 
-def _compared(scale: float, evaluations: int, radius: float) -> list[Setting]:
+def _compared(scale: float, evaluations: int, radius: float) -> list[ImageSetting]:
     return [
-        Setting("CFG", scale, CFG(scale), evaluations),
-        Setting("APG", scale, apg(scale, radius=radius), evaluations),
-        Setting("C2FG", scale, CFG(Exponential(scale, 0.2)), evaluations),
-        Setting("PMC", scale, CFG(scale) | Cap(1.05), evaluations, gamma=1.05),
-        Setting("PMC", scale, CFG(scale) | Cap(1.10), evaluations, gamma=1.10),
+        ImageSetting("CFG", scale, CFG(scale), evaluations),
+        ImageSetting("APG", scale, apg(scale, radius=radius), evaluations),
+        ImageSetting("C2FG", scale, CFG(Exponential(scale, 0.2)), evaluations),
+        ImageSetting("PMC", scale, CFG(scale) | Cap(1.05), evaluations, gamma=1.05),
+        ImageSetting("PMC", scale, CFG(scale) | Cap(1.10), evaluations, gamma=1.10),
     ]

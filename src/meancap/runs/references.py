@@ -18,18 +18,18 @@ from pathlib import Path
 from ..metrics.extractors import Extractor
 from ..metrics.extractors.fashion import WEIGHTS
 from ..metrics.gaussian import Gaussian
-from ..metrics.images import Held, Images, Unreadable
+from ..metrics.images import PicturesInMemory, Images, Unreadable
 from ..metrics.protocols import Protocol, Reference, adm_reference
 from ..models.data import fashion
-from .features import Kept, cache_root
-from .scoring import Progress, open_target
+from .features import FeatureCache, cache_root
+from .scoring import ScoreProgress, open_target
 
 FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
 FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
 
 
 @dataclass
-class Finding:
+class ReferenceSearch:
     """Iterate over it to get a reference ready; `reference` stays None where the protocol needs none."""
 
     protocol: Protocol
@@ -37,7 +37,7 @@ class Finding:
     source: str | None
     reference: Reference | None = field(default=None, init=False)
 
-    def __iter__(self) -> Iterator[Progress]:
+    def __iter__(self) -> Iterator[ScoreProgress]:
         if not self.protocol.reference:
             if self.source is not None:
                 raise ValueError(f"{self.protocol.name} measures against nothing; leave --reference out")
@@ -48,15 +48,15 @@ class Finding:
                 return
             raise ValueError(f"{self.protocol.name} needs --reference: {self.protocol.reference}")
         images = reference_images(self.source)
-        kept = Kept.of(cache_root() / "features", self.protocol.name, self.extractor, images)
+        kept = FeatureCache.of(cache_root() / "features", self.protocol.name, self.extractor, images)
         for done in kept.fill(images, self.extractor):
-            yield Progress("reference", done, len(images))
+            yield ScoreProgress("reference", done, len(images))
         features = kept.load()
         if self.protocol.name == "adm-imagenet256" and self.source.endswith(".npz"):
             self.reference = adm_reference(Path(self.source), features, images.identity())
         else:
             name = f"{images.name} ({len(images):,} images)"
-            identity = "" if isinstance(images, Held) else images.identity()  # a data set's name says it all
+            identity = "" if isinstance(images, PicturesInMemory) else images.identity()  # a data set's name says it all
             self.reference = Reference(name, features, identity=identity)
 
 
@@ -66,7 +66,7 @@ def reference_images(source: str) -> Images:
     if name == "fashion-mnist" and part in ("", "test", "train"):
         found = fashion(fashion_folder(), train=part == "train")
         images = found.images.permute(0, 2, 3, 1).contiguous()
-        return Held(images, f"Fashion-MNIST {part or 'test'}")
+        return PicturesInMemory(images, f"Fashion-MNIST {part or 'test'}")
     if not Path(source).exists():
         raise Unreadable(
             f"there is no {source}; a reference is a folder of pictures, an .npz, or fashion-mnist"

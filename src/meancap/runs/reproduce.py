@@ -20,16 +20,16 @@ from ..metrics.protocols import protocol as measured_by
 from .folder import Run
 from .generate import make_run
 from .ledger import Ledger, locked
-from .opening import Wish, open_model
-from .protocols import PINNED_SIGMAS, ImageProtocol, Setting
-from .references import Finding
+from .opening import RunRequest, open_model
+from .protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
+from .references import ReferenceSearch
 from .scores import read_scores
 from .scoring import open_target, scoring
 from .store import Store
 
 
 @dataclass(frozen=True)
-class Progress:
+class BlockProgress:
     """A block of a setting has been made; `total` counts the blocks of all settings."""
 
     setting: str
@@ -37,7 +37,7 @@ class Progress:
     total: int
 
 
-def wishes(protocol: ImageProtocol, base: Wish) -> list[tuple[Setting, Wish]]:
+def wishes(protocol: ImageProtocol, base: RunRequest) -> list[tuple[ImageSetting, RunRequest]]:
     """Each setting as the options of `meancap generate`; `base` tells model, samples and format."""
     found = []
     for s in protocol.settings:
@@ -50,8 +50,8 @@ def wishes(protocol: ImageProtocol, base: Wish) -> list[tuple[Setting, Wish]]:
 
 
 def reproduce(
-    protocol: ImageProtocol, base: Wish, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
-) -> Iterator[Progress]:
+    protocol: ImageProtocol, base: RunRequest, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
+) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
     out.mkdir(parents=True, exist_ok=True)
     todo = wishes(protocol, base)
@@ -65,7 +65,7 @@ def reproduce(
         done += ready
         for _ in make_run(store, job.make, rank, world):
             done += 1
-            yield Progress(setting.name, done, mine * len(todo))
+            yield BlockProgress(setting.name, done, mine * len(todo))
 
 
 def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
@@ -86,7 +86,7 @@ def score(folders: Sequence[Path], name: str) -> None:
     """Measures runs by a protocol that brings its own reference."""
     chosen = measured_by(name)
     extractor = chosen.load(None)
-    finding = Finding(chosen, extractor, None)
+    finding = ReferenceSearch(chosen, extractor, None)
     for _ in finding:
         pass
     for folder in folders:
@@ -118,7 +118,7 @@ def table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
     return text.getvalue()
 
 
-def row(setting: Setting, run: Run, score_by: str = "") -> dict[str, Any]:
+def row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
     """One line of the table, from the run folder alone."""
     found: dict[str, Any] = {
         "method": setting.method,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..metrics.extractors import Extractor
-from ..metrics.images import Folder, Images, Unreadable, npz_array, open_images, open_npz
+from ..metrics.images import PictureFolder, Images, Unreadable, npz_array, open_images, open_npz
 from ..metrics.protocols import Generated, Protocol, Reference
-from .features import Kept
+from .features import FeatureCache
 from .folder import Run
 from .scores import scored, write_scores
 from .store import sample_name
@@ -33,7 +33,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ScoreProgress:
     """`done` more images of `total`, while doing `what`."""
 
     what: str
@@ -78,7 +78,7 @@ def run_images(run: Run) -> Images:
     """The pictures of a run, in the order of its records."""
     if run.config["images"] == "npz":
         return replace(open_npz(run.folder / "samples.npz"), name=run.folder.name)
-    return Folder(tuple(run.folder / sample_name(r["index"]) for r in run.records), run.folder.name)
+    return PictureFolder(tuple(run.folder / sample_name(r["index"]) for r in run.records), run.folder.name)
 
 
 def scoring(
@@ -88,7 +88,7 @@ def scoring(
     reference: Reference | None,
     *,
     force: bool = False,
-) -> Iterator[Progress]:
+) -> Iterator[ScoreProgress]:
     """Extracts what is missing, then measures and writes; nothing is done twice unless `force` says so."""
     if extractor.needs_prompts and not target.prompts:
         raise Unreadable(f"{target.folder} has no prompts, and {protocol.name} compares images with prompts")
@@ -98,12 +98,12 @@ def scoring(
     text = describe(protocol, extractor, reference)
     if not force and scored(target.folder, text, mark):
         return
-    kept = Kept.of(target.folder / "features", protocol.name, extractor, target.images)
+    kept = FeatureCache.of(target.folder / "features", protocol.name, extractor, target.images)
     kept.drop_older(protocol.name)
     total = len(target.images)
     for done in kept.fill(target.images, extractor, target.prompts):
-        yield Progress("features", done, total)
-    yield Progress("numbers", 0, total)
+        yield ScoreProgress("features", done, total)
+    yield ScoreProgress("numbers", 0, total)
     estimates = protocol.measure(Generated(kept.load(), target.labels), reference)
     write_scores(target.folder, protocol.name, text, estimates, mark)
 

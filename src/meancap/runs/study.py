@@ -15,7 +15,7 @@ from ..rules import CFG, Cap
 from ..sampling import noise, uniform
 from .calibrate import Calibration, calibrate, load_calibration
 from .config import sample_seed
-from .protocols import Choice, ImageProtocol, Setting, fashion
+from .protocols import Choice, ImageProtocol, ImageSetting, fashion
 
 PILOT = 200
 SCALES = (1.5, 2.0, 3.0, 4.0, 6.0)
@@ -37,8 +37,8 @@ def fashion_study(
         found = pilot(model, n, seed, out / f"calibration-n{n}-seed{seed}.json")
         for scale in scales:
             first = Cap(1.10, anchor="first")
-            settings.append(Setting("PMC anchored", scale, CFG(scale) | first, n, gamma=1.10))
-            settings.append(Setting("PMC calibrated", scale, CFG(scale) | found.cap(), n))
+            settings.append(ImageSetting("PMC anchored", scale, CFG(scale) | first, n, gamma=1.10))
+            settings.append(ImageSetting("PMC calibrated", scale, CFG(scale) | found.cap(), n))
     why = "the calibration's default; a pilot has noise of its own"
     choice = Choice("calibrated cap", f"root-mean-square radii of {PILOT} unguided samples", why)
     return replace(plain, settings=tuple(settings), choices=(*plain.choices, choice))

@@ -16,7 +16,7 @@ _MOST = 8  # answers kept for each encoder; the empty prompt is asked for at eve
 _NAMES = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
 
 
-class Texts:
+class RememberedTexts:
     """Within this context the text encoders of a pipeline remember; what they remember stays for the next."""
 
     def __init__(self, pipe: Any) -> None:
@@ -24,7 +24,7 @@ class Texts:
         self.encoders = [encoder for encoder in found if isinstance(encoder, torch.nn.Module)]
         self.known: list[OrderedDict[object, Any]] = [OrderedDict() for _ in self.encoders]
 
-    def __enter__(self) -> Texts:
+    def __enter__(self) -> RememberedTexts:
         self.before = [encoder.__dict__.get("forward") for encoder in self.encoders]
         for encoder, known in zip(self.encoders, self.known, strict=True):
             encoder.forward = _remembering(encoder.forward, known)

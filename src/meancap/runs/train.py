@@ -71,7 +71,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class Row:
+class LogLine:
     """One line of the log: means over the steps since the line before."""
 
     step: int
@@ -113,7 +113,7 @@ class Training:
         kept = [row for row in read_log(self.folder) if row.step <= self.step]
         write_whole(self.folder / "log.jsonl", "".join(map(_line, kept)))
 
-    def rows(self, every: int = 50, save_seconds: float = 120.0) -> Iterator[Row]:
+    def rows(self, every: int = 50, save_seconds: float = 120.0) -> Iterator[LogLine]:
         """Trains to the end, yielding a log line every `every` steps and saving at least so often."""
         losses: list[Tensor] = []
         began, saved = time.monotonic() - self.seconds, time.monotonic()
@@ -124,7 +124,7 @@ class Training:
             if self.step % every == 0 or last:
                 loss = float(torch.stack(losses).mean())
                 rate = self.config.rate_at(self.step - 1)
-                row = Row(self.step, self.step * self.config.batch, loss, rate, round(self.seconds, 1))
+                row = LogLine(self.step, self.step * self.config.batch, loss, rate, round(self.seconds, 1))
                 losses.clear()
                 with (self.folder / "log.jsonl").open("a") as log:
                     log.write(_line(row))
@@ -182,14 +182,14 @@ class Training:
         return save_sit(path, self.ema, self.pixels, names=names, dtype=dtype)
 
 
-def read_log(folder: str | Path) -> list[Row]:
+def read_log(folder: str | Path) -> list[LogLine]:
     """The whole lines of a training log; a line torn by a kill is left out."""
     path = Path(folder) / "log.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    return [Row(**json.loads(line)) for line in lines if line.endswith("\n")]
+    return [LogLine(**json.loads(line)) for line in lines if line.endswith("\n")]
 
 
-def _line(row: Row) -> str:
+def _line(row: LogLine) -> str:
     return json.dumps(asdict(row)) + "\n"
 
 

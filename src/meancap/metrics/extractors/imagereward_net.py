@@ -125,7 +125,7 @@ class TextLayer(nn.Module):
         return out
 
 
-class Text(nn.Module):
+class TextEncoder(nn.Module):
     """The text encoder, a BERT that looks at the image."""
 
     def __init__(self, s: Sizes) -> None:
@@ -155,7 +155,7 @@ class ImageReward(nn.Module):
     def __init__(self, sizes: Sizes | None = None) -> None:
         super().__init__()
         s = sizes or Sizes()
-        self.blip = nn.ModuleDict({"visual_encoder": Vision(s), "text_encoder": Text(s)})
+        self.blip = nn.ModuleDict({"visual_encoder": Vision(s), "text_encoder": TextEncoder(s)})
         widths = (s.text, *s.head, 1)
         # Numbered as in the file, where dropouts stand between the first four.
         numbers = [str(min(2 * i, i + 3)) for i in range(len(widths) - 1)]

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..document import Block, Code, Heading, Items, Picture, Text
+from ..document import Block, Code, Heading, Items, FigureFile, Text
 from . import read, tables
 
 _CAPTIONS = {
@@ -63,8 +63,8 @@ def blocks(folder: Path) -> list[Block]:
     ]
 
 
-def _picture(name: str) -> Picture:
-    return Picture(f"figures/{name}.png", _joined(_CAPTIONS[name]))
+def _picture(name: str) -> FigureFile:
+    return FigureFile(f"figures/{name}.png", _joined(_CAPTIONS[name]))
 
 
 def _verdict(folder: Path) -> Text:

@@ -36,7 +36,7 @@ class Name:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class ScoredRun:
     """One scored run."""
 
     folder: Path
@@ -50,7 +50,7 @@ class Entry:
     protocols: dict[str, str]  # each protocol in full
 
 
-def collect(folder: Path) -> list[Entry]:
+def collect(folder: Path) -> list[ScoredRun]:
     """All finished runs with scores in a folder or below it, in the order of the paper's tables."""
     found = [_entry(path.parent) for path in sorted(folder.rglob("scores.jsonl")) if _is_run(path.parent)]
     if not found:
@@ -101,14 +101,14 @@ def _capped(cap: Cap, scale: float | None) -> Name:
     return Name("PMC-CFG" if cap.anchor is None else "PMC-CFG, anchored", scale, gamma)
 
 
-def _entry(folder: Path) -> Entry:
+def _entry(folder: Path) -> ScoredRun:
     run = Run.open(folder)
     protocols = {s.protocol.partition(":")[0]: s.protocol for s in read_scores(folder)}
     shared = json.dumps([run.seeds, run.labels, run.prompts])
     kept = None
     if (folder / "diagnostics.npz").is_file() and run.meter:
         kept = float(run.meter["scale"].mean())
-    return Entry(
+    return ScoredRun(
         folder,
         run.rule,
         named(run.rule, run.config.get("guidance_scale")),
@@ -125,7 +125,7 @@ def _is_run(folder: Path) -> bool:
     return (folder / "run.json").is_file()
 
 
-def _place(e: Entry) -> tuple[int, float, int, str, float]:
+def _place(e: ScoredRun) -> tuple[int, float, int, str, float]:
     base = e.name.method.partition(",")[0]
     rank = ORDER.index(base) if base in ORDER else len(ORDER)
     return e.evaluations, e.name.scale or 0.0, rank, e.name.method, e.name.gamma or 0.0

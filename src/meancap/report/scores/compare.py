@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...metrics.score import Estimate, difference
-from .collect import Entry
+from .collect import ScoredRun
 
 ALIGNMENTS = ("alignment", "CLIP", "IS")
 
@@ -25,17 +25,17 @@ def alignment_of(scores: dict[str, Estimate]) -> str | None:
     return next((name for name in ALIGNMENTS if name in scores), None)
 
 
-def companions(entries: Sequence[Entry], e: Entry) -> list[Entry]:
+def companions(entries: Sequence[ScoredRun], e: ScoredRun) -> list[ScoredRun]:
     """Those that share their noise with e, so that several seeds stay apart; all where none does."""
     return [one for one in entries if one.pairing == e.pairing] or list(entries)
 
 
-def both_have(a: Entry, b: Entry, protocol: str, number: str) -> bool:
+def both_have(a: ScoredRun, b: ScoredRun, protocol: str, number: str) -> bool:
     """A run without labels, or with one image per class, has fewer numbers than others."""
     return number in a.scores[protocol] and number in b.scores[protocol]
 
 
-def contrast(a: Entry, b: Entry, protocol: str, number: str) -> Estimate:
+def contrast(a: ScoredRun, b: ScoredRun, protocol: str, number: str) -> Estimate:
     """a - b, image by image where the two runs share their noise."""
     one, two = a.scores[protocol][number], b.scores[protocol][number]
     fits = one.parts is not None and two.parts is not None and len(one.parts) == len(two.parts)
@@ -68,7 +68,7 @@ def at_level(
     return None
 
 
-def at_alignment(sweep: Sequence[Entry], b: Entry, protocol: str, number: str) -> Estimate | None:
+def at_alignment(sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number: str) -> Estimate | None:
     """A sweep's number where it aligns as well as run b does, minus b's; None where it never does."""
     alignment = alignment_of(b.scores[protocol])
     if alignment is None or number not in b.scores[protocol]:
@@ -86,10 +86,10 @@ def at_alignment(sweep: Sequence[Entry], b: Entry, protocol: str, number: str) -
     return Estimate(number, found.value - base.value, base.n, parts)
 
 
-def sweeps(entries: Sequence[Entry], protocol: str) -> dict[tuple[int, str], list[Entry]]:
+def sweeps(entries: Sequence[ScoredRun], protocol: str) -> dict[tuple[int, str], list[ScoredRun]]:
     """The runs of each method over its scales, by (evaluations, label); unguided runs begin every sweep."""
     chosen = [e for e in entries if protocol in e.scores and e.name.scale is not None]
-    found: dict[tuple[int, str], list[Entry]] = {}
+    found: dict[tuple[int, str], list[ScoredRun]] = {}
     for e in chosen:
         if e.name.method != "Conditional":
             found.setdefault((e.evaluations, e.name.label), []).append(e)

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from ...metrics.score import Estimate
 from .. import style
-from .collect import Entry
+from .collect import ScoredRun
 from .compare import alignment_of, sweeps
 
 COLOURS = {
@@ -32,14 +32,14 @@ MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
 DISTANCES = ("FID", "FD-fashion", "FD-EffLite0")
 
 
-def shown(entries: Sequence[Entry], protocol: str) -> list[tuple[str, str]]:
+def shown(entries: Sequence[ScoredRun], protocol: str) -> list[tuple[str, str]]:
     """The pairs of numbers that these runs have fronts of; none without a sweep over scales."""
     have = {name for e in entries for name in e.scores.get(protocol, {})}
     pairs = [(x, y) for x, y in _panels(have) if x in have | {"scale"} and y in have]
     return pairs if sweeps(entries, protocol) else []
 
 
-def fronts(entries: Sequence[Entry], protocol: str) -> Figure:
+def fronts(entries: Sequence[ScoredRun], protocol: str) -> Figure:
     """One row per evaluation count: distance and recall, alignment and diversity, colour and scale."""
     found, pairs = sweeps(entries, protocol), shown(entries, protocol)
     counts = sorted({n for n, _ in found})
@@ -81,7 +81,7 @@ def _look(label: str, k: int) -> dict[str, Any]:
     }
 
 
-def _curve(axis: Axes, sweep: Sequence[Entry], protocol: str, x: str, y: str, look: dict[str, Any]) -> None:
+def _curve(axis: Axes, sweep: Sequence[ScoredRun], protocol: str, x: str, y: str, look: dict[str, Any]) -> None:
     points = [e for e in sweep if y in e.scores[protocol] and (x == "scale" or x in e.scores[protocol])]
     if not points:
         return

@@ -12,10 +12,10 @@ from ... import __version__
 from ...files import write_whole
 from ...metrics.protocols import PROTOCOLS
 from ...runs.paper import paper_source
-from ..document import Block, Heading, Items, Picture, Text, html, markdown
+from ..document import Block, Heading, Items, FigureFile, Text, html, markdown
 from ..style import save
 from . import tables
-from .collect import Entry, collect
+from .collect import ScoredRun, collect
 from .fronts import fronts, shown
 from .reading import reading, tally
 
@@ -48,7 +48,7 @@ def write_report(folder: Path) -> list[Path]:
     return written
 
 
-def blocks(entries: Sequence[Entry], folder: Path) -> list[Block]:
+def blocks(entries: Sequence[ScoredRun], folder: Path) -> list[Block]:
     """The page."""
     page: list[Block] = [Heading(f"Scores of {len(entries)} runs", 1), _what(entries)]
     for protocol in _protocols(entries):
@@ -59,7 +59,7 @@ def blocks(entries: Sequence[Entry], folder: Path) -> list[Block]:
         if counted := tally(entries, protocol):
             page += [Text(_line(_TALLY)), counted]
         if (folder / "figures" / f"fronts-{protocol}.png").is_file():
-            page.append(Picture(f"figures/fronts-{protocol}.png", _FRONTS))
+            page.append(FigureFile(f"figures/fronts-{protocol}.png", _FRONTS))
         page += _tables(entries, protocol)
     page += [
         Heading("How to read this"),
@@ -69,7 +69,7 @@ def blocks(entries: Sequence[Entry], folder: Path) -> list[Block]:
     return page
 
 
-def _tables(entries: Sequence[Entry], protocol: str) -> list[Block]:
+def _tables(entries: Sequence[ScoredRun], protocol: str) -> list[Block]:
     have = tables.numbers_of(entries, protocol)
     page: list[Block] = []
     if beside := tables.beside_paper(entries, protocol):
@@ -95,7 +95,7 @@ def _tables(entries: Sequence[Entry], protocol: str) -> list[Block]:
     return page
 
 
-def _fronts(entries: Sequence[Entry], protocol: str, folder: Path) -> Figure:
+def _fronts(entries: Sequence[ScoredRun], protocol: str, folder: Path) -> Figure:
     return fronts(entries, protocol)
 
 
@@ -103,7 +103,7 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _with_alignment(entries: list[Entry]) -> list[Entry]:
+def _with_alignment(entries: list[ScoredRun]) -> list[ScoredRun]:
     """Protocols without a number for alignment borrow the one of another protocol on the same images."""
     for e in entries:
         lender = next((s["alignment"] for s in e.scores.values() if "alignment" in s), None)
@@ -113,12 +113,12 @@ def _with_alignment(entries: list[Entry]) -> list[Entry]:
     return entries
 
 
-def _protocols(entries: Sequence[Entry]) -> list[str]:
+def _protocols(entries: Sequence[ScoredRun]) -> list[str]:
     found = {p for e in entries for p in e.scores}
     return [p for p in PROTOCOLS if p in found] + sorted(found - set(PROTOCOLS))
 
 
-def _what(entries: Sequence[Entry]) -> Text:
+def _what(entries: Sequence[ScoredRun]) -> Text:
     counts = sorted({e.n for e in entries})
     paired = len({e.pairing for e in entries}) == 1
     noise = (
@@ -130,7 +130,7 @@ def _what(entries: Sequence[Entry]) -> Text:
     return Text(f"{len(entries)} runs of {images} images each, {noise}.")
 
 
-def _how(entries: Sequence[Entry], protocol: str) -> Text:
+def _how(entries: Sequence[ScoredRun], protocol: str) -> Text:
     texts = sorted({e.protocols[protocol] for e in entries if protocol in e.protocols})
     about = PROTOCOLS[protocol].about if protocol in PROTOCOLS else ""
     mixed = "" if len(texts) == 1 else " **These runs were scored in different ways and do not compare.**"

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from ...metrics.protocols import direction
 from ...metrics.score import Estimate
 from ..document import Table
-from .collect import Entry
+from .collect import ScoredRun
 from .compare import at_alignment, both_have, clear, companions, contrast, sweeps
 from .fronts import DISTANCES
 
 BASE, RIVAL = "Fixed CFG", "PMC-CFG"
 
 
-def reading(entries: Sequence[Entry], protocol: str) -> list[str]:
+def reading(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
     """The paper's claim, tested on these runs: is the cap better in distance and recall at large scales?"""
     chosen = [e for e in entries if protocol in e.scores]
     numbers = judged(chosen, protocol)
@@ -26,14 +26,14 @@ def reading(entries: Sequence[Entry], protocol: str) -> list[str]:
     return said
 
 
-def judged(entries: Sequence[Entry], protocol: str) -> list[str]:
+def judged(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
     """The numbers that the paper's claim is about, distance first; none where there is no distance."""
     have = {name for e in entries for name in e.scores.get(protocol, {})}
     distance = [d for d in DISTANCES if d in have][:1]
     return [*distance, *(r for r in ("recall", "Recall@3") if r in have)] if distance else []
 
 
-def tally(entries: Sequence[Entry], protocol: str) -> Table | None:
+def tally(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
     """In how many comparisons each cap is better or worse than fixed CFG, by 95 % intervals."""
     chosen = [e for e in entries if protocol in e.scores]
     numbers, found = judged(chosen, protocol), sweeps(chosen, protocol)
@@ -55,7 +55,7 @@ def tally(entries: Sequence[Entry], protocol: str) -> Table | None:
     return Table(columns, tuple(groups), names=3) if groups and numbers else None
 
 
-def _compared(how: str, sweep: Sequence[Entry], b: Entry, protocol: str, number: str) -> Estimate | None:
+def _compared(how: str, sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number: str) -> Estimate | None:
     if how == "equal alignment":
         return at_alignment(sweep, b, protocol, number)
     same = [e for e in sweep if e.name.scale == b.name.scale and both_have(e, b, protocol, number)]
@@ -63,7 +63,7 @@ def _compared(how: str, sweep: Sequence[Entry], b: Entry, protocol: str, number:
 
 
 def _largest_scale(
-    entries: Sequence[Entry], protocol: str, numbers: Sequence[str], evaluations: int
+    entries: Sequence[ScoredRun], protocol: str, numbers: Sequence[str], evaluations: int
 ) -> list[str]:
     fixed = [e for e in entries if e.name.method == BASE and e.name.scale is not None]
     if not fixed:
@@ -81,14 +81,14 @@ def _largest_scale(
     return said
 
 
-def _best_scale(entries: Sequence[Entry], protocol: str, distance: str, evaluations: int) -> list[str]:
+def _best_scale(entries: Sequence[ScoredRun], protocol: str, distance: str, evaluations: int) -> list[str]:
     having = [e for e in entries if e.name.scale is not None and distance in e.scores[protocol]]
     fixed = [e for e in having if e.name.method == BASE]
     capped = [e for e in having if e.name.method.startswith(RIVAL)]
     if not fixed or not capped:
         return []
 
-    def value(e: Entry) -> float:
+    def value(e: ScoredRun) -> float:
         return e.scores[protocol][distance].value
 
     a, b = min(capped, key=value), min(fixed, key=value)
@@ -101,7 +101,7 @@ def _best_scale(entries: Sequence[Entry], protocol: str, distance: str, evaluati
     ]
 
 
-def _change(e: Entry, b: Entry, protocol: str, number: str) -> str:
+def _change(e: ScoredRun, b: ScoredRun, protocol: str, number: str) -> str:
     d = contrast(e, b, protocol, number)
     interval = d.interval()
     span = "" if interval is None else f" [{interval[0]:+.3f}, {interval[1]:+.3f}]"

@@ -10,7 +10,7 @@ from ...metrics.protocols import PROTOCOLS, direction
 from ...metrics.score import Estimate
 from ...runs.paper import paper_table
 from ..document import Table
-from .collect import Entry
+from .collect import ScoredRun
 from .compare import alignment_of, at_alignment, both_have, clear, companions, contrast, sweeps
 
 ARROWS = {-1: "↓", 0: "", 1: "↑"}
@@ -31,7 +31,7 @@ PAPER = {
 CAPS = {"imagenet": "PMC-CFG", "sd35": "PMC-CFG, displacement"}
 
 
-def numbers_of(entries: Sequence[Entry], protocol: str) -> list[str]:
+def numbers_of(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
     """The numbers of a protocol, in its own order."""
     found = dict.fromkeys(name for e in entries for name in e.scores.get(protocol, {}))
     return [name for name in found if measures(protocol, name)]
@@ -60,7 +60,7 @@ def cell(e: Estimate | None, *, sign: bool = False) -> str:
     return f"{e.value:{plus}.{places}f} ± {half:.{places}f}"
 
 
-def results(entries: Sequence[Entry], protocol: str) -> Table:
+def results(entries: Sequence[ScoredRun], protocol: str) -> Table:
     """Every run with every number, by scale; the best of each column and evaluation count is strong."""
     columns = numbers_of(entries, protocol)
     chosen = [e for e in entries if protocol in e.scores]
@@ -78,11 +78,11 @@ def results(entries: Sequence[Entry], protocol: str) -> Table:
     return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
 
 
-def paper_layout(entries: Sequence[Entry], protocol: str, columns: Sequence[str]) -> Table:
+def paper_layout(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str]) -> Table:
     """The paper's layout: one line per method and scale, the evaluation counts side by side."""
     chosen = [e for e in entries if protocol in e.scores]
     counts = sorted({e.evaluations for e in chosen})
-    lines: dict[tuple[float, str, str, str], dict[int, Entry]] = {}
+    lines: dict[tuple[float, str, str, str], dict[int, ScoredRun]] = {}
     for e in chosen:
         lines.setdefault((e.name.scale or 0.0, e.name.method, _gamma(e), e.pairing), {})[e.evaluations] = e
     groups: dict[float, list[tuple[str, ...]]] = {}
@@ -99,7 +99,7 @@ def paper_layout(entries: Sequence[Entry], protocol: str, columns: Sequence[str]
     return Table(("method", "λ", "Γ", *head), tuple(tuple(groups[s]) for s in sorted(groups)), names=3)
 
 
-def beside_paper(entries: Sequence[Entry], protocol: str) -> Table | None:
+def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
     """Ours beside the paper's values, row by row; None where the paper has no such protocol."""
     if protocol not in PAPER:
         return None
@@ -125,7 +125,7 @@ def beside_paper(entries: Sequence[Entry], protocol: str) -> Table | None:
 
 
 def equal_scale(
-    entries: Sequence[Entry], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
+    entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
 ) -> Table:
     """Each rule minus fixed CFG at the same nominal scale and evaluations, image by image."""
     chosen = [e for e in entries if protocol in e.scores]
@@ -144,7 +144,7 @@ def equal_scale(
 
 
 def equal_alignment(
-    entries: Sequence[Entry], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
+    entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
 ) -> Table | None:
     """Each rule where it aligns as well as fixed CFG at some scale, minus fixed CFG there."""
     found = sweeps(entries, protocol)
@@ -177,7 +177,7 @@ def _reached(d: Estimate | None, number: str) -> str:
     return "not reached" if d is None else _marked(d, number)
 
 
-def as_csv(entries: Sequence[Entry]) -> str:
+def as_csv(entries: Sequence[ScoredRun]) -> str:
     """Everything as one plain table: a line per run and number."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -207,18 +207,18 @@ def _marked(e: Estimate, number: str) -> str:
     return f"**{text}**" if clear(e) and clear(e) == direction(number) else text
 
 
-def _best(entries: Sequence[Entry], protocol: str, number: str, evaluations: int) -> Entry | None:
+def _best(entries: Sequence[ScoredRun], protocol: str, number: str, evaluations: int) -> ScoredRun | None:
     if not direction(number):
         return None
     having = [e for e in entries if e.evaluations == evaluations and number in e.scores[protocol]]
     return max(having, key=lambda e: direction(number) * e.scores[protocol][number].value, default=None)
 
 
-def _method(e: Entry) -> str:
+def _method(e: ScoredRun) -> str:
     return e.name.method
 
 
-def _gamma(e: Entry) -> str:
+def _gamma(e: ScoredRun) -> str:
     return "—" if e.name.gamma is None else f"{e.name.gamma:.2f}"
 
 

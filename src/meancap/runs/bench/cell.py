@@ -28,7 +28,7 @@ from ...rules import CFG, Rule
 from ...sampling import trajectory
 from ...sampling.open_loop import open_loop
 from ...schedules import Piecewise
-from .config import Config, noise, resamples
+from .config import BenchConfig, noise, resamples
 from .families import TRUTH, Family
 
 LARGEST = 1e4  # samples beyond it are lost: no problem's data are within a factor of 100 of it
@@ -51,12 +51,12 @@ class Reading:
 
 
 @lru_cache(maxsize=2)
-def ruler(problem: Problem, config: Config) -> Ruler:
+def ruler(problem: Problem, config: BenchConfig) -> Ruler:
     """Everything about a truth, once per process; problems that share a truth share it."""
     return Ruler(problem.condition(), config.n, config.slices)
 
 
-def measure_family(family: Family, problem: Problem, config: Config) -> list[Reading]:
+def measure_family(family: Family, problem: Problem, config: BenchConfig) -> list[Reading]:
     """The sweep of a family and, where it is adaptive, its own average run open-loop."""
     of = problem.exact() if family == TRUTH else problem
     found = []
@@ -72,7 +72,7 @@ def measure_family(family: Family, problem: Problem, config: Config) -> list[Rea
 
 
 def measure_rule(
-    rule: Rule, problem: Problem, config: Config, variant: str = "rule", scale: float = math.nan
+    rule: Rule, problem: Problem, config: BenchConfig, variant: str = "rule", scale: float = math.nan
 ) -> Reading:
     """One rule at one scale."""
     model, rod = problem.model(), ruler(problem.exact(), config)
@@ -101,7 +101,7 @@ def measure_rule(
     return Reading(variant, scale, str(rule), values, replicates, nfe, gone, rod.slice_error(x))
 
 
-def averages(rule: Rule, problem: Problem, config: Config) -> list[tuple[str, Rule]]:
+def averages(rule: Rule, problem: Problem, config: BenchConfig) -> list[tuple[str, Rule]]:
     """The open-loop rivals of an adaptive rule; none for a rule that only follows the clock."""
     start = noise(problem.model().condition.mixture.means.shape[1], config)[:: max(1, config.n // 2048)]
     record = Record()
@@ -127,7 +127,7 @@ def averages(rule: Rule, problem: Problem, config: Config) -> list[tuple[str, Ru
     ]
 
 
-def _end(predict: object, rule: Rule, x: Tensor, config: Config) -> tuple[Tensor, int]:
+def _end(predict: object, rule: Rule, x: Tensor, config: BenchConfig) -> tuple[Tensor, int]:
     """Where the samples end, and evaluations: the unconditional one counts where something was displaced."""
     nfe = 0
     for step in trajectory(predict, rule, x, config.times):  # type: ignore[arg-type]
@@ -136,10 +136,10 @@ def _end(predict: object, rule: Rule, x: Tensor, config: Config) -> tuple[Tensor
     return x, nfe
 
 
-def _first_of_blocks(x: Tensor, config: Config) -> Tensor:
+def _first_of_blocks(x: Tensor, config: BenchConfig) -> Tensor:
     return x.reshape(config.blocks, config.points, -1)[:, : config.kl_points].flatten(0, 1)
 
 
-def _failed(family: Family, scale: float, config: Config, why: str) -> Reading:
+def _failed(family: Family, scale: float, config: BenchConfig, why: str) -> Reading:
     nothing = torch.full((config.resamples + 1, len(MEASURES)), math.nan, dtype=torch.float64)
     return Reading("rule", scale, family.call, nothing[0], nothing[1:], 0, 0.0, math.nan, why)

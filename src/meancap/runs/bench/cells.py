@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from ...lab.measures import MEASURES
 from ..ledger import Ledger
-from .config import Config
+from .config import BenchConfig
 from .families import Family
 
 Array = npt.NDArray[np.float64]
 _SAME, _LEAST = 1e-6, 0.01
 
 
-class Estimate(NamedTuple):
+class BootstrapEstimate(NamedTuple):
     """A number, its interval, and the replicates behind it."""
 
     value: float
@@ -35,13 +35,13 @@ class Estimate(NamedTuple):
     replicates: Array
     least: float = 0.0  # of a difference: smaller ones are no difference in practice
 
-    def minus(self, other: Estimate, blocks: int) -> Estimate:
+    def minus(self, other: BootstrapEstimate, blocks: int) -> BootstrapEstimate:
         """The paired difference; 0 where the two agree to the six digits that replicates are kept with."""
         if not (math.isfinite(self.value) and math.isfinite(other.value)):
             return NOTHING
         gap = self.value - other.value
         if abs(gap) <= _SAME * abs(other.value):
-            return Estimate(0.0, 0.0, 0.0, np.zeros_like(self.replicates))
+            return BootstrapEstimate(0.0, 0.0, 0.0, np.zeros_like(self.replicates))
         known = np.isfinite(self.replicates) & np.isfinite(other.replicates)
         pairs = np.where(known, self.replicates, math.nan) - np.where(known, other.replicates, math.nan)
         return estimate(gap, pairs, blocks)._replace(least=_LEAST * abs(other.value))
@@ -56,17 +56,17 @@ class Estimate(NamedTuple):
         return "better" if self.high < 0 else "worse" if self.low > 0 else "even"
 
 
-NOTHING = Estimate(math.nan, math.nan, math.nan, np.full(1, math.nan))
+NOTHING = BootstrapEstimate(math.nan, math.nan, math.nan, np.full(1, math.nan))
 
 
-def estimate(value: float, replicates: Array, blocks: int) -> Estimate:
+def estimate(value: float, replicates: Array, blocks: int) -> BootstrapEstimate:
     """A value with the interval that its replicates give it; nan where a tenth of them or more is missing."""
     finite = replicates[np.isfinite(replicates)]
     if not math.isfinite(value) or len(finite) < 0.9 * len(replicates):
-        return Estimate(value, math.nan, math.nan, replicates)
+        return BootstrapEstimate(value, math.nan, math.nan, replicates)
     away = (finite - finite.mean()) * math.sqrt(blocks / (blocks - 1))
     low, high = np.quantile(away, [0.025, 0.975])
-    return Estimate(value, value + float(low), value + float(high), replicates)
+    return BootstrapEstimate(value, value + float(low), value + float(high), replicates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Row:
     failure: str
     blocks: int
 
-    def of(self, measure: str) -> Estimate:
+    def of(self, measure: str) -> BootstrapEstimate:
         i = MEASURES.index(measure)
         return estimate(float(self.values[i]), self.replicates[:, i], self.blocks)
 
@@ -95,7 +95,7 @@ class Row:
 class Cells:
     """All readings of a folder."""
 
-    config: Config
+    config: BenchConfig
     problems: tuple[str, ...]
     families: tuple[Family, ...]
     rows: dict[tuple[str, str], list[Row]]
@@ -123,7 +123,7 @@ def read_cells(folder: str | Path) -> Cells:
     run = Ledger(root, "bench").read()
     if run is None:
         raise ValueError(f"{root} holds no benchmark (run.json); run `meancap bench lab --out {root}` first")
-    config = Config.from_json(run["config"])
+    config = BenchConfig.from_json(run["config"])
     families = tuple(Family(**one) for one in run["families"])
     rows = {}
     for problem in run["problems"]:
@@ -134,7 +134,7 @@ def read_cells(folder: str | Path) -> Cells:
     return Cells(config, tuple(run["problems"]), families, rows)
 
 
-def _read(path: Path, problem: str, family: Family, config: Config) -> list[Row]:
+def _read(path: Path, problem: str, family: Family, config: BenchConfig) -> list[Row]:
     with np.load(path, allow_pickle=False) as found:
         cell = {name: found[name] for name in found.files}
     if json.loads(str(cell["family"])) != family.__dict__:

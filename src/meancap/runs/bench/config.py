@@ -22,7 +22,7 @@ from ...sampling import Times, uniform
 
 
 @dataclass(frozen=True)
-class Config:
+class BenchConfig:
     """Everything that a cell's numbers depend on, but for the problem and the rule."""
 
     scales: tuple[float, ...] = (1.25, 1.5, 2.0, 3.0, 5.0, 9.0)
@@ -62,13 +62,13 @@ class Config:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Config:
+    def from_json(cls, found: dict[str, Any]) -> BenchConfig:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         return cls(**fields)
 
 
-FULL = Config()
-QUICK = Config(
+FULL = BenchConfig()
+QUICK = BenchConfig(
     scales=(1.5, 2.0, 3.0, 9.0),
     points=64,
     slices=12,
@@ -84,7 +84,7 @@ ALL_PROBLEMS = tuple(one.name for one in PROBLEMS)
 
 
 @lru_cache(maxsize=4)
-def noise(d: int, config: Config) -> Tensor:
+def noise(d: int, config: BenchConfig) -> Tensor:
     """The starts of every rule, (n, d) in float64: blocks one after the other."""
     blocks = []
     for block in range(config.blocks):
@@ -96,7 +96,7 @@ def noise(d: int, config: Config) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def resamples(config: Config) -> Tensor:
+def resamples(config: BenchConfig) -> Tensor:
     """How often each bootstrap resample takes each block, (resamples, blocks), the same for all rules."""
     draw = torch.Generator().manual_seed(config.seed + 1)
     shape = (config.resamples, config.blocks)

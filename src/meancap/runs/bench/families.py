@@ -17,7 +17,7 @@ from ...lab.problems import Problem
 from ...rules import CFG, Entry, Rectify, Rule, catalogue, parse
 from ...sampling.model_side import recfg_table
 from ..calibrate import Calibration, calibrate
-from .config import Config, noise
+from .config import BenchConfig, noise
 
 # A coarse sweep hides a narrow optimum; fixed CFG above all must be met at its best.
 FINER = ("cfg", "pmc", "anchored 1.1", "calibrated q90")
@@ -36,7 +36,7 @@ class Family:
     calibration: str = ""
     unit: bool = True  # scale 1 is the unguided model, so that every sweep begins there
 
-    def scales(self, config: Config) -> tuple[float, ...]:
+    def scales(self, config: BenchConfig) -> tuple[float, ...]:
         """The sweep, without scale 1 where that is the unguided model for every rule."""
         if not self.swept:
             return (self.published,)
@@ -49,7 +49,7 @@ class Family:
     def swept(self) -> bool:
         return "{scale}" in self.call
 
-    def rule(self, scale: float, problem: Problem, config: Config) -> Rule:
+    def rule(self, scale: float, problem: Problem, config: BenchConfig) -> Rule:
         rule = parse(self.call.replace("{scale}", f"{scale:g}"))
         if self.calibration == RECFG.calibration:
             return ratios(problem, config) | rule
@@ -62,7 +62,7 @@ class Family:
 
 
 @lru_cache(maxsize=32)
-def pilot(problem: Problem, config: Config) -> Calibration:
+def pilot(problem: Problem, config: BenchConfig) -> Calibration:
     """The calibration of a problem's model, from noise of its own."""
     model = problem.model()
     start = noise(model.condition.mixture.means.shape[1], replace(config, seed=config.seed + 7919))
@@ -70,7 +70,7 @@ def pilot(problem: Problem, config: Config) -> Calibration:
 
 
 @lru_cache(maxsize=32)
-def ratios(problem: Problem, config: Config) -> Rectify:
+def ratios(problem: Problem, config: BenchConfig) -> Rectify:
     """ReCFG's table for a problem's model, from data with the label."""
     data = problem.labelled(config.n, torch.Generator().manual_seed(config.seed + 1))
     return recfg_table(problem.model().predict, data, config.times, seed=config.seed, batch=config.n)
@@ -117,13 +117,13 @@ _EXAMPLES = (
 _AXES = 2  # of a batch of vectors; rules for images need more
 
 
-def families(config: Config) -> tuple[Family, ...]:
+def families(config: BenchConfig) -> tuple[Family, ...]:
     """References, caps, and every rule of the catalogue that acts on vectors; one of each distinct text."""
     listed = [_listed(one, config) for one in catalogue() if one.kind == "rule" and one.axes <= _AXES]
     return _distinct((UNGUIDED, TRUTH, FIXED, *_OURS, *listed, *_FITTED))
 
 
-def _listed(entry: Entry, config: Config) -> Family:
+def _listed(entry: Entry, config: BenchConfig) -> Family:
     if entry.name == RECFG.name:  # the table in the catalogue shows the form only
         return RECFG
     if entry.name in _OWN:
@@ -145,7 +145,7 @@ def family_of(text: str) -> Family:
     return Family(str(rule), swept, "yours", published=scale)
 
 
-def chosen(config: Config, names: Sequence[str] | None, texts: Iterable[str] = ()) -> tuple[Family, ...]:
+def chosen(config: BenchConfig, names: Sequence[str] | None, texts: Iterable[str] = ()) -> tuple[Family, ...]:
     """The families of these names, references always among them, and the user's own chains."""
     known = families(config)
     kept = known

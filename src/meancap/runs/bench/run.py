@@ -26,7 +26,7 @@ from ...lab.problems import problem as problem_named
 from ..ledger import Ledger
 from ..orphans import end_with_parent
 from .cell import Reading, measure_family
-from .config import ALL_PROBLEMS, Config
+from .config import ALL_PROBLEMS, BenchConfig
 from .families import Family
 
 
@@ -34,7 +34,7 @@ class Task(NamedTuple):
     """One cell of the benchmark: a family of rules on a problem."""
 
     folder: Path
-    config: Config
+    config: BenchConfig
     problem: str
     family: Family
 
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 
 def bench(
     folder: str | Path,
-    config: Config,
+    config: BenchConfig,
     problems: Sequence[str],
     families: Sequence[Family],
     processes: int = 2,
@@ -70,7 +70,7 @@ def bench(
 
 
 def prepare(
-    folder: str | Path, config: Config, problems: Sequence[str], families: Sequence[Family]
+    folder: str | Path, config: BenchConfig, problems: Sequence[str], families: Sequence[Family]
 ) -> list[Task]:
     """Writes or checks run.json; all cells that were asked for, problem by problem."""
     root = Path(folder)

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...lab.measures import MEASURES
 from ...lab.problems import problem as problem_named
-from .cells import NOTHING, Array, Cells, Estimate, Row, estimate
+from .cells import NOTHING, Array, Cells, BootstrapEstimate, Row, estimate
 from .families import FIXED, PAPER, TRUTH, UNGUIDED
 
 Table = list[dict[str, Any]]
@@ -129,7 +129,7 @@ def alignment_target(cells: Cells, problem: str) -> float | None:
     return a + (_HALF_WAY if exact else _NEARLY) * (b - a)
 
 
-def matched(cells: Cells, problem: str, family: str, measure: str, target: float) -> Estimate:
+def matched(cells: Cells, problem: str, family: str, measure: str, target: float) -> BootstrapEstimate:
     """A measure, or the scale, where the sweep first reaches the alignment: straight lines between scales."""
     sweep = _from_unguided(cells, problem, family)
     if len(sweep) < 2:
@@ -293,11 +293,11 @@ def _rest(row: Row) -> dict[str, Any]:
     return {name: _short(row.of(name).value) for name in _REST} | {"nfe": row.nfe}
 
 
-def _stated(name: str, one: Estimate) -> dict[str, Any]:
+def _stated(name: str, one: BootstrapEstimate) -> dict[str, Any]:
     return {name: _short(one.value), f"{name}_low": _short(one.low), f"{name}_high": _short(one.high)}
 
 
-def _against(name: str, other: str, one: Estimate) -> dict[str, Any]:
+def _against(name: str, other: str, one: BootstrapEstimate) -> dict[str, Any]:
     key = f"{name}_vs_{other}"
     return {**_stated(key, one), f"{key}_verdict": one.verdict}
 

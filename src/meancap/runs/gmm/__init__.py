@@ -18,13 +18,13 @@ from ...lab.sampler import engine_for
 from ...lab.scenes import STD
 from ...lab.theory import euler_variance_ratio
 from ..config import versions
-from .config import PROTOCOL, SETTINGS, STEPS, TIMES, Config, Setting, noise
-from .folder import Folder
-from .measure import Limit, limits, measured
+from .config import PROTOCOL, SETTINGS, STEPS, TIMES, GMMConfig, Setting, noise
+from .folder import GMMFolder
+from .measure import Expectation, limits, measured
 from .plates import write_plates
 from .table import own_spread, spread_rows, table_rows
 
-__all__ = ["SETTINGS", "Config", "Result", "Setting", "count_stages", "reproduce", "stages"]
+__all__ = ["SETTINGS", "GMMConfig", "Result", "Setting", "count_stages", "reproduce", "stages"]
 
 _CURVE = sorted({round(4 * 1.09**i) for i in range(80)} | {STEPS})  # 4 to 3600 steps
 
@@ -35,11 +35,11 @@ class Result:
 
     folder: Path
     table: list[dict[str, str]]
-    limits: dict[str, list[Limit]]
+    limits: dict[str, list[Expectation]]
     r_50: float
 
 
-def reproduce(config: Config, out: str | Path) -> Result:
+def reproduce(config: GMMConfig, out: str | Path) -> Result:
     """Runs everything and writes the folder; a stopped run goes on where it was."""
     result = None
     for stage in stages(config, out):
@@ -48,14 +48,14 @@ def reproduce(config: Config, out: str | Path) -> Result:
     return result
 
 
-def count_stages(config: Config) -> int:
+def count_stages(config: GMMConfig) -> int:
     """How many values `stages` yields."""
     return len(SETTINGS) * (config.repeats + 1) + 2
 
 
-def stages(config: Config, out: str | Path) -> Iterator[str | Result]:
+def stages(config: GMMConfig, out: str | Path) -> Iterator[str | Result]:
     """The same one piece at a time: what was just done, and last the result; the caller owns the loop."""
-    folder = Folder(out, config, versions(["numpy"]))
+    folder = GMMFolder(out, config, versions(["numpy"]))
     rows = folder.rows()
     for repeat in range(config.repeats):
         for setting in SETTINGS:
@@ -79,14 +79,14 @@ def stages(config: Config, out: str | Path) -> Iterator[str | Result]:
     yield Result(folder.path, table, exact, r_50)
 
 
-def _limit_rows(exact: dict[str, list[Limit]]) -> Iterator[dict[str, object]]:
+def _limit_rows(exact: dict[str, list[Expectation]]) -> Iterator[dict[str, object]]:
     for setting in SETTINGS:
         for limit in exact[str(setting)]:
             numbers = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in asdict(limit).items()}
             yield {"members": setting.members, "guidance": setting.guidance, **numbers}
 
 
-def _account(config: Config) -> dict[str, Any]:
+def _account(config: GMMConfig) -> dict[str, Any]:
     """Everything else that one needs to run it again, or to know why it came out as it did."""
     grid = [torch.linspace(0, 1, n + 1, dtype=torch.float64) for n in _CURVE]
     start = torch.zeros(1, 2)

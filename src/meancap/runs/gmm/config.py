@@ -42,7 +42,7 @@ PROTOCOL = (
 
 
 @dataclass(frozen=True)
-class Config:
+class GMMConfig:
     """What decides the numbers of a run: `samples` in each row, the seed, the draws of the table."""
 
     samples: int = PAPER_SAMPLES
@@ -93,7 +93,7 @@ class Setting:
 SETTINGS = tuple(Setting(scene, guidance) for scene in SCENES for guidance in GUIDANCE)
 
 
-def noise(setting: Setting, config: Config, repeat: int = 0) -> Tensor:
+def noise(setting: Setting, config: GMMConfig, repeat: int = 0) -> Tensor:
     """The start of one row, (samples, 2) float32: a stream of its own for every seed, repeat and setting."""
     name = f"meancap gmm {config.seed} {repeat} {setting}"
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")

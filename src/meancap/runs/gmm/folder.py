@@ -24,14 +24,14 @@ import numpy.typing as npt
 from ...files import remove_leftovers, write_whole
 from ..ledger import Ledger
 from ..npz import write_npz
-from .config import Config
+from .config import GMMConfig
 from .measure import Values
 
 
-class Folder:
+class GMMFolder:
     """A folder that belongs to one configuration."""
 
-    def __init__(self, path: str | Path, config: Config, made_with: Mapping[str, str]) -> None:
+    def __init__(self, path: str | Path, config: GMMConfig, made_with: Mapping[str, str]) -> None:
         self.path = Path(path)
         self.ledger = Ledger(self.path, "gmm")
         with self.ledger.opened():

@@ -37,7 +37,7 @@ def measured(setting: Setting, start: Tensor) -> Values:
 
 
 @dataclass(frozen=True)
-class Limit:
+class Expectation:
     """Expectations of one metric: with the paper's Euler steps, in continuous time, and their errors."""
 
     metric: str
@@ -48,7 +48,7 @@ class Limit:
     grid_error: float  # what halving the number of steps changes
 
 
-def limits(setting: Setting) -> list[Limit]:
+def limits(setting: Setting) -> list[Expectation]:
     """The expectations of all metrics of one setting."""
     condition, rule = setting.scene.condition(), setting.rule
     starts = torch.cat([_sobol_noise(scrambling) for scrambling in range(_SCRAMBLINGS)])
@@ -70,7 +70,7 @@ def limits(setting: Setting) -> list[Limit]:
         for position in range(1 if name in ("tv", "mean_error") else len(setting.scene.members))
     ]
     columns = zip(names, *(v.tolist() for v in (euler, exact.mean(0), error, change)), strict=True)
-    return [Limit(*name, *numbers) for name, *numbers in columns]
+    return [Expectation(*name, *numbers) for name, *numbers in columns]
 
 
 def _sobol_noise(scrambling: int) -> Tensor:

@@ -23,8 +23,8 @@ from ...lab.sampler import flow
 from ...lab.scenes import STD, TRIPLE, Scene
 from ...rules import CFG, guide
 from ...sampling import sample, trajectory
-from .config import GUIDANCE, SETTINGS, TIMES, Config, Setting, noise
-from .folder import Folder
+from .config import GUIDANCE, SETTINGS, TIMES, GMMConfig, Setting, noise
+from .folder import GMMFolder
 
 Array = npt.NDArray[Any]
 LANDSCAPE_TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -33,7 +33,7 @@ _SHOWN, _METERED, _PATHS = 4000, 4096, 48
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def write_plates(folder: Folder, config: Config) -> None:
+def write_plates(folder: GMMFolder, config: GMMConfig) -> None:
     """Writes what the figures of the mixture report are drawn from."""
     folder.arrays("data/landscape.npz", landscape())
     folder.arrays("data/endpoints.npz", endpoints(config))
@@ -57,7 +57,7 @@ def landscape() -> dict[str, Array]:
     }
 
 
-def endpoints(config: Config) -> dict[str, Array]:
+def endpoints(config: GMMConfig) -> dict[str, Array]:
     """The first repeat of every row, by the row's name."""
     found: dict[str, Array] = {}
     for setting in SETTINGS:
@@ -83,7 +83,7 @@ def endpoints(config: Config) -> dict[str, Array]:
     return found
 
 
-def meter(setting: Setting, config: Config) -> list[dict[str, object]]:
+def meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
     """One row per time and quantity."""
     record = Record()
     start = noise(setting, config)[:_METERED].double()
@@ -110,7 +110,7 @@ def meter(setting: Setting, config: Config) -> list[dict[str, object]]:
     return rows
 
 
-def trajectories(config: Config) -> dict[str, Array]:
+def trajectories(config: GMMConfig) -> dict[str, Array]:
     """Paths (times, paths, 2) of every setting; the settings of a scene start from the same noise."""
     found: dict[str, Array] = {"times": np.array(TIMES)}
     for setting in SETTINGS:

@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from ..paper import paper_table
-from .config import PAPER_SAMPLES, SETTINGS, Config, Setting
-from .measure import EXTRA, METRICS, Limit, Values
+from .config import PAPER_SAMPLES, SETTINGS, GMMConfig, Setting
+from .measure import EXTRA, METRICS, Expectation, Values
 
 Row = dict[str, str]
 Spread = dict[tuple[str, str, str, int], float]  # members, guidance, metric, position
@@ -21,7 +21,7 @@ _DIGITS = {"occupancy_percent": 4, "variance_ratio": 5, "tv": 6, "mean_error": 6
 _ENOUGH = 10  # repeats for a standard deviation of our own; it is then known to a quarter
 
 
-def spread_rows(rows: Mapping[tuple[int, str], Values], config: Config) -> list[dict[str, object]]:
+def spread_rows(rows: Mapping[tuple[int, str], Values], config: GMMConfig) -> list[dict[str, object]]:
     """Mean, standard deviation and range of every number over the repeats."""
     found: list[dict[str, object]] = []
     for setting in SETTINGS:
@@ -56,13 +56,13 @@ def spread_of(rows: Sequence[Mapping[str, object]]) -> Spread:
     }
 
 
-def own_spread(config: Config) -> bool:
+def own_spread(config: GMMConfig) -> bool:
     """Whether the run has repeats enough to state its own spread."""
     return config.repeats >= _ENOUGH
 
 
 def table_rows(
-    rows: Mapping[tuple[int, str], Values], config: Config, limits: Mapping[str, Sequence[Limit]]
+    rows: Mapping[tuple[int, str], Values], config: GMMConfig, limits: Mapping[str, Sequence[Expectation]]
 ) -> list[Row]:
     """One row per setting: ours, the paper's, z, then the spread, continuous time and the rule."""
     spread = spread_of(spread_rows(rows, config) if own_spread(config) else paper_table("gmm_spread"))
@@ -76,10 +76,10 @@ def table_rows(
 def _row(
     setting: Setting,
     rows: Mapping[tuple[int, str], Values],
-    config: Config,
+    config: GMMConfig,
     paper: Row,
     spread: Spread,
-    limits: Sequence[Limit],
+    limits: Sequence[Expectation],
 ) -> Row:
     ours, sd, z = {}, {}, {}
     for metric in METRICS:
@@ -111,7 +111,7 @@ def _row(
     }
 
 
-def _z(paper: float, ours: float, sd: float, config: Config) -> float:
+def _z(paper: float, ours: float, sd: float, config: GMMConfig) -> float:
     if sd == 0:  # a number that chance cannot move: both are 0, or both are 100 %
         return 0.0 if paper == ours else math.inf
     return (paper - ours) / (sd * math.sqrt(1 + PAPER_SAMPLES / (config.samples * config.repeats)))
