@@ -53,14 +53,14 @@ def _powers() -> Callable[..., None]:
     """2^x of an array, again and again, by the function that the sampler's kernel uses."""
     import numba
 
-    from meancap.lab import kernels
+    from meancap.lab import compiled_loop
 
-    exp2 = kernels.exp2
+    exp2 = compiled_loop.exp2
 
     def run(x: Any, out: Any) -> None:
         for _ in range(_TIMES):
             for i in range(x.shape[0]):
                 out[i] = exp2(x[i])
 
-    compiled: Callable[..., None] = numba.njit(**kernels._OPTIONS)(run)
+    compiled: Callable[..., None] = numba.njit(**compiled_loop._OPTIONS)(run)
     return compiled

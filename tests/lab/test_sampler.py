@@ -196,8 +196,8 @@ def test_without_numba_plain_pytorch_is_taken_and_asking_for_it_names_the_extra(
 def test_a_numba_that_cannot_be_imported_is_told_of_and_done_without(monkeypatch):
     condition, x = TRIPLE.condition(), noise(10, dtype=torch.float32)
     expected = flow(condition, CFG(3), x, TIMES, engine="torch")
-    monkeypatch.delitem(sys.modules, "meancap.lab.kernels", raising=False)
-    monkeypatch.delattr("meancap.lab.kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "meancap.lab.compiled_loop", raising=False)
+    monkeypatch.delattr("meancap.lab.compiled_loop", raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == "numba"]:
         monkeypatch.delitem(sys.modules, name)
     real = builtins.__import__

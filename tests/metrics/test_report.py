@@ -19,7 +19,7 @@ from meancap.models.checkpoint import save_sit
 from meancap.models.data import FASHION, Pixels
 from meancap.models.sit import SiTConfig
 from meancap.report.scores import collect, tables
-from meancap.report.scores.collect import ScoredRun, Name, named
+from meancap.report.scores.collect import Name, ScoredRun, named
 from meancap.report.scores.compare import at_level
 from meancap.report.scores.reading import reading, tally
 from meancap.runs.paper import paper_source, paper_table
@@ -145,7 +145,9 @@ def entry(rule: str, pairing: str = "a", **values: float) -> ScoredRun:
     """A scored run; its parts lie round each value in the same pattern, so that pairs differ exactly."""
     noise = torch.linspace(-1, 1, 9, dtype=torch.float64)
     scores = {k.replace("_", "-"): Estimate(k.replace("_", "-"), v, 9, v + noise) for k, v in values.items()}
-    return ScoredRun(Path(rule), rule, named(rule), 50, 9, pairing, None, {"fashion": scores}, {"fashion": "x"})
+    return ScoredRun(
+        Path(rule), rule, named(rule), 50, 9, pairing, None, {"fashion": scores}, {"fashion": "x"}
+    )
 
 
 def test_each_seed_is_compared_with_fixed_cfg_of_its_own_noise() -> None:

@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tools.bench_page import page
 
 from meancap import CFG, Cap, Prediction, parse, trajectory, uniform
 from meancap.cli import main
 from meancap.lab.measures import MEASURES
 from meancap.lab.problems import problem
 from meancap.report.bench_findings import findings
-from meancap.report.bench_page import page
 from meancap.report.leaderboard import leaderboard
 from meancap.rules import catalogue
 from meancap.runs.bench import BenchConfig, bench, families, family_of
-from meancap.runs.bench.cell import averages, measure_rule
 from meancap.runs.bench.cells import estimate, read_cells
 from meancap.runs.bench.config import QUICK, noise, resamples
 from meancap.runs.bench.families import FIXED, PAPER, TRUTH, UNGUIDED, chosen, pilot
-from meancap.runs.bench.files import read_csv, write_tables
+from meancap.runs.bench.measure import averages, measure_rule
+from meancap.runs.bench.table_files import read_csv, write_tables
 from meancap.runs.bench.tables import _crossing
 from meancap.runs.calibrate import LEVELS, calibrate, calibrated, load_calibration
 

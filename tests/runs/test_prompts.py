@@ -10,7 +10,7 @@ from meancap.runs import texts
 from meancap.runs.config import versions
 from meancap.runs.folder import Run
 from meancap.runs.generate import make_run
-from meancap.runs.opening import RunRequest, open_model
+from meancap.runs.prepare import RunRequest, open_model
 from meancap.runs.prompts import read_prompts
 from meancap.runs.protocols import PINNED_SIGMAS
 from meancap.runs.store import Store
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory):
-    from meancap.runs.tiny import tiny_sd3
+    from meancap.runs.tiny_models import tiny_sd3
 
     return tiny_sd3(tmp_path_factory.mktemp("sd3"))
 
@@ -38,14 +38,14 @@ def lines(tmp_path):
     return path
 
 
-def wish(pipeline, lines, **changes):
+def request(pipeline, lines, **changes):
     base = RunRequest(f"diffusers:{pipeline}", prompts=lines, steps=4, size=16, seed=3, guidance_scale=5.0)
     return replace(base, **{"rule": "Cap(1.1)", **changes})
 
 
-def made(source, wish, folder, rank=0, world=1):
-    job = source.job(wish)
-    list(make_run(Store(folder, job.config, job.made_with), job.make, rank, world))
+def made(source, request, folder, rank=0, world=1):
+    prepared = source.prepare(request)
+    list(make_run(Store(folder, prepared.config, prepared.made_with), prepared.make, rank, world))
     return folder
 
 
@@ -54,14 +54,14 @@ def contents(folder):
 
 
 def test_blank_lines_keep_their_number_and_shift_nothing(tmp_path, pipeline, source, lines):
-    run = Run.open(made(source, wish(pipeline, lines), tmp_path / "a"))
+    run = Run.open(made(source, request(pipeline, lines), tmp_path / "a"))
     assert [r["index"] for r in run.records] == [0, 3, 4]
     assert run.prompts == ["a cat", '<b>a "dog"</b> & é\u2028x', "boats"]
     names = sorted(p.name for p in (tmp_path / "a" / "samples").iterdir())
     assert names == ["000000.png", "000003.png", "000004.png"]
     full = tmp_path / "full.txt"
     full.write_text('a cat\nnow\nthere\n<b>a "dog"</b> & é\u2028x\nboats\n', encoding="utf-8")
-    other = Run.open(made(source, wish(pipeline, full), tmp_path / "b"))
+    other = Run.open(made(source, request(pipeline, full), tmp_path / "b"))
     for name in names:
         assert (tmp_path / "a" / "samples" / name).read_bytes() == (
             tmp_path / "b" / "samples" / name
@@ -71,7 +71,7 @@ def test_blank_lines_keep_their_number_and_shift_nothing(tmp_path, pipeline, sou
 
 @pytest.mark.parametrize("noise", ["per sample", "stream"])
 def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, noise):
-    chosen = wish(pipeline, lines, noise=noise, diagnostics=True, npz=True)
+    chosen = request(pipeline, lines, noise=noise, diagnostics=True, npz=True)
     made(source, chosen, tmp_path / "one")
     for rank in (1, 0):
         made(source, chosen, tmp_path / "two", rank, 2)
@@ -85,7 +85,7 @@ def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, 
 def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, source):
     path = tmp_path / "p.txt"
     path.write_text("one\ntwo\nthree\n")
-    chosen = wish(pipeline, path, rule=None, noise="stream", seed=42, sigmas=PINNED_SIGMAS, steps=10)
+    chosen = request(pipeline, path, rule=None, noise="stream", seed=42, sigmas=PINNED_SIGMAS, steps=10)
     run = Run.open(made(source, chosen, tmp_path / "r"))
     generator = torch.Generator().manual_seed(42)
     for prompt, image in zip(("one", "two", "three"), run.images(), strict=True):
@@ -102,8 +102,8 @@ def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, 
 
 
 def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines):
-    native = source.job(wish(pipeline, lines, steps=10)).config.times
-    pinned = source.job(wish(pipeline, lines, steps=10, sigmas=PINNED_SIGMAS)).config.times
+    native = source.prepare(request(pipeline, lines, steps=10)).config.times
+    pinned = source.prepare(request(pipeline, lines, steps=10, sigmas=PINNED_SIGMAS)).config.times
     assert max(abs(a - b) for a, b in zip(native, pinned, strict=True)) < 2e-7
     paper = (1.0, 0.960129321, 0.913348973, 0.857692301, 0.790368259, 0.707278490, 0.602150559, 0.464876026,
              0.278048784, 0.008928572, 0.0)  # fmt: skip
@@ -121,7 +121,7 @@ def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines)
 )
 def test_a_wrong_wish_is_one_sentence(pipeline, source, lines, changes, words):
     with pytest.raises(ValueError, match=words):
-        source.job(wish(pipeline, lines, **changes))
+        source.prepare(request(pipeline, lines, **changes))
 
 
 def test_prompt_files_that_cannot_be_read_say_so(tmp_path):
@@ -155,11 +155,11 @@ def test_a_text_is_encoded_once_and_no_byte_changes(tmp_path, pipeline, source, 
         for encoder in (pipe.text_encoder, pipe.text_encoder_2)
     ]
     handles.append(pipe.text_encoder_3.encoder.register_forward_pre_hook(lambda *_: asked.append(1)))
-    lean = made(source, wish(pipeline, prompts), tmp_path / "lean")
+    lean = made(source, request(pipeline, prompts), tmp_path / "lean")
     assert len(asked) == 3 * 3  # two prompts and the empty one, by three encoders
     asked.clear()
     monkeypatch.setattr(texts, "_MOST", 0)
-    plain = made(source, wish(pipeline, prompts), tmp_path / "plain")
+    plain = made(source, request(pipeline, prompts), tmp_path / "plain")
     assert len(asked) == 3 * 6
     for handle in handles:
         handle.remove()

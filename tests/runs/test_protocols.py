@@ -11,8 +11,8 @@ from meancap.cli import main
 from meancap.models.sit import SiT, named
 from meancap.report.sweep import read_table
 from meancap.runs import protocols
+from meancap.runs.cost import plan, sit_work
 from meancap.runs.folder import Run
-from meancap.runs.plan import plan, sit_work
 
 
 def test_imagenet_has_the_rows_of_the_papers_table():

@@ -85,7 +85,7 @@ def bench(args: argparse.Namespace) -> int:
 
 def _report(folder: Path, cells: int) -> int:
     from ..report.leaderboard import write_report
-    from ..runs.bench.files import write_tables
+    from ..runs.bench.table_files import write_tables
 
     tables = write_tables(folder)
     failed = sorted({row["family"] for row in tables["results"] if row["failure"]})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from ..runs.opening import RunRequest
+    from ..runs.prepare import RunRequest
 
 T = TypeVar("T")
 Commands = Any  # argparse's sub-parsers, whose type has no public name
@@ -77,23 +77,23 @@ def generate(args: argparse.Namespace) -> int:
     if args.processes > 1 and "RANK" not in os.environ:
         return spread(args)
     from ..runs.generate import make_run, place
-    from ..runs.opening import open_model
+    from ..runs.prepare import open_model
     from ..runs.store import Store
 
     rank, world, local = place()
-    wish = wish_of(args)
-    job = open_model(wish, device_of(args, local)).job(wish)
-    store = Store(args.out, job.config, job.made_with)
-    mine = range(rank, job.config.blocks, world)
+    request = request_of(args)
+    prepared = open_model(request, device_of(args, local)).prepare(request)
+    store = Store(args.out, prepared.config, prepared.made_with)
+    mine = range(rank, prepared.config.blocks, world)
     try:
         name = args.out.name if world == 1 else f"{args.out.name} [{rank}]"
-        for _ in bar(make_run(store, job.make, rank, world), len(store.missing(mine)), name):
+        for _ in bar(make_run(store, prepared.make, rank, world), len(store.missing(mine)), name):
             pass
     except OSError as error:
         kept = len(mine) - len(store.missing(mine))
         raise SystemExit(unwritable(args.out, error, f"{kept} of {len(mine)} blocks are kept")) from None
     if store.finished:
-        print(f"{args.out}: {job.config.count} samples, {job.config.rule or 'no rule'}")
+        print(f"{args.out}: {prepared.config.count} samples, {prepared.config.rule or 'no rule'}")
     return 0
 
 
@@ -107,9 +107,9 @@ def unwritable(out: Path, error: OSError, kept: str) -> int:
     return 1
 
 
-def wish_of(args: argparse.Namespace) -> RunRequest:
+def request_of(args: argparse.Namespace) -> RunRequest:
     """The options as a value."""
-    from ..runs.opening import RunRequest
+    from ..runs.prepare import RunRequest
 
     return RunRequest(**{f.name: getattr(args, f.name) for f in fields(RunRequest) if hasattr(args, f.name)})
 
@@ -159,7 +159,7 @@ def spread(args: argparse.Namespace) -> int:
 
 def _one_of(args: argparse.Namespace, rank: int) -> None:
     """One process of several; only the first speaks of errors that all of them meet."""
-    from ..runs.orphans import end_with_parent
+    from ..runs.child_processes import end_with_parent
 
     end_with_parent()
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": args.processes}

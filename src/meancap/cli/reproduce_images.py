@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from .generate import Commands, add_machine, device_of, spread, unwritable
 
 if TYPE_CHECKING:
-    from ..runs.opening import RunRequest
-    from ..runs.plan import Need
+    from ..runs.cost import Need
+    from ..runs.prepare import RunRequest
     from ..runs.protocols import ImageProtocol
     from ..runs.reproduce import BlockProgress
 
@@ -59,18 +59,20 @@ def add_fashion(kinds: Commands) -> None:
 
 def imagenet(args: argparse.Namespace) -> int:
     from ..models.hub import local_folder
-    from ..runs import protocols, tiny
-    from ..runs.opening import RunRequest
-    from ..runs.plan import Need
+    from ..runs import protocols, tiny_models
+    from ..runs.cost import Need
+    from ..runs.prepare import RunRequest
 
     protocol = protocols.imagenet(args.per_class)
     machine = {"dtype": args.dtype, "threads": args.threads, "channels": args.channels}
     if args.tiny:
         made = args.out / "tiny"
         made.mkdir(parents=True, exist_ok=True)
-        weights = made / "sit.pt" if (made / "sit.pt").is_file() else tiny.tiny_sit(made / "sit.pt")
-        vae = made / "vae" if (made / "vae").is_dir() else tiny.tiny_vae(made / "vae")
-        base = RunRequest(f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine)
+        weights = made / "sit.pt" if (made / "sit.pt").is_file() else tiny_models.tiny_sit(made / "sit.pt")
+        vae = made / "vae" if (made / "vae").is_dir() else tiny_models.tiny_vae(made / "vae")
+        base = RunRequest(
+            f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine
+        )
         return _run(replace(protocol, samples=3), replace(base, npz=True, diagnostics=True), args)
     needs = [
         Need("the checkpoint", args.checkpoint is not None and args.checkpoint.is_file(),
@@ -84,26 +86,31 @@ def imagenet(args: argparse.Namespace) -> int:
         return _plan(protocol, needs, args.out, 256)
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
-    base = RunRequest(f"sit:{args.checkpoint}", vae=args.vae, per_class=args.per_class, batch=args.batch, **machine)
+    base = RunRequest(
+        f"sit:{args.checkpoint}", vae=args.vae, per_class=args.per_class, batch=args.batch, **machine
+    )
     return _run(protocol, replace(base, npz=True), args)
 
 
 def sd35(args: argparse.Namespace) -> int:
     from ..models.hub import local_folder
-    from ..runs import protocols, tiny
-    from ..runs.opening import RunRequest
-    from ..runs.plan import Need
+    from ..runs import protocols, tiny_models
+    from ..runs.cost import Need
+    from ..runs.prepare import RunRequest
     from ..runs.prompts import read_prompts
 
+    machine = {"dtype": args.dtype, "threads": args.threads}
     if args.tiny:
         made = args.out / "tiny"
         made.mkdir(parents=True, exist_ok=True)
         pipeline = made / "pipeline"
         if not (pipeline / "model_index.json").is_file():
-            tiny.tiny_sd3(made)
+            tiny_models.tiny_sd3(made)
         lines = made / "prompts.txt"
         lines.write_text("a dog on rocks by the beach\n\na bedroom with a large bed\n", encoding="utf-8")
-        base = RunRequest(f"diffusers:{pipeline}", prompts=lines, size=32, dtype=args.dtype, threads=args.threads)
+        base = RunRequest(
+            f"diffusers:{pipeline}", prompts=lines, size=32, dtype=args.dtype, threads=args.threads
+        )
         return _run(protocols.sd35(2), replace(base, diagnostics=True), args)
     given = args.prompts is not None and args.prompts.is_file()
     protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
@@ -116,14 +123,14 @@ def sd35(args: argparse.Namespace) -> int:
         return _plan(protocol, needs, args.out, args.size)
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
-    base = RunRequest(f"diffusers:{args.pipeline}", prompts=args.prompts, size=args.size, dtype=args.dtype)
-    return _run(protocol, replace(base, threads=args.threads), args)
+    base = RunRequest(f"diffusers:{args.pipeline}", prompts=args.prompts, size=args.size, **machine)
+    return _run(protocol, base, args)
 
 
 def fashion(args: argparse.Namespace) -> int:
     from ..metrics.protocols import protocol as measured_by
     from ..models.classes import fashion as shipped
-    from ..runs.opening import RunRequest
+    from ..runs.prepare import RunRequest
     from ..runs.study import fashion_study
     from .study import finish_study
 
@@ -176,7 +183,7 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
 
 
 def _plan(protocol: ImageProtocol, needs: list[Need], out: Path, picture: int) -> int:
-    from ..runs.plan import plan
+    from ..runs.cost import plan
 
     print(plan(protocol, needs, out, picture=picture))
     return 0
@@ -215,7 +222,7 @@ def _rehearsals(p: argparse.ArgumentParser) -> None:
 
 
 def _found(what: str, find: Callable[[], object], how: str) -> Need:
-    from ..runs.plan import Need
+    from ..runs.cost import Need
 
     try:
         find()
@@ -227,7 +234,7 @@ def _found(what: str, find: Callable[[], object], how: str) -> Need:
 def _gpu() -> Need:
     import torch
 
-    from ..runs.plan import Need
+    from ..runs.cost import Need
 
     return Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
 

@@ -85,8 +85,8 @@ def _fastest(numbers: Plan | None, x: Tensor, step: StepMethod) -> str:
         return "library"
     if step is not euler or x.dtype != torch.float32 or x.device.type != "cpu" or x.shape[1] != 2:
         return "torch"
-    kernels = _compiled()
-    return "numba" if kernels is not None and len(numbers.means) <= kernels.MOST else "torch"
+    compiled_loop = _compiled()
+    return "numba" if compiled_loop is not None and len(numbers.means) <= compiled_loop.MOST else "torch"
 
 
 def _compiled() -> ModuleType | None:
@@ -94,11 +94,11 @@ def _compiled() -> ModuleType | None:
     try:
         if find_spec("numba") is None:
             return None
-        from . import kernels
+        from . import compiled_loop
     except ImportError as error:  # its versions refuse those of numpy that they do not know
         warnings.warn(f"mixtures are sampled without numba, because it failed: {error}", stacklevel=2)
         return None
-    return kernels
+    return compiled_loop
 
 
 def _need(engine: str, fastest: str, rule: Rule) -> None:
@@ -116,9 +116,9 @@ def _need(engine: str, fastest: str, rule: Rule) -> None:
 def _by_numbers(numbers: Plan, x: Tensor, grid: Times, step: StepMethod, engine: str, chunk: int) -> Tensor:
     x = x.detach()
     if engine == "numba":
-        from . import kernels
+        from . import compiled_loop
 
-        return kernels.flow(numbers, x, grid)
+        return compiled_loop.flow(numbers, x, grid)
     end = torch.empty_like(x)
     columns = Columns(numbers, x)
     with _one_thread():

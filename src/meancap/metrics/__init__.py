@@ -15,7 +15,7 @@ from .extractors import Extractor, extract
 from .frechet import frechet_distance, frechet_estimate, trace_of_root
 from .gaussian import Gaussian, Moments, gaussian, joined, moments
 from .inception_score import inception_score, inception_score_estimate
-from .kernel import kernel_distance, kernel_estimate
+from .kid import kernel_distance, kernel_estimate
 from .locate import MissingWeights
 from .manifold import (
     DensityCoverage,

@@ -29,7 +29,7 @@ from .extractors import (
 from .frechet import frechet_estimate
 from .gaussian import Gaussian, gaussian
 from .inception_score import inception_score_estimate
-from .kernel import kernel_estimate
+from .kid import kernel_estimate
 from .manifold import ball_radii, insiders, manifold_estimates, recall_estimate
 from .neighbours import points
 from .score import Estimate, mean_estimate

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from .sit import SiTBlock, SiT
+from .sit import SiT, SiTBlock
 
 Conditions = tuple[tuple[Tensor, ...], ...]  # for each block, then for the last layer
 ConditionCache = dict[tuple[float, tuple[int, ...]], Conditions]
@@ -35,7 +35,11 @@ class Predictor:
     """
 
     def __init__(
-        self, network: SiT, labels: Sequence[int], channels: int | None = None, kept: ConditionCache | None = None
+        self,
+        network: SiT,
+        labels: Sequence[int],
+        channels: int | None = None,
+        kept: ConditionCache | None = None,
     ) -> None:
         self.network, self.channels, self.kept = network, channels, kept
         self.labels = (*labels, *[network.config.classes] * len(labels))

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..runs.bench.files import read_csv
+from ..runs.bench.table_files import read_csv
 from . import style
 
 Row = dict[str, Any]

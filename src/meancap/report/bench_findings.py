@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lab.problems import problem as problem_named
-from ..runs.bench.files import read_csv
+from ..runs.bench.table_files import read_csv
 
 Row = dict[str, Any]
 PAPER, FIXED, ANCHORED = "pmc", "cfg", "anchored 1.1"

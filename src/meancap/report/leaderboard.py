@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
-from ..runs.bench.files import read_csv
+from ..runs.bench.table_files import read_csv
 from ..runs.bench.tables import columns
 from ..runs.ledger import Ledger
 from . import bench_figures, style

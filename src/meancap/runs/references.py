@@ -18,7 +18,7 @@ from pathlib import Path
 from ..metrics.extractors import Extractor
 from ..metrics.extractors.fashion import WEIGHTS
 from ..metrics.gaussian import Gaussian
-from ..metrics.images import PicturesInMemory, Images, Unreadable
+from ..metrics.images import Images, PicturesInMemory, Unreadable
 from ..metrics.protocols import Protocol, Reference, adm_reference
 from ..models.data import fashion
 from .features import FeatureCache, cache_root
@@ -56,7 +56,9 @@ class ReferenceSearch:
             self.reference = adm_reference(Path(self.source), features, images.identity())
         else:
             name = f"{images.name} ({len(images):,} images)"
-            identity = "" if isinstance(images, PicturesInMemory) else images.identity()  # a data set's name says it all
+            identity = (
+                "" if isinstance(images, PicturesInMemory) else images.identity()
+            )  # a data set's name says it all
             self.reference = Reference(name, features, identity=identity)
 
 

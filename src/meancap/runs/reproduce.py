@@ -20,7 +20,7 @@ from ..metrics.protocols import protocol as measured_by
 from .folder import Run
 from .generate import make_run
 from .ledger import Ledger, locked
-from .opening import RunRequest, open_model
+from .prepare import RunRequest, open_model
 from .protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .references import ReferenceSearch
 from .scores import read_scores
@@ -37,33 +37,39 @@ class BlockProgress:
     total: int
 
 
-def wishes(protocol: ImageProtocol, base: RunRequest) -> list[tuple[ImageSetting, RunRequest]]:
+def requests(protocol: ImageProtocol, base: RunRequest) -> list[tuple[ImageSetting, RunRequest]]:
     """Each setting as the options of `meancap generate`; `base` tells model, samples and format."""
     found = []
     for s in protocol.settings:
-        wish = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
+        request = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
         if protocol.name == "sd35":
             # The chain replaces the pipeline's combination; its scale only switches guidance on.
-            wish = replace(wish, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
-        found.append((s, wish))
+            request = replace(request, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
+        found.append((s, request))
     return found
 
 
 def reproduce(
-    protocol: ImageProtocol, base: RunRequest, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
+    protocol: ImageProtocol,
+    base: RunRequest,
+    out: Path,
+    *,
+    device: str = "cpu",
+    rank: int = 0,
+    world: int = 1,
 ) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
     out.mkdir(parents=True, exist_ok=True)
-    todo = wishes(protocol, base)
+    todo = requests(protocol, base)
     done = 0
     source = open_model(todo[0][1], device)
-    for setting, wish in todo:
-        job = source.job(wish)
-        store = Store(out / setting.name, job.config, job.made_with)
-        mine = len(range(rank, job.config.blocks, world))
-        ready = mine - len(store.missing(range(rank, job.config.blocks, world)))
+    for setting, request in todo:
+        prepared = source.prepare(request)
+        store = Store(out / setting.name, prepared.config, prepared.made_with)
+        mine = len(range(rank, prepared.config.blocks, world))
+        ready = mine - len(store.missing(range(rank, prepared.config.blocks, world)))
         done += ready
-        for _ in make_run(store, job.make, rank, world):
+        for _ in make_run(store, prepared.make, rank, world):
             done += 1
             yield BlockProgress(setting.name, done, mine * len(todo))
 

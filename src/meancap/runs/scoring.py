@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..metrics.extractors import Extractor
-from ..metrics.images import PictureFolder, Images, Unreadable, npz_array, open_images, open_npz
+from ..metrics.images import Images, PictureFolder, Unreadable, npz_array, open_images, open_npz
 from ..metrics.protocols import Generated, Protocol, Reference
 from .features import FeatureCache
 from .folder import Run

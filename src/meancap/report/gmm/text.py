@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..document import Block, Code, Heading, Items, FigureFile, Text
+from ..document import Block, Code, FigureFile, Heading, Items, Text
 from . import read, tables
 
 _CAPTIONS = {

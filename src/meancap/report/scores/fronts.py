@@ -81,7 +81,9 @@ def _look(label: str, k: int) -> dict[str, Any]:
     }
 
 
-def _curve(axis: Axes, sweep: Sequence[ScoredRun], protocol: str, x: str, y: str, look: dict[str, Any]) -> None:
+def _curve(
+    axis: Axes, sweep: Sequence[ScoredRun], protocol: str, x: str, y: str, look: dict[str, Any]
+) -> None:
     points = [e for e in sweep if y in e.scores[protocol] and (x == "scale" or x in e.scores[protocol])]
     if not points:
         return

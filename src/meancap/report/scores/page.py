@@ -12,7 +12,7 @@ from ... import __version__
 from ...files import write_whole
 from ...metrics.protocols import PROTOCOLS
 from ...runs.paper import paper_source
-from ..document import Block, Heading, Items, FigureFile, Text, html, markdown
+from ..document import Block, FigureFile, Heading, Items, Text, html, markdown
 from ..style import save
 from . import tables
 from .collect import ScoredRun, collect

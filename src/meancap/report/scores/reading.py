@@ -55,7 +55,9 @@ def tally(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
     return Table(columns, tuple(groups), names=3) if groups and numbers else None
 
 
-def _compared(how: str, sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number: str) -> Estimate | None:
+def _compared(
+    how: str, sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number: str
+) -> Estimate | None:
     if how == "equal alignment":
         return at_alignment(sweep, b, protocol, number)
     same = [e for e in sweep if e.name.scale == b.name.scale and both_have(e, b, protocol, number)]

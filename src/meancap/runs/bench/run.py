@@ -23,11 +23,11 @@ import torch
 
 from ...files import write_whole
 from ...lab.problems import problem as problem_named
+from ..child_processes import end_with_parent
 from ..ledger import Ledger
-from ..orphans import end_with_parent
-from .cell import Reading, measure_family
 from .config import ALL_PROBLEMS, BenchConfig
 from .families import Family
+from .measure import Reading, measure_family
 
 
 class Task(NamedTuple):

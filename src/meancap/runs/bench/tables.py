@@ -19,7 +19,7 @@ import numpy as np
 
 from ...lab.measures import MEASURES
 from ...lab.problems import problem as problem_named
-from .cells import NOTHING, Array, Cells, BootstrapEstimate, Row, estimate
+from .cells import NOTHING, Array, BootstrapEstimate, Cells, Row, estimate
 from .families import FIXED, PAPER, TRUTH, UNGUIDED
 
 Table = list[dict[str, Any]]

@@ -1,7 +1,7 @@
 """The paper's mixture experiment, run again: nine settings, their table, and what its figures are drawn from.
 
-from meancap.runs.gmm import Config, reproduce
-result = reproduce(Config(samples=200_000, seed=0), "DIR");  result.table[2]["variance_ratio"]
+from meancap.runs.gmm import GMMConfig, reproduce
+result = reproduce(GMMConfig(samples=200_000, seed=0), "DIR");  result.table[2]["variance_ratio"]
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ...lab.scenes import STD
 from ...lab.theory import euler_variance_ratio
 from ..config import versions
 from .config import PROTOCOL, SETTINGS, STEPS, TIMES, GMMConfig, Setting, noise
+from .figure_data import write_figure_data
 from .folder import GMMFolder
 from .measure import Expectation, limits, measured
-from .plates import write_plates
 from .table import own_spread, spread_rows, table_rows
 
 __all__ = ["SETTINGS", "GMMConfig", "Result", "Setting", "count_stages", "reproduce", "stages"]
@@ -72,7 +72,7 @@ def stages(config: GMMConfig, out: str | Path) -> Iterator[str | Result]:
     if config.repeats > 1:
         folder.table("spread.csv", spread_rows(rows, config))
     folder.table("limits.csv", _limit_rows(exact))
-    write_plates(folder, config)
+    write_figure_data(folder, config)
     yield "data for the figures"
     r_50 = float(euler_variance_ratio(torch.tensor(TIMES, dtype=torch.float64), STD))
     folder.finish(_account(config), rows=len(rows), R_50=r_50)

@@ -1,4 +1,4 @@
-"""From what a user asked for to a job: the model opened, the configuration made, the maker of its blocks."""
+"""From what a user asked for to a run: the model opened, the configuration made, the maker of its blocks."""
 
 from __future__ import annotations
 
@@ -68,28 +68,30 @@ class OpenClassModel:
     model: ClassModel
     decoded_by: str = ""
 
-    def job(self, wish: RunRequest) -> PreparedRun:
-        if wish.guidance_scale is not None:
+    def prepare(self, request: RunRequest) -> PreparedRun:
+        if request.guidance_scale is not None:
             raise ValueError(
                 '--guidance-scale goes with diffusers:PATH; here the rule states it, as in "CFG(4)"'
             )
-        model = replace(self.model, channels=wish.channels)
-        chosen = None if wish.classes is None else [model.label(text) for text in wish.classes.split(",")]
+        model = replace(self.model, channels=request.channels)
+        chosen = (
+            None if request.classes is None else [model.label(text) for text in request.classes.split(",")]
+        )
         config = class_run(
             model,
-            wish.rule or "CFG(1)",
-            per_class=wish.per_class,
+            request.rule or "CFG(1)",
+            per_class=request.per_class,
             classes=chosen,
-            times=uniform(wish.steps),
-            solver=wish.solver,
-            seed=wish.seed,
-            batch=wish.batch,
-            images="npz" if wish.npz else "png",
-            diagnostics=wish.diagnostics,
-            threads=wish.threads,
+            times=uniform(request.steps),
+            solver=request.solver,
+            seed=request.seed,
+            batch=request.batch,
+            images="npz" if request.npz else "png",
+            diagnostics=request.diagnostics,
+            threads=request.threads,
             decoder=self.decoded_by,
         )
-        config = replace(config, dtype=wish.dtype)
+        config = replace(config, dtype=request.dtype)
         packages = ("diffusers",) if self.decoded_by else ()
         return PreparedRun(config, class_blocks(model, config), versions(packages))
 
@@ -102,54 +104,56 @@ class OpenPipeline:
     name: str
     sha256: str
 
-    def job(self, wish: RunRequest) -> PreparedRun:
-        if wish.prompts is None:
+    def prepare(self, request: RunRequest) -> PreparedRun:
+        if request.prompts is None:
             raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
-        if wish.classes is not None or wish.channels is not None:
+        if request.classes is not None or request.channels is not None:
             raise ValueError("--classes and --channels go with fashion and sit:PATH; a pipeline has prompts")
-        rule = None if wish.rule is None else parse(wish.rule)
-        if wish.guidance_scale is None and (rule is None or rule.caps):
+        rule = None if request.rule is None else parse(request.rule)
+        if request.guidance_scale is None and (rule is None or rule.caps):
             raise ValueError(
                 "give --guidance-scale: without a rule, or with one that only caps, the pipeline guides by it"
             )
-        lines = read_prompts(wish.prompts)
+        lines = read_prompts(request.prompts)
         config = prompt_run(
             self.pipe,
             lines,
-            wish.rule or "",
+            request.rule or "",
             name=self.name,
             sha256=self.sha256,
             # A full chain replaces the pipeline's combination; the scale only has to switch guidance on.
-            guidance_scale=2.0 if wish.guidance_scale is None else wish.guidance_scale,
-            steps=wish.steps,
-            sigmas=wish.sigmas,
-            size=None if wish.size is None else (wish.size, wish.size),
-            seed=wish.seed,
-            noise=wish.noise,
-            images="npz" if wish.npz else "png",
-            diagnostics=wish.diagnostics,
-            threads=wish.threads,
+            guidance_scale=2.0 if request.guidance_scale is None else request.guidance_scale,
+            steps=request.steps,
+            sigmas=request.sigmas,
+            size=None if request.size is None else (request.size, request.size),
+            seed=request.seed,
+            noise=request.noise,
+            images="npz" if request.npz else "png",
+            diagnostics=request.diagnostics,
+            threads=request.threads,
         )
-        return PreparedRun(config, prompt_blocks(self.pipe, config, lines), versions(("diffusers", "transformers")))
+        return PreparedRun(
+            config, prompt_blocks(self.pipe, config, lines), versions(("diffusers", "transformers"))
+        )
 
 
-def open_model(wish: RunRequest, device: str = "cpu") -> OpenClassModel | OpenPipeline:
-    """The model that a wish names, on a device; several jobs can be made with it."""
-    torch.backends.cuda.matmul.allow_tf32 = wish.dtype == "tf32"
-    kind, _, where = wish.model.partition(":")
-    dtype = DTYPES[wish.dtype]
+def open_model(request: RunRequest, device: str = "cpu") -> OpenClassModel | OpenPipeline:
+    """The model that a request names, on a device; several runs can be prepared with it."""
+    torch.backends.cuda.matmul.allow_tf32 = request.dtype == "tf32"
+    kind, _, where = request.model.partition(":")
+    dtype = DTYPES[request.dtype]
     if kind == "diffusers" and where:
         pipe = open_pipeline(where, dtype=dtype, device=device)
         return OpenPipeline(pipe, f"diffusers:{Path(where).name}", source_digest(where))
-    if wish.prompts is not None:
-        raise ValueError(f"{wish.model} is guided by classes; --prompts goes with --model diffusers:PATH")
+    if request.prompts is not None:
+        raise ValueError(f"{request.model} is guided by classes; --prompts goes with --model diffusers:PATH")
     if kind == "fashion" and not where:
         return OpenClassModel(fashion().to(device, dtype))
     if kind == "sit" and where:
-        decode = None if wish.vae is None else decoder(wish.vae, device=device)
+        decode = None if request.vae is None else decoder(request.vae, device=device)
         model = open_sit(where, decode=decode).to(device, dtype)
-        return OpenClassModel(model, "" if wish.vae is None else source_digest(wish.vae))
-    raise ValueError(f"a model is fashion, sit:PATH or diffusers:PATH; got {wish.model!r}")
+        return OpenClassModel(model, "" if request.vae is None else source_digest(request.vae))
+    raise ValueError(f"a model is fashion, sit:PATH or diffusers:PATH; got {request.model!r}")
 
 
 def source_digest(source: str | Path) -> str:

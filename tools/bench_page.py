@@ -1,6 +1,6 @@
 """docs/benchmark.md from a benchmark folder: the same sentences for every run, with the numbers of that run.
 
-    python -m meancap.report.bench_page FOLDER docs
+    python tools/bench_page.py FOLDER docs
 
 writes docs/benchmark.md, and into docs/benchmark/ what the page is made from: run.json, the tables without
 the text of each rule (of the results only the references), and the figures. From there it can be made again.
@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
-from ..lab.problems import PROBLEMS
-from ..runs.bench.families import FINER
-from ..runs.bench.files import csv_text, read_csv
-from .bench_findings import Finding, findings
+from meancap.files import write_whole
+from meancap.lab.problems import PROBLEMS
+from meancap.report.bench_findings import Finding, findings
+from meancap.runs.bench.families import FINER
+from meancap.runs.bench.table_files import csv_text, read_csv
 
 Row = dict[str, Any]
-_TEMPLATE = Path(__file__).parent / "assets" / "benchmark.md"
+_TEMPLATE = Path(__file__).parent / "benchmark_page.md"
 
 
 def publish(folder: Path, docs: Path) -> None:

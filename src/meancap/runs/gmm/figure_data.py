@@ -33,7 +33,7 @@ _SHOWN, _METERED, _PATHS = 4000, 4096, 48
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def write_plates(folder: GMMFolder, config: GMMConfig) -> None:
+def write_figure_data(folder: GMMFolder, config: GMMConfig) -> None:
     """Writes what the figures of the mixture report are drawn from."""
     folder.arrays("data/landscape.npz", landscape())
     folder.arrays("data/endpoints.npz", endpoints(config))
