@@ -1,6 +1,7 @@
 """A layer imports only layers below it; layers 0-3 import torch alone."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,3 +99,10 @@ def test_one_module_renames_files():
             if node.func.attr in ("replace", "rename") and len(node.args) == 1 and not node.keywords:
                 wrong.append(f"{path.relative_to(SOURCE)}:{node.lineno}; use meancap.files.whole")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_demo_loads_no_network_of_another_protocol():
+    code = "import sys, meancap.runs.demo, meancap.report.demo; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("meancap.metrics.extractors.")}
+    assert loaded <= {"meancap.metrics.extractors.base", "meancap.metrics.extractors.fashion"}, loaded

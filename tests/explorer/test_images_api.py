@@ -12,7 +12,7 @@ from meancap.explorer import images as view
 from meancap.explorer import painter as studio
 from meancap.explorer.work import Left, Work
 from meancap.metrics import class_probability
-from meancap.metrics.extractors import fashion_classifier
+from meancap.metrics.extractors.fashion import fashion_classifier
 from meancap.models import fashion
 from meancap.runs.folder import Run
 from meancap.sampling import noise

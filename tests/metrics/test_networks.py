@@ -13,20 +13,17 @@ import torch
 from peers import peer
 from torch import Tensor
 
-from meancap.cli.score import score_runs
 from meancap.metrics import MissingWeights, extract
-from meancap.metrics.extractors import (
-    clip_b32,
-    efficientnet_lite0,
-    fashion_classifier,
-    image_reward,
-    inception,
-)
-from meancap.metrics.extractors.imagereward import load_image_reward
+from meancap.metrics.extractors.clip import clip_b32
+from meancap.metrics.extractors.efficientnet import efficientnet_lite0
+from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.metrics.extractors.imagereward import image_reward, load_image_reward
 from meancap.metrics.extractors.imagereward_net import MEAN, SPREAD, ImageReward, Sizes
+from meancap.metrics.extractors.inception import inception
 from meancap.metrics.extractors.inception_net import Inception
 from meancap.metrics.locate import INCEPTION
 from meancap.metrics.resize import tf1_bilinear
+from meancap.runs.score_runs import score_runs
 from meancap.runs.scores import read_scores
 from meancap.runs.scoring import results_of
 
@@ -175,7 +172,7 @@ def test_adm_evaluates_its_own_samples_as_published() -> None:
         pytest.skip(str(missing))
     if not samples or not reference:
         pytest.skip("set MEANCAP_ADM_SAMPLES and MEANCAP_ADM_REFERENCE to the .npz files of ADM's README")
-    score_runs([Path(samples)], ["adm-imagenet256"], reference)
+    list(score_runs([Path(samples)], ["adm-imagenet256"], reference))
     found = {s.name: s.value for s in read_scores(results_of(Path(samples)))}
     assert found["FID"] == pytest.approx(3.9426, abs=0.02)
     assert found["sFID"] == pytest.approx(6.1404, abs=0.03)

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .generate import Commands, bar
-
-if TYPE_CHECKING:
-    from ..runs.folder import Run
-
-SCALE, GAMMA = 8, 1.1
 
 
 def add_demo(commands: Commands) -> None:
@@ -29,29 +23,14 @@ def add_demo(commands: Commands) -> None:
 def demo(args: argparse.Namespace) -> int:
     import torch
 
-    from ..models.classes import fashion
+    from ..models.data import FASHION
     from ..report.demo import write_demo
-    from ..runs.folder import Run
-    from ..runs.generate import class_run, run
-    from ..runs.reproduce import score
-    from ..sampling import uniform
+    from ..runs.demo import BLOCKS, make_demo, open_demo
 
     torch.set_num_threads(1)
-    model = fashion()
-    rules = {
-        "no guidance": "CFG(1)",
-        f"CFG {SCALE}": f"CFG({SCALE})",
-        f"CFG {SCALE}, capped at {GAMMA}": f"CFG({SCALE}) | Cap({GAMMA})",
-    }
-    runs: dict[str, Run] = {}
-    for title, rule in rules.items():
-        folder = args.out / title.replace(" ", "-").replace(",", "")
-        config = class_run(model, rule, per_class=12, times=uniform(32), batch=40, diagnostics=True)
-        for _ in bar(run(folder, model, config), config.blocks, title):
-            pass
-        runs[title] = Run.open(folder)
-    score([one.folder for one in runs.values()], "fashion")
-    report = write_demo(runs, args.out, model.names)
+    for _ in bar(make_demo(args.out), BLOCKS, "demo"):
+        pass
+    report = write_demo(open_demo(args.out), args.out, FASHION)
     print(report.read_text(encoding="utf-8"))
     for path, what in (
         (args.out / "demo.png", "the picture"),

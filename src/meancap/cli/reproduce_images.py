@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from .generate import Commands, add_machine, device_of, spread, unwritable
 
 if TYPE_CHECKING:
-    from ..runs.cost import Need
     from ..runs.prepare import RunRequest
     from ..runs.protocols import ImageProtocol
     from ..runs.reproduce import BlockProgress
@@ -58,69 +57,47 @@ def add_fashion(kinds: Commands) -> None:
 
 
 def imagenet(args: argparse.Namespace) -> int:
-    from ..models.hub import local_folder
-    from ..runs import protocols, tiny_models
-    from ..runs.cost import Need
+    from ..runs import protocols
     from ..runs.prepare import RunRequest
 
     protocol = protocols.imagenet(args.per_class)
     machine = {"dtype": args.dtype, "threads": args.threads, "channels": args.channels}
     if args.tiny:
-        made = args.out / "tiny"
-        made.mkdir(parents=True, exist_ok=True)
-        weights = made / "sit.pt" if (made / "sit.pt").is_file() else tiny_models.tiny_sit(made / "sit.pt")
-        vae = made / "vae" if (made / "vae").is_dir() else tiny_models.tiny_vae(made / "vae")
-        base = RunRequest(
-            f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine
-        )
-        return _run(replace(protocol, samples=3), replace(base, npz=True, diagnostics=True), args)
-    needs = [
-        Need("the checkpoint", args.checkpoint is not None and args.checkpoint.is_file(),
-             "give --checkpoint; SiT-XL-2-256.pt is linked from github.com/willisma/SiT"),
-        _found("the autoencoder", lambda: local_folder(args.vae), f"hf download {args.vae}"),
-        _gpu(),
-        Need("ADM's reference statistics, for scores", False,
-             "VIRTUAL_imagenet256_labeled.npz, given to `meancap score --reference`"),
-    ]  # fmt: skip
+        from ..runs.tiny_models import tiny_imagenet
+
+        weights, vae = tiny_imagenet(args.out / "tiny")
+        few = RunRequest(f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine)
+        return _run(replace(protocol, samples=3), replace(few, npz=True, diagnostics=True), args)
     if args.plan:
-        return _plan(protocol, needs, args.out, 256)
+        from ..runs.cost import imagenet_needs, plan
+
+        print(plan(protocol, imagenet_needs(args.checkpoint, args.vae), args.out, picture=256))
+        return 0
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
-    base = RunRequest(
-        f"sit:{args.checkpoint}", vae=args.vae, per_class=args.per_class, batch=args.batch, **machine
-    )
-    return _run(protocol, replace(base, npz=True), args)
+    base = RunRequest(f"sit:{args.checkpoint}", vae=args.vae, npz=True, **machine)
+    return _run(protocol, replace(base, per_class=args.per_class, batch=args.batch), args)
 
 
 def sd35(args: argparse.Namespace) -> int:
-    from ..models.hub import local_folder
-    from ..runs import protocols, tiny_models
-    from ..runs.cost import Need
+    from ..runs import protocols
     from ..runs.prepare import RunRequest
     from ..runs.prompts import read_prompts
 
     machine = {"dtype": args.dtype, "threads": args.threads}
     if args.tiny:
-        made = args.out / "tiny"
-        made.mkdir(parents=True, exist_ok=True)
-        pipeline = made / "pipeline"
-        if not (pipeline / "model_index.json").is_file():
-            tiny_models.tiny_sd3(made)
-        lines = made / "prompts.txt"
-        lines.write_text("a dog on rocks by the beach\n\na bedroom with a large bed\n", encoding="utf-8")
-        base = RunRequest(
-            f"diffusers:{pipeline}", prompts=lines, size=32, dtype=args.dtype, threads=args.threads
-        )
-        return _run(protocols.sd35(2), replace(base, diagnostics=True), args)
+        from ..runs.tiny_models import tiny_sd35
+
+        pipeline, prompts = tiny_sd35(args.out / "tiny")
+        few = RunRequest(f"diffusers:{pipeline}", prompts=prompts, size=32, diagnostics=True, **machine)
+        return _run(protocols.sd35(2), few, args)
     given = args.prompts is not None and args.prompts.is_file()
     protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
-    needs = [
-        _found("the pipeline", lambda: local_folder(args.pipeline), f"hf download {args.pipeline}"),
-        Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
-        _gpu(),
-    ]
     if args.plan:
-        return _plan(protocol, needs, args.out, args.size)
+        from ..runs.cost import plan, sd35_needs
+
+        print(plan(protocol, sd35_needs(args.pipeline, args.prompts), args.out, picture=args.size))
+        return 0
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
     base = RunRequest(f"diffusers:{args.pipeline}", prompts=args.prompts, size=args.size, **machine)
@@ -182,13 +159,6 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
             save(sweep(out, evaluations=n), out / f"sweep-n{n}.png")
 
 
-def _plan(protocol: ImageProtocol, needs: list[Need], out: Path, picture: int) -> int:
-    from ..runs.cost import plan
-
-    print(plan(protocol, needs, out, picture=picture))
-    return 0
-
-
 def _watch(steps: Iterable[BlockProgress], name: str) -> None:
     """Goes through the steps under a bar on stderr, where tqdm is installed."""
     try:
@@ -219,24 +189,6 @@ def _rehearsals(p: argparse.ArgumentParser) -> None:
     how = p.add_mutually_exclusive_group()
     how.add_argument("--plan", action="store_true", help="say what would run, what it costs, what is missing")
     how.add_argument("--tiny", action="store_true", help="the whole way on tiny random weights, in a minute")
-
-
-def _found(what: str, find: Callable[[], object], how: str) -> Need:
-    from ..runs.cost import Need
-
-    try:
-        find()
-    except (ValueError, ImportError):
-        return Need(what, False, how)
-    return Need(what, True, how)
-
-
-def _gpu() -> Need:
-    import torch
-
-    from ..runs.cost import Need
-
-    return Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
 
 
 def _numbers(text: str, kind: type[float] | type[int]) -> list[float]:

@@ -6,8 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..runs.scoring import ScoreProgress
 
 Commands = Any  # argparse's sub-parsers, whose type has no public name
 
@@ -60,31 +64,13 @@ def score(args: argparse.Namespace) -> int:
         raise ValueError("give at least one RUN and one --protocol (meancap score --list names them)")
     import torch
 
+    from ..runs.score_runs import score_runs
+
     torch.set_num_threads(idle_cores() if args.threads is None else max(1, args.threads))
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
-    score_runs(args.runs, protocols, args.reference, args.weights, force=args.force)
+    watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
     print(table(args.runs, protocols))
     return 0
-
-
-def score_runs(
-    runs: Sequence[Path], protocols: Sequence[str], reference: str | None = None, weights: str | None = None,
-    *, force: bool = False,
-) -> None:  # fmt: skip
-    """Scores every run under every protocol, with a bar on stderr for each."""
-    from ..metrics.protocols import protocol
-    from ..runs.references import ReferenceSearch
-    from ..runs.scoring import open_target, scoring
-
-    chosen = [protocol(name) for name in protocols]
-    targets = [open_target(path) for path in runs]  # before any work: a wrong name should cost nothing
-    for p in chosen:
-        extractor = p.load(weights)
-        finding = ReferenceSearch(p, extractor, reference if p.reference else None)
-        _watch(finding, "reference")
-        for path, target in zip(runs, targets, strict=True):
-            steps = scoring(target, p, extractor, finding.reference, force=force)
-            _watch(steps, f"{path.resolve().name}, {p.name}")
 
 
 def idle_cores() -> int:
@@ -94,24 +80,23 @@ def idle_cores() -> int:
     return max(1, cores - round(busy))
 
 
-def _watch(steps: Iterable[Any], name: str) -> None:
-    """Runs to the end under one bar on stderr, where tqdm is installed."""
+def watch(steps: Iterable[ScoreProgress]) -> None:
+    """Scores to the end, with a bar on stderr for each run where tqdm is installed."""
     try:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         for _ in steps:
             pass
         return
-    bar = None
-    try:
-        for step in steps:
-            if bar is None and step.done:
-                bar = tqdm(total=step.total, desc=name, unit="img", file=sys.stderr, leave=False)
-            if bar is not None:
-                bar.update(step.done)
-    finally:
-        if bar is not None:
-            bar.close()
+    for what, group in groupby(steps, key=lambda step: step.what):
+        line = None
+        for step in group:
+            if line is None and step.done:
+                line = tqdm(total=step.total, desc=what, unit="img", file=sys.stderr, leave=False)
+            if line is not None:
+                line.update(step.done)
+        if line is not None:
+            line.close()
 
 
 def table(names: Sequence[Path], protocols: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .score import idle_cores, score_runs
+from .score import idle_cores, watch
 
 
 def finish_study(out: Path, runs: Sequence[Path], protocols: Sequence[str]) -> None:
@@ -14,11 +14,12 @@ def finish_study(out: Path, runs: Sequence[Path], protocols: Sequence[str]) -> N
     import torch
 
     from ..report.scores import write_report
+    from ..runs.score_runs import score_runs
 
     torch.set_num_threads(idle_cores())
     for name in protocols:
         try:
-            score_runs(runs, [name], None if name == "fashion" else "fashion-mnist")
+            watch(score_runs(runs, [name], None if name == "fashion" else "fashion-mnist"))
         except (ImportError, FileNotFoundError) as error:
             print(f"meancap: {name} is left out: {error}", file=sys.stderr)
     for path in write_report(out):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from .generate import Commands, bar
@@ -49,7 +48,7 @@ def train(args: argparse.Namespace) -> int:
     import torch
 
     from ..models.data import DATA
-    from ..runs.train import SMALL, TrainConfig, Training
+    from ..runs.train import TrainConfig, Training, small_model
 
     if args.threads is not None:
         if args.threads < 1:
@@ -57,10 +56,7 @@ def train(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     read, _ = DATA[args.data]
     pictures = read(args.folder)
-    _, channels, size, _ = pictures.images.shape
-    model = replace(SMALL, size=size, channels=channels, classes=len(pictures.names))
-    width = args.width or SMALL.width
-    model = replace(model, width=width, depth=args.depth or SMALL.depth, heads=max(1, width // 32))
+    model = small_model(pictures, args.width, args.depth)
     config = TrainConfig(
         args.images, data=args.data, model=model, batch=args.batch, rate=args.rate, seed=args.seed
     )

@@ -17,15 +17,7 @@ from torch import Tensor
 from .alignment import class_hits, class_probability, cosine
 from .colour import brightness, clipped, saturation
 from .diversity import diversity_estimate
-from .extractors import (
-    Extractor,
-    Features,
-    clip_b32,
-    efficientnet_lite0,
-    fashion_classifier,
-    image_reward,
-    inception,
-)
+from .extractors import Extractor, Features
 from .frechet import frechet_estimate
 from .gaussian import Gaussian, gaussian
 from .inception_score import inception_score_estimate
@@ -68,6 +60,7 @@ class Generated:
     labels: Tensor | None = None
 
 
+Load = Callable[[str | Path | None], Extractor]
 Measure = Callable[[Generated, Reference | None], list[Estimate]]
 
 
@@ -79,7 +72,7 @@ class Protocol:
     about: str
     numbers: tuple[str, ...]
     reference: str
-    load: Callable[[str | Path | None], Extractor]
+    load: Load
     measure: Measure
 
 
@@ -90,6 +83,39 @@ NEITHER = ("saturation", "brightness", "clipped")
 def direction(number: str) -> int:
     """-1 where less is better, +1 where more is, 0 for diagnostics."""
     return -1 if number in LOWER else 0 if number in NEITHER else 1
+
+
+def _inception(kind: str) -> Load:
+    def load(weights: str | Path | None) -> Extractor:
+        from .extractors.inception import inception
+
+        return inception(kind, weights)
+
+    return load
+
+
+def _clip_b32(weights: str | Path | None) -> Extractor:
+    from .extractors.clip import clip_b32
+
+    return clip_b32(weights)
+
+
+def _image_reward(weights: str | Path | None) -> Extractor:
+    from .extractors.imagereward import image_reward
+
+    return image_reward(weights)
+
+
+def _efficientnet_lite0(weights: str | Path | None) -> Extractor:
+    from .extractors.efficientnet import efficientnet_lite0
+
+    return efficientnet_lite0(weights)
+
+
+def _fashion_classifier(weights: str | Path | None) -> Extractor:
+    from .extractors.fashion import fashion_classifier
+
+    return fashion_classifier(weights)
 
 
 def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -183,7 +209,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's ImageNet table: ADM's evaluator, 50,000 samples",
             ("FID", "sFID", "IS", "precision", "recall"),
             "VIRTUAL_imagenet256_labeled.npz",
-            lambda weights: inception("adm", weights),
+            _inception("adm"),
             _adm,
         ),
         Protocol(
@@ -191,7 +217,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 FID: 8-bit images straight to 299 x 299, TorchMetrics' formula",
             ("FID",),
             "a folder with the 5,000 images of COCO 2017 val",
-            lambda weights: inception("direct", weights),
+            _inception("direct"),
             _coco_fid,
         ),
         Protocol(
@@ -199,20 +225,25 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 Recall@3: Clean-FID features, 5,000 real and 5,000 generated images",
             ("Recall@3",),
             "a folder with the 5,000 images of COCO 2017 val",
-            lambda weights: inception("clean", weights),
+            _inception("clean"),
             _coco_recall,
         ),
         Protocol(
-            "clip-b32", "raw cosine of CLIP ViT-B/32 between image and prompt", ("CLIP",), "", clip_b32, _clip
+            "clip-b32",
+            "raw cosine of CLIP ViT-B/32 between image and prompt",
+            ("CLIP",),
+            "",
+            _clip_b32,
+            _clip,
         ),
-        Protocol("imagereward-1.0", "ImageReward-v1.0", ("ImageReward",), "", image_reward, _reward),
+        Protocol("imagereward-1.0", "ImageReward-v1.0", ("ImageReward",), "", _image_reward, _reward),
         Protocol("hsv", "saturation, brightness and clipping of the pixels", NEITHER, "", _colours, _hsv),
         Protocol(
             "efficientnet-lite0",
             "ImageNet features of EfficientNet-Lite0; runs anywhere",
             ("FD-EffLite0", "KD-EffLite0", *_COVER, "diversity"),
             "real images of the same kind: a folder, an .npz, or fashion-mnist",
-            efficientnet_lite0,
+            _efficientnet_lite0,
             _efficientnet,
         ),
         Protocol(
@@ -230,7 +261,7 @@ PROTOCOLS: dict[str, Protocol] = {
                 "clipped",
             ),
             "shipped: features of the 10,000 Fashion-MNIST test images",
-            fashion_classifier,
+            _fashion_classifier,
             _fashion,
         ),
     )

@@ -11,6 +11,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from ..models.hub import local_folder
 from ..models.sit import SiTConfig, named
 from .protocols import ImageProtocol
 
@@ -29,6 +32,46 @@ class Need:
     what: str
     here: bool
     how: str
+
+
+def imagenet_needs(checkpoint: Path | None, vae: str) -> list[Need]:
+    """What the ImageNet protocol needs."""
+    return [
+        Need(
+            "the checkpoint",
+            checkpoint is not None and checkpoint.is_file(),
+            "give --checkpoint; SiT-XL-2-256.pt is linked from github.com/willisma/SiT",
+        ),
+        Need("the autoencoder", _is_local(vae), f"hf download {vae}"),
+        _gpu(),
+        Need(
+            "ADM's reference statistics, for scores",
+            False,
+            "VIRTUAL_imagenet256_labeled.npz, given to `meancap score --reference`",
+        ),
+    ]
+
+
+def sd35_needs(pipeline: str, prompts: Path | None) -> list[Need]:
+    """What the SD3.5 protocol needs."""
+    given = prompts is not None and prompts.is_file()
+    return [
+        Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"),
+        Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
+        _gpu(),
+    ]
+
+
+def _gpu() -> Need:
+    return Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
+
+
+def _is_local(source: str) -> bool:
+    try:
+        local_folder(source)
+    except (ValueError, ImportError):
+        return False
+    return True
 
 
 def sit_work(config: SiTConfig) -> float:

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
-from ..metrics.protocols import protocol as measured_by
 from .folder import Run
 from .generate import make_run
 from .ledger import Ledger, locked
 from .prepare import RunRequest, open_model
 from .protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
-from .references import ReferenceSearch
+from .score_runs import score_runs
 from .scores import read_scores
-from .scoring import open_target, scoring
 from .store import Store
 
 
@@ -83,21 +81,10 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
         if not all(Ledger(out / s.name, "images").finished for s in protocol.settings):
             return False
         if score_by:
-            score([out / s.name for s in protocol.settings], score_by)
+            for _ in score_runs([out / s.name for s in protocol.settings], [score_by]):
+                pass
         write_protocol(protocol, out, score_by)
         return True
-
-
-def score(folders: Sequence[Path], name: str) -> None:
-    """Measures runs by a protocol that brings its own reference."""
-    chosen = measured_by(name)
-    extractor = chosen.load(None)
-    finding = ReferenceSearch(chosen, extractor, None)
-    for _ in finding:
-        pass
-    for folder in folders:
-        for _ in scoring(open_target(folder), chosen, extractor, finding.reference):
-            pass
 
 
 def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> None:

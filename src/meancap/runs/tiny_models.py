@@ -11,8 +11,29 @@ from typing import Any
 
 import torch
 
-from ..files import whole
+from ..files import whole, write_whole
 from ..models.sit import SiT, SiTConfig
+
+
+def tiny_imagenet(folder: Path) -> tuple[Path, Path]:
+    """Weights and autoencoder for the ImageNet protocol, made once in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights, vae = folder / "sit.pt", folder / "vae"
+    if not weights.is_file():
+        tiny_sit(weights)
+    if not vae.is_dir():
+        tiny_vae(vae)
+    return weights, vae
+
+
+def tiny_sd35(folder: Path) -> tuple[Path, Path]:
+    """A pipeline and two prompts for the SD3.5 protocol, made once in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pipeline, prompts = folder / "pipeline", folder / "prompts.txt"
+    if not (pipeline / "model_index.json").is_file():
+        tiny_sd3(folder)
+    write_whole(prompts, "a dog on rocks by the beach\n\na bedroom with a large bed\n")
+    return pipeline, prompts
 
 
 def tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:

@@ -15,7 +15,7 @@ import copy
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -29,6 +29,21 @@ from ..models.sit import SiT, SiTConfig
 from .ledger import RunRefused, differences
 
 SMALL = SiTConfig(size=28, channels=1, patch=4, width=128, depth=5, heads=4, classes=10, learn_sigma=False)
+
+
+def small_model(pictures: Pictures, width: int | None = None, depth: int | None = None) -> SiTConfig:
+    """The small network for pictures of this size and these classes; heads are 32 wide."""
+    _, channels, size, _ = pictures.images.shape
+    width = width or SMALL.width
+    return replace(
+        SMALL,
+        size=size,
+        channels=channels,
+        classes=len(pictures.names),
+        width=width,
+        depth=depth or SMALL.depth,
+        heads=max(1, width // 32),
+    )
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,8 @@
-"""Networks that turn images into features, each with the preprocessing it belongs to."""
+"""Networks that turn images into features, each with its own preprocessing and in its own module.
+
+A protocol imports the module of its network when it is used, so that scoring with one loads no other.
+"""
 
 from .base import Extractor, Features, extract
-from .clip import clip_b32
-from .efficientnet import efficientnet_lite0
-from .fashion import fashion_classifier
-from .imagereward import image_reward
-from .inception import inception
 
-__all__ = [
-    "Extractor",
-    "Features",
-    "clip_b32",
-    "efficientnet_lite0",
-    "extract",
-    "fashion_classifier",
-    "image_reward",
-    "inception",
-]
+__all__ = ["Extractor", "Features", "extract"]
