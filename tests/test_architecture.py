@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
-    "files": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
+    "files": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0, "torch_settings": 0,
     "operation": 1,
     "prediction": 2,
     "rules": 3,
@@ -28,6 +28,7 @@ GROUND = {
     "tensors",
     "path",
     "schedules",
+    "torch_settings",
 }  # layer 0: they may import each other
 
 

@@ -52,7 +52,6 @@ def bench(args: argparse.Namespace) -> int:
 
     if not all(map(find_spec, ("numpy", "pyarrow", "matplotlib"))):
         raise ImportError('meancap bench writes tables and figures: pip install "meancap[report]"')
-    import torch
 
     from ..lab.problems import PROBLEMS
     from ..runs.bench.config import ALL_PROBLEMS, FULL, QUICK, QUICK_PROBLEMS
@@ -74,7 +73,6 @@ def bench(args: argparse.Namespace) -> int:
     problems = args.problems or (QUICK_PROBLEMS if args.quick else ALL_PROBLEMS)
     problems = list(ALL_PROBLEMS if "all" in problems else dict.fromkeys(problems))
     wanted = chosen(config, args.rules, args.rule)
-    torch.set_num_threads(1)  # these tensors are small: more threads cost more than they give
     tasks = prepare(args.out, config, problems, wanted)
     todo = len(missing(tasks))
     with _bar(todo, args.out.name) as bar:

@@ -12,8 +12,7 @@ of threads matters. Memory beyond x and the result is that of one chunk.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -23,6 +22,7 @@ from torch import Tensor
 from ..rules import Rule
 from ..sampling import StepMethod, euler, sample
 from ..sampling.grid import Times, checked
+from ..torch_settings import torch_settings
 from .columns import Columns, near
 from .condition import Condition
 from .plan import LARGEST, Plan, plan
@@ -121,25 +121,15 @@ def _by_numbers(numbers: Plan, x: Tensor, grid: Times, step: StepMethod, engine:
         return compiled_loop.flow(numbers, x, grid)
     end = torch.empty_like(x)
     columns = Columns(numbers, x)
-    with _one_thread():
-        for low in range(0, len(x), chunk):
-            part = x[low : low + chunk]
-            # Matrix products and vector loops treat the end of a ragged block differently, in the last bit.
-            block = x.new_zeros(x.shape[1], -(-len(part) // _LANES) * _LANES)
-            block[:, : len(part)] = part.T
+    for low in range(0, len(x), chunk):
+        part = x[low : low + chunk]
+        # Matrix products and vector loops treat the end of a ragged block differently, in the last bit.
+        block = x.new_zeros(x.shape[1], -(-len(part) // _LANES) * _LANES)
+        block[:, : len(part)] = part.T
+        # A block fits the cache of one core: more threads mostly wait for each other, and round differently.
+        with torch_settings(threads=1):
             end[low : low + chunk] = columns.flow(block, grid, step)[:, : len(part)].T
     return end
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A block fits the cache of one core, where threads mostly wait for each other, and round differently."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _by_library(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..diagnostics import Record
@@ -24,6 +23,7 @@ from ..prediction import Prediction
 from ..rules import Rule, parse
 from ..sampling import euler, heun, midpoint, noise, rk4, sample, uniform
 from ..sampling.steps import StepMethod
+from ..torch_settings import torch_settings
 from .arrays import Bytes
 from .config import RunConfig, class_items, versions
 from .store import Store
@@ -127,8 +127,10 @@ class Counted:
 
 def make_run(store: Store, make: MakeBlock, rank: int = 0, world: int = 1) -> Iterator[int]:
     """Makes, saves and yields this process's missing blocks; the last process to end finishes the run."""
+    threads = store.config.threads if store.config.device == "cpu" else None
     for block in store.missing(range(rank, store.config.blocks, world)):
-        made = make(block)
+        with torch_settings(threads, tf32=store.config.dtype == "tf32"):
+            made = make(block)
         try:
             store.save(block, made.images, made.records, made.meter)
         except FileNotFoundError:
@@ -143,8 +145,6 @@ def run(
     folder: str | Path, model: ClassModel, config: RunConfig, *, rank: int = 0, world: int = 1
 ) -> Iterator[int]:
     """A class-conditional run in `folder`: begins it, or takes it up where it was left."""
-    if config.device == "cpu":
-        torch.set_num_threads(config.threads)
     store = Store(folder, config, versions())
     yield from make_run(store, class_blocks(model, config), rank, world)
 

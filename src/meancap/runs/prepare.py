@@ -132,6 +132,8 @@ class OpenPipeline:
             diagnostics=request.diagnostics,
             threads=request.threads,
         )
+        if request.dtype == "tf32":
+            config = replace(config, dtype="tf32")
         return PreparedRun(
             config, prompt_blocks(self.pipe, config, lines), versions(("diffusers", "transformers"))
         )
@@ -139,7 +141,6 @@ class OpenPipeline:
 
 def open_model(request: RunRequest, device: str = "cpu") -> OpenClassModel | OpenPipeline:
     """The model that a request names, on a device; several runs can be prepared with it."""
-    torch.backends.cuda.matmul.allow_tf32 = request.dtype == "tf32"
     kind, _, where = request.model.partition(":")
     dtype = DTYPES[request.dtype]
     if kind == "diffusers" and where:

@@ -104,9 +104,10 @@ class Training:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.pixels = Pixels.of(pictures.images)
         self.pictures = pictures
-        torch.manual_seed(config.seed)
-        self.model = SiT(config.model)
-        torch.nn.init.normal_(self.model.y_embedder.embedding_table.weight, std=config.labels)
+        with torch.random.fork_rng(devices=[]):  # the caller's own random numbers go on as they were
+            torch.manual_seed(config.seed)
+            self.model = SiT(config.model)
+            torch.nn.init.normal_(self.model.y_embedder.embedding_table.weight, std=config.labels)
         self.ema = copy.deepcopy(self.model).requires_grad_(False)
         self.optimisers = optimisers(self.model, config.rate, config.adam)
         self.step, self.seconds = 0, 0.0

@@ -23,6 +23,7 @@ import torch
 
 from ...files import write_whole
 from ...lab.problems import problem as problem_named
+from ...torch_settings import torch_settings
 from ..child_processes import end_with_parent
 from ..ledger import Ledger
 from .config import ALL_PROBLEMS, BenchConfig
@@ -58,7 +59,7 @@ def bench(
             yield task
         return
     count, fresh = min(processes, max(1, len(todo))), multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, fresh, initializer=_helper) as pool:
+    with ProcessPoolExecutor(count, fresh, initializer=end_with_parent) as pool:
         running = {pool.submit(_measure, task): task for task in todo}
         try:
             for done in as_completed(running):
@@ -95,7 +96,8 @@ def missing(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _measure(task: Task) -> None:
-    readings = measure_family(task.family, problem_named(task.problem), task.config)
+    with torch_settings(threads=1):  # these tensors are small: more threads cost more than they give
+        readings = measure_family(task.family, problem_named(task.problem), task.config)
     task.path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(task.path, _packed(task.family, readings))
 
@@ -124,8 +126,3 @@ def _is_done(task: Task) -> bool:
         return False
     with np.load(task.path, allow_pickle=False) as found:
         return bool(json.loads(str(found["family"])) == asdict(task.family))
-
-
-def _helper() -> None:
-    end_with_parent()
-    torch.set_num_threads(1)

@@ -1,0 +1,37 @@
+"""torch's settings of the whole process, changed for one block of code and restored after it.
+
+    threads   of one operation on the CPU. Matrix products round differently with another number of threads
+    tf32      whether an NVIDIA GPU may take float32 matrix products in TF32
+
+Every thread of a program shares these settings, so a lock lets one block at a time change them: a second
+block waits, and neither restores what the other had set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+
+import torch
+
+_LOCK = RLock()
+
+
+@contextmanager
+def torch_settings(threads: int | None = None, tf32: bool | None = None) -> Iterator[None]:
+    """Sets what is given while the block runs; None leaves a setting as it is."""
+    matmul = torch.backends.cuda.matmul
+    with _LOCK:
+        before = torch.get_num_threads(), matmul.allow_tf32
+        try:
+            if threads is not None:
+                torch.set_num_threads(threads)
+            if tf32 is not None:
+                matmul.allow_tf32 = tf32
+            yield
+        finally:
+            if threads is not None:
+                torch.set_num_threads(before[0])
+            if tf32 is not None:
+                matmul.allow_tf32 = before[1]
