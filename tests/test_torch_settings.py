@@ -39,15 +39,18 @@ def test_a_second_thread_waits_and_restores_what_it_found():
     inside, seen = Event(), []
 
     def other() -> None:
-        inside.set()
+        torch.set_num_threads(2)
+        started.set()
+        assert inside.wait(10)
         with torch_settings(threads=1):
             seen.append(torch.get_num_threads())
         seen.append(torch.get_num_threads())
 
-    thread = Thread(target=other)
+    thread, started = Thread(target=other), Event()
+    thread.start()
+    assert started.wait(10)
     with torch_settings(threads=1):
-        thread.start()
-        assert inside.wait(10)
+        inside.set()
         thread.join(0.2)
         assert not seen, "the second block did not wait"
     thread.join(10)

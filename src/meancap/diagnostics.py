@@ -205,8 +205,8 @@ class Certificate:
 
     def holds(self, x: Tensor) -> bool:
         """Whether the final state keeps the bound, up to rounding."""
-        found = lengths(x, x).m
-        return bool((found <= self.bound.to(found) * (1 + 16 * torch.finfo(x.dtype).eps)).all())
+        length = lengths(x, x).m
+        return bool((length <= self.bound.to(length) * (1 + 16 * torch.finfo(x.dtype).eps)).all())
 
     def __str__(self) -> str:
         bound = f"|x| <= {float(self.bound.max()):.4g} over {self.bound.numel()} samples"

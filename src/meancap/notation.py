@@ -36,11 +36,11 @@ def number(value: float) -> str:
 
 
 def _arguments(value: Any) -> list[str]:
-    found = []
+    arguments = []
     for field in dataclasses.fields(value):
         v = getattr(value, field.name)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            found.append(write(v))
+            arguments.append(write(v))
         elif v != field.default:
-            found.append(f"{field.name}={write(v)}")
-    return found
+            arguments.append(f"{field.name}={write(v)}")
+    return arguments

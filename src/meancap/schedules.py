@@ -67,8 +67,8 @@ class Given(Schedule):
         if not isinstance(value, Tensor):
             value = torch.tensor(value, dtype=torch.float64)
         if value.dim() > 1 or not value.is_floating_point():
-            found = f"{value.dtype}, shape {tuple(value.shape)}"
-            raise ValueError(f"Given needs one floating-point number, or one per sample; got {found}")
+            given = f"{value.dtype}, shape {tuple(value.shape)}"
+            raise ValueError(f"Given needs one floating-point number, or one per sample; got {given}")
         if on_host(value) and not bool(value.isfinite().all()):
             raise ValueError(f"Given needs finite numbers; got {value.tolist()}")
         object.__setattr__(self, "value", value)

@@ -3,8 +3,8 @@
     threads   of one operation on the CPU. Matrix products round differently with another number of threads
     tf32      whether an NVIDIA GPU may take float32 matrix products in TF32
 
-Every thread of a program shares these settings, so a lock lets one block at a time change them: a second
-block waits, and neither restores what the other had set.
+Both belong to the process, so a lock lets one block at a time change them. A thread that starts while a block
+runs gets the block's number of threads and keeps it; torch has no way to ask for the number from before.
 """
 
 from __future__ import annotations

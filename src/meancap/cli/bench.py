@@ -123,10 +123,11 @@ def calibrate(args: argparse.Namespace) -> int:
     batches = pilots(args.model, args.samples, args.seed, args.batch)
     with _bar(len(batches) * (args.steps + 1), "pilot") as bar:
         counted = [(_ticking(predict, bar), x) for predict, x in batches]
-        found = run(counted, uniform(args.steps), model=args.model, per=args.anchor)
+        calibration = run(counted, uniform(args.steps), model=args.model, per=args.anchor)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    found.save(args.out)
-    print(f"{args.out}: {found.samples} samples, {len(found.times)} times, levels {', '.join(found.radii)}")
+    calibration.save(args.out)
+    levels = ", ".join(calibration.radii)
+    print(f"{args.out}: {calibration.samples} samples, {len(calibration.times)} times, levels {levels}")
     return 0
 
 

@@ -121,8 +121,8 @@ def device_of(args: argparse.Namespace, local: int = 0) -> str:
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     device: str = args.device or ("cuda" if here["cuda"] else "cpu")
     if not here.get(device.partition(":")[0]):
-        found = ", ".join(kind for kind, there in here.items() if there)
-        raise ValueError(f"--device {device} is not on this machine; it has {found}")
+        present = ", ".join(kind for kind, there in here.items() if there)
+        raise ValueError(f"--device {device} is not on this machine; it has {present}")
     for name in ("threads", "processes"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name} must be at least 1; got {getattr(args, name)}")

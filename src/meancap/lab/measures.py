@@ -103,7 +103,7 @@ class Projected:
 
     def distances(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
         """W2 along each direction, (..., L), for whole weights `counts` (..., n) of sum n; default all 1."""
-        found = []
+        columns = []
         for direction, moments, square in zip(self.directions, self.moments, self.squares, strict=True):
             y, order = (x @ direction).sort()
             if counts is None:
@@ -111,8 +111,8 @@ class Projected:
             else:
                 c = counts[..., order]
                 own, shares = c.to(y) @ (y * y) / self.n, moments[_padded(c.cumsum(-1))].diff()
-            found.append((own + square - 2 * shares @ y).clamp_min(0).sqrt())
-        return torch.stack(found, -1)
+            columns.append((own + square - 2 * shares @ y).clamp_min(0).sqrt())
+        return torch.stack(columns, -1)
 
 
 def _padded(total: Tensor) -> Tensor:
@@ -253,6 +253,6 @@ def _across(e: Tensor) -> Tensor:
     """A unit vector orthogonal to e, the nearest to the coordinate axis along which e is shortest."""
     axis = torch.zeros_like(e)
     axis[e.abs().argmin()] = 1
-    found = axis - (axis @ e) * e
-    unit: Tensor = found / found.norm()
+    rest = axis - (axis @ e) * e
+    unit: Tensor = rest / rest.norm()
     return unit

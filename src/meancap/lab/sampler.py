@@ -11,9 +11,13 @@ of threads matters. Memory beyond x and the result is that of one chunk.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from importlib.util import find_spec
+from threading import Thread
 from types import ModuleType
 
 import torch
@@ -22,7 +26,6 @@ from torch import Tensor
 from ..rules import Rule
 from ..sampling import StepMethod, euler, sample
 from ..sampling.grid import Times, checked
-from ..torch_settings import torch_settings
 from .columns import Columns, near
 from .condition import Condition
 from .plan import LARGEST, Plan, plan
@@ -74,10 +77,10 @@ def engine_for(
 def _numbers(condition: Condition, rule: Rule, x: Tensor, grid: Times) -> Plan | None:
     if x.dtype not in (torch.float32, torch.float64) or (x.requires_grad and torch.is_grad_enabled()):
         return None
-    found = plan(condition, rule)
-    if found is None or any(abs(found.limits(t)[0]) > LARGEST for t in grid[:-1]):
+    numbers = plan(condition, rule)
+    if numbers is None or any(abs(numbers.limits(t)[0]) > LARGEST for t in grid[:-1]):
         return None
-    return found
+    return numbers
 
 
 def _fastest(numbers: Plan | None, x: Tensor, step: StepMethod) -> str:
@@ -126,10 +129,27 @@ def _by_numbers(numbers: Plan, x: Tensor, grid: Times, step: StepMethod, engine:
         # Matrix products and vector loops treat the end of a ragged block differently, in the last bit.
         block = x.new_zeros(x.shape[1], -(-len(part) // _LANES) * _LANES)
         block[:, : len(part)] = part.T
-        # A block fits the cache of one core: more threads mostly wait for each other, and round differently.
-        with torch_settings(threads=1):
-            end[low : low + chunk] = columns.flow(block, grid, step)[:, : len(part)].T
+        done = _worker(os.getpid()).submit(columns.flow, block, grid, step)
+        end[low : low + chunk] = done.result()[:, : len(part)].T
     return end
+
+
+@lru_cache(maxsize=1)
+def _worker(process: int) -> ThreadPoolExecutor:
+    """A thread in which torch's operations use one core; a process that was forked gets its own.
+
+    A block fits the cache of one core: more threads mostly wait for each other, and round differently. The
+    number of threads is set for the worker alone, so that flows may run in several threads of a program.
+    """
+    return ThreadPoolExecutor(1, initializer=_use_one_core, initargs=(torch.get_num_threads(),))
+
+
+def _use_one_core(others: int) -> None:
+    torch.set_num_threads(1)
+    # torch also gives this number to threads that start later; a thread that ends at once takes that back.
+    reset = Thread(target=torch.set_num_threads, args=(others,))
+    reset.start()
+    reset.join()
 
 
 def _by_library(

@@ -33,8 +33,8 @@ def log_volumes(ends: Tensor, h: float = STEP) -> Tensor:
     """log|det J| for each sample, (n,), from where the displaced starts ended."""
     d = ends.shape[1]
     plus, minus = ends.reshape(-1, 2, d, d).unbind(1)
-    found: Tensor = torch.linalg.slogdet((plus - minus) / (2 * h)).logabsdet
-    return found
+    volumes: Tensor = torch.linalg.slogdet((plus - minus) / (2 * h)).logabsdet
+    return volumes
 
 
 def kl_terms(start: Tensor, end: Tensor, log_volume: Tensor, truth: Mixture) -> Tensor:

@@ -77,12 +77,12 @@ def moments(features: Tensor) -> Moments:
 
 def joined(parts: Iterable[Moments]) -> Moments:
     """The moments of all parts together."""
-    found: Moments | None = None
+    total: Moments | None = None
     for part in parts:
-        found = part if found is None else found + part
-    if found is None:
+        total = part if total is None else total + part
+    if total is None:
         raise ValueError("there are no features to take moments of")
-    return found
+    return total
 
 
 def gaussian(features: Tensor) -> Gaussian:

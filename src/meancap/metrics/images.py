@@ -110,10 +110,10 @@ def open_images(path: str | Path) -> Images:
     """The set of images at a path."""
     path = Path(path)
     if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
-        if not found:
+        pictures = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+        if not pictures:
             raise Unreadable(f"there are no pictures ({', '.join(SUFFIXES)}) in {path}")
-        return PictureFolder(tuple(found), path.name)
+        return PictureFolder(tuple(pictures), path.name)
     if path.suffix == ".npz" and path.is_file():
         return open_npz(path)
     raise Unreadable(f"{path} is neither a folder of pictures nor an .npz file with arr_0")

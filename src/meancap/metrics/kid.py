@@ -29,12 +29,12 @@ def kernel_distance(
             f"subsets of {size} need as many images; got {len(real)} real, {len(generated)} generated"
         )
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    distances = []
     for _ in range(subsets):
         r = real[torch.randperm(len(real), generator=generator)[:size]]
         g = generated[torch.randperm(len(generated), generator=generator)[:size]]
-        found.append(kernel_estimate("KD", r, g).value)
-    return sum(found) / len(found)
+        distances.append(kernel_estimate("KD", r, g).value)
+    return sum(distances) / len(distances)
 
 
 def kernel_estimate(name: str, real: Tensor, generated: Tensor) -> Estimate:
@@ -54,13 +54,13 @@ def kernel_estimate(name: str, real: Tensor, generated: Tensor) -> Estimate:
 
 def _row_sums(x: Tensor, y: Tensor) -> Tensor:
     """Sum over y of the kernel, for each row of x."""
-    found = []
+    sums = []
     for block in torch.split(x, _ROWS):
         total = torch.zeros(len(block), dtype=torch.float64, device=x.device)
         for other in torch.split(y, 4 * _ROWS):
             total += _cubed(block.double() @ other.double().T, x.shape[1]).sum(1)
-        found.append(total)
-    return torch.cat(found)
+        sums.append(total)
+    return torch.cat(sums)
 
 
 def _diagonal(x: Tensor) -> Tensor:

@@ -49,9 +49,9 @@ class Weights:
         """The file, or one sentence on what is missing and where to put it."""
         if path is not None:
             given = Path(path)
-            found = next((given / n for n in self.names if (given / n).is_file()), given)
-            if found.is_file():
-                return found
+            file = next((given / n for n in self.names if (given / n).is_file()), given)
+            if file.is_file():
+                return file
             raise MissingWeights(f"{self.title}: there is no {self.names[0]} at {given}")
         for place in self.places():
             if place.is_file():

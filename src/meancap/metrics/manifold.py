@@ -66,8 +66,8 @@ def density_coverage(real: Tensor, generated: Tensor, k: int = 5) -> DensityCove
 def ball_radii(features: Tensor, ranks: Sequence[int] = (3, 5)) -> dict[int, Tensor]:
     """Squared distances to the k-th other point, for each k: the balls of a set, to be used again."""
     (p,) = points(features)
-    found = nearest(p, ranks, min(max(ranks) + _SPARE, len(p) - 1))
-    return {k: found.squares[:, k - 1] * p.unit**2 for k in ranks}
+    neighbours = nearest(p, ranks, min(max(ranks) + _SPARE, len(p) - 1))
+    return {k: neighbours.squares[:, k - 1] * p.unit**2 for k in ranks}
 
 
 def manifold_estimates(
@@ -94,9 +94,9 @@ def manifold_estimates(
 def recall_estimate(r: Points, g: Points, k: int = 3, name: str = "recall") -> Estimate:
     """Recall with one part per group of generated images."""
     group = groups_of(len(g))
-    found = nearest(g, (k,), min(k + _SPARE, len(g) - 1))
-    radii = found.squares[:, k - 1].contiguous()
-    without = _radii_without(found, group, k)
+    neighbours = nearest(g, (k,), min(k + _SPARE, len(g) - 1))
+    radii = neighbours.squares[:, k - 1].contiguous()
+    without = _radii_without(neighbours, group, k)
     covered = torch.zeros(len(r), dtype=torch.bool)
     still = torch.zeros(len(r), without.shape[1], dtype=torch.bool)
     for i, j, squares in within(r, g, radii, torch.maximum(radii, without.amax(1))):
@@ -137,16 +137,16 @@ def _ball_counts(r: Points, g: Points, radii: Tensor, groups: Tensor | None = No
     return counts, hits
 
 
-def _radii_without(found: Neighbours, group: Tensor, k: int) -> Tensor:
+def _radii_without(neighbours: Neighbours, group: Tensor, k: int) -> Tensor:
     """Squared radius of each point's ball when each group in turn is left out, (n, groups)."""
     count = int(group.max()) + 1
     columns = []
     for left_out in range(count):
-        stays = (group[found.indices] != left_out).cumsum(1)
+        stays = (group[neighbours.indices] != left_out).cumsum(1)
         # Where fewer than k stay among those kept, the last one is a lower bound; this does not happen at
         # random.
-        place = (stays < k).sum(1).clamp(max=found.squares.shape[1] - 1)
-        columns.append(found.squares.gather(1, place[:, None]))
+        place = (stays < k).sum(1).clamp(max=neighbours.squares.shape[1] - 1)
+        columns.append(neighbours.squares.gather(1, place[:, None]))
     return torch.cat(columns, 1)
 
 

@@ -37,14 +37,14 @@ class Points:
 
     def between(self, rows: Tensor, other: Points, columns: Tensor) -> Tensor:
         """Squared distances of listed pairs in float64, in the units of x."""
-        found = torch.empty(len(rows), dtype=torch.float64)
+        squares = torch.empty(len(rows), dtype=torch.float64)
         size = max(1, 2**17 // self.exact.shape[1])  # two megabytes of differences: the cache again
         for part, i, j in zip(
-            torch.split(found, size), torch.split(rows, size), torch.split(columns, size), strict=True
+            torch.split(squares, size), torch.split(rows, size), torch.split(columns, size), strict=True
         ):
             apart = (self.exact[i].double() - other.exact[j].double()) / self.unit
             part.copy_(apart.square().sum(1))
-        return found
+        return squares
 
 
 def points(*sets: Tensor) -> list[Points]:
@@ -61,8 +61,8 @@ def points(*sets: Tensor) -> list[Points]:
 
 
 def _longest(features: Tensor, centre: Tensor) -> float:
-    found = [(block.double() - centre).norm(dim=1).max() for block in torch.split(features, 4096)]
-    return torch.stack(found).max().item()
+    lengths = [(block.double() - centre).norm(dim=1).max() for block in torch.split(features, 4096)]
+    return torch.stack(lengths).max().item()
 
 
 def _ready(features: Tensor, centre: Tensor, unit: float) -> Points:
@@ -91,8 +91,8 @@ def nearest(p: Points, ranks: Sequence[int], keep: int) -> Neighbours:
         raise ValueError(
             f"{max(ranks)} neighbours among {len(p)} points: at least {max(ranks) + 1} points are needed"
         )
-    found = [_nearest_block(p, start, ranks, keep) for start in range(0, len(p), ROWS)]
-    return Neighbours(torch.cat([f.squares for f in found]), torch.cat([f.indices for f in found]))
+    blocks = [_nearest_block(p, start, ranks, keep) for start in range(0, len(p), ROWS)]
+    return Neighbours(torch.cat([f.squares for f in blocks]), torch.cat([f.indices for f in blocks]))
 
 
 def _nearest_block(p: Points, start: int, ranks: Sequence[int], keep: int) -> Neighbours:
@@ -137,8 +137,8 @@ def _smallest(block: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k smallest of each row: they lie in the k groups with the smallest minima."""
     rows, columns = block.shape
     if columns % _GROUP or columns // _GROUP < 2 * k:
-        found = block.topk(k, 1, largest=False)
-        return found.values, found.indices
+        smallest = block.topk(k, 1, largest=False)
+        return smallest.values, smallest.indices
     groups = block.view(rows, columns // _GROUP, _GROUP)
     best = groups.amin(2).topk(k, 1, largest=False).indices
     members = (best[:, :, None] * _GROUP + torch.arange(_GROUP)).flatten(1)

@@ -121,16 +121,16 @@ def _fashion_classifier(weights: str | Path | None) -> Extractor:
 def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
     assert r is not None
     pool = g.features["pool"]
-    found = [
+    estimates = [
         frechet_estimate("FID", pool, r.gaussian("pool")),
         frechet_estimate("sFID", g.features["spatial"], r.gaussian("spatial")),
         inception_score_estimate("IS", g.features["logits"]),
     ]
     if "pool" not in r.features:  # statistics alone have no images to measure coverage of
-        return found
+        return estimates
     real, fake = points(r.features["pool"], pool)
     precision = mean_estimate("precision", insiders(pool, r.features["pool"]))
-    return [*found, precision, recall_estimate(real, fake)]
+    return [*estimates, precision, recall_estimate(real, fake)]
 
 
 def _coco_fid(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -159,27 +159,27 @@ def _hsv(g: Generated, r: Reference | None) -> list[Estimate]:
 def _efficientnet(g: Generated, r: Reference | None) -> list[Estimate]:
     assert r is not None
     pool, real = g.features["pool"], r.features["pool"]
-    found = [
+    estimates = [
         frechet_estimate("FD-EffLite0", pool, r.gaussian("pool")),
         kernel_estimate("KD-EffLite0", real, pool),
         *manifold_estimates(real, pool, r.balls()),
     ]
-    return [*found, *_diversity(g)]
+    return [*estimates, *_diversity(g)]
 
 
 def _fashion(g: Generated, r: Reference | None) -> list[Estimate]:
     assert r is not None
     pool, logits = g.features["pool"], g.features["logits"]
-    found = [
+    estimates = [
         frechet_estimate("FD-fashion", pool, r.gaussian("pool")),
         frechet_estimate("sFD-fashion", g.features["spatial"], r.gaussian("spatial")),
         inception_score_estimate("IS", logits),
         *manifold_estimates(r.features["pool"], pool, r.balls()),
     ]
     if g.labels is not None:
-        found.append(mean_estimate("alignment", class_probability(logits, g.labels)))
-        found.append(mean_estimate("accuracy", class_hits(logits, g.labels)))
-    return [*found, *_diversity(g), *(mean_estimate(n, g.features[n]) for n in ("brightness", "clipped"))]
+        estimates.append(mean_estimate("alignment", class_probability(logits, g.labels)))
+        estimates.append(mean_estimate("accuracy", class_hits(logits, g.labels)))
+    return [*estimates, *_diversity(g), *(mean_estimate(n, g.features[n]) for n in ("brightness", "clipped"))]
 
 
 def _diversity(g: Generated) -> list[Estimate]:
@@ -279,10 +279,10 @@ def adm_reference(path: Path, features: Features | None = None, identity: str = 
     """mu, sigma, mu_s and sigma_s of an ADM reference file; features of its arr_0 are taken elsewhere."""
     from .images import npz_array
 
-    found = {key: npz_array(path, key) for key in ("mu", "sigma", "mu_s", "sigma_s")}
-    if any(value is None for value in found.values()):
-        missing = ", ".join(key for key, value in found.items() if value is None)
+    arrays = {key: npz_array(path, key) for key in ("mu", "sigma", "mu_s", "sigma_s")}
+    if any(value is None for value in arrays.values()):
+        missing = ", ".join(key for key, value in arrays.items() if value is None)
         raise ValueError(f"{path} is not an ADM reference file: it has no {missing}")
-    pool = Gaussian(torch.as_tensor(found["mu"]), torch.as_tensor(found["sigma"]))
-    spatial = Gaussian(torch.as_tensor(found["mu_s"]), torch.as_tensor(found["sigma_s"]))
+    pool = Gaussian(torch.as_tensor(arrays["mu"]), torch.as_tensor(arrays["sigma"]))
+    spatial = Gaussian(torch.as_tensor(arrays["mu_s"]), torch.as_tensor(arrays["sigma_s"]))
     return Reference(path.name, dict(features or {}), {"pool": pool, "spatial": spatial}, identity=identity)

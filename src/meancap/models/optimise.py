@@ -25,10 +25,10 @@ def optimisers(model: nn.Module, rate: float, adam: float = 0.3) -> list[torch.o
             inside = name.startswith("blocks.") and p.dim() == 2 and "adaLN" not in name
             (hidden if inside else rest).append(p)
     others = torch.optim.AdamW(rest, lr=adam * rate, betas=(0.9, 0.99), weight_decay=0.0)
-    found: list[torch.optim.Optimizer] = [Muon(hidden, rate), others]
-    for group in (group for optimiser in found for group in optimiser.param_groups):
+    both: list[torch.optim.Optimizer] = [Muon(hidden, rate), others]
+    for group in (group for optimiser in both for group in optimiser.param_groups):
         group["full"] = group["lr"]  # a schedule sets lr to a share of it
-    return found
+    return both
 
 
 class Muon(torch.optim.Optimizer):

@@ -128,8 +128,8 @@ class TimeEmbedder(nn.Module):
 
     def forward(self, t: Tensor) -> Tensor:
         first: nn.Linear = self.mlp[0]  # type: ignore[assignment]
-        found: Tensor = self.mlp(waves(t, self.frequencies).to(first.weight.dtype))
-        return found
+        result: Tensor = self.mlp(waves(t, self.frequencies).to(first.weight.dtype))
+        return result
 
 
 class LabelEmbedder(nn.Module):
@@ -140,8 +140,8 @@ class LabelEmbedder(nn.Module):
         self.embedding_table = nn.Embedding(classes + 1, width)
 
     def forward(self, y: Tensor) -> Tensor:
-        found: Tensor = self.embedding_table(y)
-        return found
+        result: Tensor = self.embedding_table(y)
+        return result
 
 
 class Attention(nn.Module):
@@ -158,8 +158,8 @@ class Attention(nn.Module):
         qkv = self.qkv(h).view(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v)
-        found: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return found
+        result: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return result
 
 
 class FeedForward(nn.Module):
@@ -171,8 +171,8 @@ class FeedForward(nn.Module):
         self.fc2 = nn.Linear(4 * width, width)
 
     def forward(self, h: Tensor) -> Tensor:
-        found: Tensor = self.fc2(F.gelu(self.fc1(h), approximate="tanh"))
-        return found
+        result: Tensor = self.fc2(F.gelu(self.fc1(h), approximate="tanh"))
+        return result
 
 
 class SiTBlock(nn.Module):
@@ -189,8 +189,8 @@ class SiTBlock(nn.Module):
     def forward(self, h: Tensor, c: Tensor) -> Tensor:
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN_modulation(c)[:, None].chunk(6, dim=2)
         h = h + gate_a * self.attn(modulate(self.norm1(h), shift_a, scale_a))
-        found: Tensor = h + gate_m * self.mlp(modulate(self.norm2(h), shift_m, scale_m))
-        return found
+        result: Tensor = h + gate_m * self.mlp(modulate(self.norm2(h), shift_m, scale_m))
+        return result
 
 
 class FinalLayer(nn.Module):
@@ -204,8 +204,8 @@ class FinalLayer(nn.Module):
 
     def forward(self, h: Tensor, c: Tensor) -> Tensor:
         shift, scale = self.adaLN_modulation(c)[:, None].chunk(2, dim=2)
-        found: Tensor = self.linear(modulate(self.norm_final(h), shift, scale))
-        return found
+        result: Tensor = self.linear(modulate(self.norm_final(h), shift, scale))
+        return result
 
 
 def modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

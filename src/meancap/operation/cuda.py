@@ -105,7 +105,7 @@ def _launched(
     batch, size = x.shape[0], x.shape[1:].numel()
     inputs, out = _samples(*tensors, dtype)
     rows = [v.stride(0) for v in inputs]
-    found = torch.empty(4, batch if lengths else 0, dtype=torch.float64, device=x.device)
+    lengths_and_coefficient = torch.empty(4, batch if lengths else 0, dtype=torch.float64, device=x.device)
     words = [word for v in numbers for word in _words(v, batch, x.device)]
     near = 16 // min(v.element_size() for v in inputs)
     write = dtype is not None
@@ -116,7 +116,7 @@ def _launched(
             width = 1 << max(size - 1, 0).bit_length()
             high = max(LEAST // width, 1)
             whole_samples[(-(-batch // high),)](
-                *inputs, out, found, batch, size, *rows, *words,
+                *inputs, out, lengths_and_coefficient, batch, size, *rows, *words,
                 ROWS=high, SIZE=width, NEXT=near, **how, **_options(high * width, high),
             )  # fmt: skip
         else:
@@ -129,10 +129,10 @@ def _launched(
                     TILE=TILE, NEXT=near, DIRECT=direct, **_options(TILE),
                 )  # fmt: skip
             part_results[(batch, parts if write else 1)](
-                sums, parts, *inputs, out, found, batch, size, tiles, *rows, *words,
+                sums, parts, *inputs, out, lengths_and_coefficient, batch, size, tiles, *rows, *words,
                 TILE=TILE, **how, **_options(TILE),
             )  # fmt: skip
-    return out, found
+    return out, lengths_and_coefficient
 
 
 def _options(elements: int, samples: int = 1) -> dict[str, int | bool]:

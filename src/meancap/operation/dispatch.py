@@ -43,13 +43,13 @@ def measured(
     """|m|, |k d| and the component of m along k d, for each sample."""
     kernels = _kernels(x, out_c, other, (a, k))
     if kernels is None:
-        found = reference.measured(x, out_c, other, a, k, direct=direct)
+        table = reference.measured(x, out_c, other, a, k, direct=direct)
     elif torch.compiler.is_compiling():
         numbers = torch.stack([vector(v, x) for v in (a, k)])
-        found = torch.ops.meancap.measured(x, out_c, other, numbers, direct)
+        table = torch.ops.meancap.measured(x, out_c, other, numbers, direct)
     else:
-        found = kernels.measured(x, out_c, other, a, k, direct=direct)
-    return Lengths(*found.unbind(0))
+        table = kernels.measured(x, out_c, other, a, k, direct=direct)
+    return Lengths(*table.unbind(0))
 
 
 def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
@@ -99,15 +99,17 @@ def capped(
     kernels = _kernels(x, out_c, other, (a, k, c, gamma, floor))
     if kernels is not None and torch.compiler.is_compiling():
         numbers = torch.stack([vector(v, x) for v in (a, k, c, gamma, floor)])
-        result, found = torch.ops.meancap.capped(x, out_c, other, numbers, ball, margin, direct, mean, dtype)
-        return result, found
-    result, found = (kernels or reference).capped(
+        result, numbers_out = torch.ops.meancap.capped(
+            x, out_c, other, numbers, ball, margin, direct, mean, dtype
+        )
+        return result, numbers_out
+    result, numbers_out = (kernels or reference).capped(
         x, out_c, other, a, k, c, gamma, floor,
         ball=ball, margin=margin, direct=direct, mean=mean, dtype=dtype,
     )  # fmt: skip
     if not torch.compiler.is_compiling():
         calls["reference" if kernels is None else x.device.type] += 1
-    return result, found
+    return result, numbers_out
 
 
 def _kernels(x: Tensor, out_c: Tensor, other: Tensor, numbers: tuple[Number, ...]) -> ModuleType | None:

@@ -102,22 +102,22 @@ def _run(
     batch = x.shape[0]
     size = x.numel() // batch if batch else 0
     result = out_c if dtype is None else torch.empty_like(x, dtype=dtype, requires_grad=False)
-    table, found = _table(batch, numbers), np.empty((4, batch))
+    table, results = _table(batch, numbers), np.empty((4, batch))
     if stages == WRITE:
-        found[3] = table[2]
+        results[3] = table[2]
     held = (x, out_c, other, result)
     at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
 
     def work(run: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS, _: Any = held) -> None:
-        run(at, like, table, sums, found, size, first, last, stage, ball, margin, mean, direct)
+        run(at, like, table, sums, results, size, first, last, stage, ball, margin, mean, direct)
 
     workers = min(torch.get_num_threads(), x.numel() // _WORTH)
     if batch and workers <= 1:
         work(few if size <= FEW else whole, 0, batch, stages)
     elif batch:
         _spread(work, batch, size, stages, workers)
-    return result, torch.from_numpy(found)
+    return result, torch.from_numpy(results)
 
 
 def _checked(v: Tensor) -> Tensor:

@@ -4,7 +4,7 @@
     x, c, u      state and the two outputs, (batch, size): float32, or the 16 bits of a bfloat16;
                  where `direct` is set, u is the direction d itself
     numbers      a, k, coefficient, gamma, floor: (5, batch), or (5, 1) where all samples share them; float64
-    found        |m|, |k||d|, the component of m along k d, coefficient: (4, batch), float64
+    results        |m|, |k||d|, the component of m along k d, coefficient: (4, batch), float64
     sums         <m, m>, <d, d>, <m, d> of each chunk of a long sample: (batch, chunks, 3), float64
 
 Reordering is left to the compiler in the sums alone. Products and sums are contracted where `fused` says so,
@@ -151,7 +151,7 @@ def _written(x, c, u, out, first, last, a, k, coefficient, mean, direct):
 
 
 @_compiled
-def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean, direct):
+def whole(at, like, numbers, sums, results, size, first, last, stage, ball, margin, mean, direct):
     """Samples first to last, each by itself: a short one is still in the cache when it is written."""
     x, c, u, out = _tensors(at, like)
     for i in range(first, last):
@@ -169,18 +169,18 @@ def whole(at, like, numbers, sums, found, size, first, last, stage, ball, margin
                 q, r, b = q + more[0], r + more[1], b + more[2]
             if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
                 q, r, b = _summed_apart(x, c, u, start, end, a, k, direct)
-            found[0, i], found[1, i], found[2, i] = _lengths(q, r, b, k)
+            results[0, i], results[1, i], results[2, i] = _lengths(q, r, b, k)
         if stage & SHARE:
             asked, growth, floor = numbers[2, n], _growth(numbers[3, n], ball), numbers[4, n]
-            m, d, along = found[0, i], found[1, i], found[2, i]
-            found[3, i] = _coefficient(m, d, along, asked, growth, floor, ball, margin)
+            m, d, along = results[0, i], results[1, i], results[2, i]
+            results[3, i] = _coefficient(m, d, along, asked, growth, floor, ball, margin)
         if stage & WRITE:
-            coefficient = np.float32(found[3, i])
+            coefficient = np.float32(results[3, i])
             _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean, direct)
 
 
 @_compiled
-def parts(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean, direct):
+def parts(at, like, numbers, sums, results, size, first, last, stage, ball, margin, mean, direct):
     """The sums or the elements of chunks first to last, counted over all samples."""
     x, c, u, out = _tensors(at, like)
     for n in range(first, last):
@@ -192,11 +192,11 @@ def parts(at, like, numbers, sums, found, size, first, last, stage, ball, margin
         if stage & MEASURE:
             sums[i, part, 0], sums[i, part, 1], sums[i, part, 2] = _summed(x, c, u, low, high, a, k, direct)
         if stage & WRITE:
-            _written(x, c, u, out, low, high, a, k, np.float32(found[3, i]), mean, direct)
+            _written(x, c, u, out, low, high, a, k, np.float32(results[3, i]), mean, direct)
 
 
 @numba.njit(**_EXACT)
-def _few_measured(x, c, u, size, n, a, k, found, batch, direct):
+def _few_measured(x, c, u, size, n, a, k, results, batch, direct):
     """Writes the lengths of n samples of a few elements, in float64."""
     for i in range(n):
         q, r, b = 0.0, 0.0, 0.0
@@ -208,21 +208,21 @@ def _few_measured(x, c, u, size, n, a, k, found, batch, direct):
             r += d * d
             b += m * d
         m, d, along = _lengths(q, r, b, read(k, i))
-        write(found, i, m)
-        write(found, i + batch, d)
-        write(found, i + 2 * batch, along)
+        write(results, i, m)
+        write(results, i + batch, d)
+        write(results, i + 2 * batch, along)
 
 
 @numba.njit(**_EXACT)
-def _few_shared(found, batch, n, asked, growth, floor, floored, ball, margin):
+def _few_shared(results, batch, n, asked, growth, floor, floored, ball, margin):
     """Writes the coefficients of n samples; where there is no floor, its square root is not taken."""
     for i in range(n):
-        m, d, along = read(found, i), read(found, i + batch), read(found, i + 2 * batch)
+        m, d, along = read(results, i), read(results, i + batch), read(results, i + 2 * batch)
         if floored:
             left = _coefficient(m, d, along, read(asked, i), read(growth, i), read(floor, i), ball, margin)
         else:
             left = _coefficient(m, d, along, read(asked, i), read(growth, i), 0.0, ball, margin)
-        write(found, i + 3 * batch, left)
+        write(results, i + 3 * batch, left)
 
 
 @numba.njit(**_EXACT)
@@ -237,10 +237,10 @@ def _few_written(x, c, u, out, size, n, a, k, coefficient, mean, direct):
 
 
 @_compiled
-def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, mean, direct):
+def few(at, like, numbers, sums, results, size, first, last, stage, ball, margin, mean, direct):
     """Samples first to last, of a few elements each: side by side in float64, a block of them at a time."""
     x, c, u, out = _tensors(at, like)
-    batch, shared, floored = found.shape[1], numbers.shape[1] == 1, numbers[4, 0] > 0
+    batch, shared, floored = results.shape[1], numbers.shape[1] == 1, numbers[4, 0] > 0
     block = np.empty((5, BLOCK))  # a, k, coefficient, growth, floor
     a = pointer(block.ctypes.data, 0.0)
     k, asked, growth, floor = ahead(a, BLOCK), ahead(a, 2 * BLOCK), ahead(a, 3 * BLOCK), ahead(a, 4 * BLOCK)
@@ -253,7 +253,7 @@ def few(at, like, numbers, sums, found, size, first, last, stage, ball, margin, 
                     block[row, i] = numbers[row, column]
                 block[3, i] = _growth(block[3, i], ball)
                 floored |= block[4, i] > 0
-        lengths, start = ahead(pointer(found.ctypes.data, 0.0), low), low * size
+        lengths, start = ahead(pointer(results.ctypes.data, 0.0), low), low * size
         xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
         if stage & MEASURE:
             if size == 2:  # so that the compiler knows

@@ -11,8 +11,8 @@ from .dispatch import capped, measured
 
 def _measured(x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, direct: bool) -> Tensor:
     a, k = numbers.unbind(0)
-    found: Tensor = torch.stack(measured(x, out_c, other, a, k, direct=direct))
-    return found
+    table: Tensor = torch.stack(measured(x, out_c, other, a, k, direct=direct))
+    return table
 
 
 def _capped(

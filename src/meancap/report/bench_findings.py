@@ -59,7 +59,7 @@ def findings(folder: Path) -> list[Finding]:
 
 
 def _equal_scale(rows: list[Row]) -> list[Finding]:
-    found = []
+    sentences = []
     # Where samples ran away there is no error to compare.
     fixed = {(r["problem"], r["scale"]): r["sw2"] for r in rows if r["family"] == FIXED and r["sw2"]}
     rows = [r for r in rows if r["sw2"] and (r["problem"], r["scale"]) in fixed]
@@ -78,8 +78,8 @@ def _equal_scale(rows: list[Row]) -> list[Finding]:
             f"{_number(worst['sw2'] / fixed[worst['problem'], worst['scale']])} ({worst['problem']}, λ = "
             f"{worst['scale']:g})."
         )
-        found.append(Finding(_side(ratio, own, "sw2_vs_cfg"), text))
-    return found
+        sentences.append(Finding(_side(ratio, own, "sw2_vs_cfg"), text))
+    return sentences
 
 
 def _unguided(rows: list[Row], results: list[Row]) -> list[Finding]:
@@ -118,7 +118,7 @@ def _robust(rows: list[Row]) -> list[Finding]:
 
 
 def _tuned(rows: list[Row]) -> list[Finding]:
-    found = []
+    sentences = []
     for name in dict.fromkeys(r["problem"] for r in rows):
         here = {r["family"]: r for r in rows if r["problem"] == name}
         if problem_named(name).kind == "exact" or PAPER not in here:
@@ -135,12 +135,12 @@ def _tuned(rows: list[Row]) -> list[Finding]:
             f"({own['sw2_vs_cfg_verdict']}). The best of all rules is {first['family']} with "
             f"{_stated(first, 'sw2')}."
         )
-        found.append(Finding(_verdict(own["sw2_vs_cfg_verdict"]), text))
-    return found
+        sentences.append(Finding(_verdict(own["sw2_vs_cfg_verdict"]), text))
+    return sentences
 
 
 def _equal_alignment(rows: list[Row]) -> list[Finding]:
-    found = []
+    sentences = []
     for name in dict.fromkeys(r["problem"] for r in rows):
         here = {r["family"]: r for r in rows if r["problem"] == name}
         own, fixed = here.get(PAPER), here.get(FIXED)
@@ -150,12 +150,12 @@ def _equal_alignment(rows: list[Row]) -> list[Finding]:
         first = _names(f"{r['family']} ({_number(r['sw2'])})" for r in ranked[:3])
         head = f"**Equal alignment {_number(own['alignment'])}, {name}.** "
         if own["reached"] and not (own["resolved"] and (fixed["resolved"] or not fixed["reached"])):
-            found.append(Finding("even", f"{head}This sweep is too coarse there to tell. Best: {first}."))
+            sentences.append(Finding("even", f"{head}This sweep is too coarse there to tell. Best: {first}."))
             continue
         if not own["reached"]:
             highest = _number(own["highest"])
             text = f"{head}The cap never gets there: {highest} at most on this sweep. Best: {first}."
-            found.append(Finding("loses" if fixed["reached"] else "even", text))
+            sentences.append(Finding("loses" if fixed["reached"] else "even", text))
             continue
         other = f"fixed CFG {_stated(fixed, 'sw2')}" if fixed["reached"] else "fixed CFG never gets there"
         text = (
@@ -164,13 +164,13 @@ def _equal_alignment(rows: list[Row]) -> list[Finding]:
             f"{[r['family'] for r in ranked].index(PAPER) + 1} of the {len(ranked)} rules that reach it. "
             f"Best: {first}."
         )
-        found.append(Finding(_verdict(own["sw2_vs_cfg_verdict"]), text))
-    return found
+        sentences.append(Finding(_verdict(own["sw2_vs_cfg_verdict"]), text))
+    return sentences
 
 
 def _averages(rows: list[Row]) -> list[Finding]:
     own = [r for r in rows if r["family"] == PAPER]
-    found = []
+    sentences = []
     for key, name in _RIVALS.items():
         known = [r for r in own if r.get(f"sw2_{key}")]
         if not known:
@@ -185,8 +185,8 @@ def _averages(rows: list[Row]) -> list[Finding]:
             f"**More than a weaker CFG? Against {name}** the cap is {_tally(known, f'sw2_vs_{key}')}; SW2 "
             f"ratio {_number(ratio)} on geometric average (at λ = {known[0]['scale']:g}: {each})."
         )
-        found.append(Finding(_side(ratio, known, f"sw2_vs_{key}"), text))
-    return found
+        sentences.append(Finding(_side(ratio, known, f"sw2_vs_{key}"), text))
+    return sentences
 
 
 def _spread(rows: list[Row], results: list[Row]) -> list[Finding]:
@@ -223,7 +223,7 @@ def _anchor(rows: list[Row]) -> list[Finding]:
 
 
 def _calibrated(rows: list[Row]) -> list[Finding]:
-    found = []
+    sentences = []
     for family in CALIBRATED:
         for kind, name in KINDS.items():
             here = [r for r in rows if r["family"] == family and r["kind"] == kind]
@@ -238,8 +238,8 @@ def _calibrated(rows: list[Row]) -> list[Finding]:
                 f"{_number(best['sw2_ratio_pmc'])} ({best['problem']}, λ = {best['scale']:g}) to "
                 f"{_number(worst['sw2_ratio_pmc'])} ({worst['problem']}, λ = {worst['scale']:g})."
             )
-            found.append(Finding(_side(ratio, here, "sw2_vs_pmc"), text, "calibration"))
-    return found
+            sentences.append(Finding(_side(ratio, here, "sw2_vs_pmc"), text, "calibration"))
+    return sentences
 
 
 def _far(problem: str) -> bool:

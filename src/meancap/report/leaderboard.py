@@ -54,12 +54,12 @@ def leaderboard(folder: Path) -> str:
         f"{config['points']} samples, {config['steps']} Euler steps, seed {config['seed']}. Intervals: 95 %, "
         "bootstrap over blocks of shared noise."
     )
-    found = findings(folder)
+    sentences = findings(folder)
     parts = {
         "SETTINGS": html.escape(settings),
-        "WINS": _sentences(found, "wins"),
-        "LOSES": _sentences(found, "loses"),
-        "EVEN": _sentences(found, "even"),
+        "WINS": _sentences(sentences, "wins"),
+        "LOSES": _sentences(sentences, "loses"),
+        "EVEN": _sentences(sentences, "even"),
         "FIGURES": "".join(_picture(folder, name) for name in ("scale_error", "fronts")),
         "STYLE": (_ASSETS / "leaderboard.css").read_text(encoding="utf-8"),
         "SCRIPT": (_ASSETS / "leaderboard.js").read_text(encoding="utf-8"),
@@ -75,9 +75,9 @@ def _columnar(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"title": title, "keys": keys, "rows": [[row.get(key) for key in keys] for row in rows]}
 
 
-def _sentences(found: list[Finding], verdict: str) -> str:
+def _sentences(sentences: list[Finding], verdict: str) -> str:
     items = []
-    for one in found:
+    for one in sentences:
         if one.verdict == verdict:
             text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(one.text))
             items.append(f"<li>{text}</li>")

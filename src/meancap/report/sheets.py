@@ -89,11 +89,13 @@ def panels(
 
 def class_rows(run: Run, per_class: int) -> dict[int, list[int]]:
     """The first positions of each class, for the classes that have so many."""
-    found: dict[int, list[int]] = {}
+    places_of: dict[int, list[int]] = {}
     for position, record in enumerate(run.records):
         if record.get("label") is not None:
-            found.setdefault(record["label"], []).append(position)
-    rows = {label: places[:per_class] for label, places in sorted(found.items()) if len(places) >= per_class}
+            places_of.setdefault(record["label"], []).append(position)
+    rows = {
+        label: places[:per_class] for label, places in sorted(places_of.items()) if len(places) >= per_class
+    }
     if not rows:
         raise ValueError(f"{run.folder.name} has no class with {per_class} samples")
     return rows
@@ -104,8 +106,8 @@ def tiled(run: Run, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.uint8]:
     flat = run.images([i for row in rows for i in row])
     count, height, width, channels = flat.shape
     grid = flat.reshape(len(rows), count // len(rows), height, width, channels).transpose(0, 2, 1, 3, 4)
-    found: npt.NDArray[np.uint8] = grid.reshape(len(rows) * height, -1, channels)
-    return found
+    sheet: npt.NDArray[np.uint8] = grid.reshape(len(rows) * height, -1, channels)
+    return sheet
 
 
 def title(run: Run) -> str:

@@ -78,8 +78,8 @@ class RunConfig:
 
     def as_json(self) -> dict[str, Any]:
         """As it comes back from a file: tuples are lists."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return found
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
 
 def class_items(config: RunConfig, block: int) -> list[Item]:
@@ -101,10 +101,10 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str]:
 
     from .. import __version__
 
-    found = {"meancap": __version__, "torch": torch.__version__}
+    installed = {"meancap": __version__, "torch": torch.__version__}
     for package in packages:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            installed[package] = "absent"
+    return installed

@@ -90,8 +90,8 @@ def cache_root() -> Path:
 
 
 def _extracted(extractor: Extractor, stacks: list[Tensor], prompts: Sequence[str]) -> list[Features]:
-    found, at = [], 0
+    features, at = [], 0
     for stack in stacks:
-        found.append(extractor(stack, prompts[at : at + len(stack)]))
+        features.append(extractor(stack, prompts[at : at + len(stack)]))
         at += len(stack)
-    return found
+    return features

@@ -31,13 +31,13 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         folder = Path(folder)
-        found = Ledger(folder, "images").read()
-        if found is None:
+        content = Ledger(folder, "images").read()
+        if content is None:
             raise FileNotFoundError(f"{folder} is no run folder: it has no run.json")
-        if found["finished"] is None:
+        if content["finished"] is None:
             raise ValueError(f"the run in {folder} is not finished; give its command again to go on")
-        records = _read_records(folder / "records.jsonl", found["finished"]["samples"])
-        return cls(folder, found["config"], found["made_with"], found["finished"], records)
+        records = _read_records(folder / "records.jsonl", content["finished"]["samples"])
+        return cls(folder, content["config"], content["made_with"], content["finished"], records)
 
     @property
     def rule(self) -> str:
@@ -76,8 +76,8 @@ class Run:
         path = self.folder / "diagnostics.npz"
         if not path.is_file():
             raise ValueError(f"the run in {self.folder} kept no diagnostics; make it with --diagnostics")
-        with np.load(path, allow_pickle=False) as found:
-            return dict(found)
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
 
     @cached_property
     def _pixels(self) -> Bytes:
@@ -99,17 +99,17 @@ class Run:
 
 def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
     try:
-        found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (FileNotFoundError, ValueError):
-        found = []
-    if len(found) != count:
+        records = []
+    if len(records) != count:
         raise ValueError(f"{path} is missing or damaged: one line for each of {count} samples is needed")
-    return found
+    return records
 
 
 def _read_png(path: Path) -> Bytes:
     from ..models.pillow import Image
 
     with Image.open(path) as picture:
-        found = np.asarray(picture)
-    return found[..., None] if found.ndim == 2 else found
+        pixels = np.asarray(picture)
+    return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -151,13 +151,13 @@ def run(
 
 def place() -> tuple[int, int, int]:
     """Rank, number of processes, and rank on this machine, as torchrun and accelerate tell them."""
-    found = []
+    numbers = []
     for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
         text = os.environ.get(name, str(default))
         if not text.isdigit():
             raise ValueError(f"the environment variable {name} must be a whole number; got {text!r}")
-        found.append(int(text))
-    rank, world, local = found
+        numbers.append(int(text))
+    rank, world, local = numbers
     if not rank < max(world, 1):
         raise ValueError(f"RANK={rank} needs a WORLD_SIZE above it; got {world}")
     return rank, max(world, 1), local
@@ -165,8 +165,8 @@ def place() -> tuple[int, int, int]:
 
 def to_nhwc(pictures: Tensor) -> Bytes:
     """Pictures (n, channels, height, width) as an array (n, height, width, channels)."""
-    found: Bytes = pictures.permute(0, 2, 3, 1).contiguous().cpu().numpy()
-    return found
+    array: Bytes = pictures.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+    return array
 
 
 def meter_of(record: Record | None, kept: int) -> dict[str, Any] | None:

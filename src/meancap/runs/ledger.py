@@ -43,10 +43,10 @@ class Ledger:
         """Begins the folder or checks that it belongs to this run; the caller holds the lock."""
         old = self.read()
         if old is not None:
-            found = [d for part, value in identity.items() for d in differences(old[part], value)]
-            if found:
+            changed = [d for part, value in identity.items() for d in differences(old[part], value)]
+            if changed:
                 raise RunRefused(
-                    f"{self.folder} belongs to another run: {'; '.join(found)}; give another folder"
+                    f"{self.folder} belongs to another run: {'; '.join(changed)}; give another folder"
                 )
             return old
         if not all(is_temporary(path) for path in self.folder.iterdir()):
@@ -62,16 +62,16 @@ class Ledger:
         if not path.is_file():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             raise RunRefused(f"{path} is damaged; move the folder away and start again") from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise RunRefused(f"{path} is not a run of format {FORMAT}; give another folder")
-        if (kind := _kind(found)) != self.kind:
+        if (kind := _kind(content)) != self.kind:
             raise RunRefused(f"{path} is of the experiment {kind!r}, not {self.kind!r}; give another folder")
-        if missing := FIELDS[kind] - found.keys():
+        if missing := FIELDS[kind] - content.keys():
             raise RunRefused(f"{path} lacks {', '.join(sorted(missing))}; move the folder away")
-        return found
+        return content
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Replaces run.json."""
@@ -81,8 +81,8 @@ class Ledger:
     @property
     def finished(self) -> bool:
         """Whether the run is complete; a benchmark never is, since more can always be added."""
-        found = self.read()
-        return found is not None and found.get("finished") is not None
+        content = self.read()
+        return content is not None and content.get("finished") is not None
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -112,17 +112,17 @@ def locked(folder: Path) -> Iterator[None]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What differs between two configurations, one phrase each."""
-    found = []
+    phrases = []
     for key in [*new, *(k for k in old if k not in new)]:
         a, b = old.get(key), new.get(key)
         if a != b:
-            found.append(f"{key} was {_short(a)}, now {_short(b)}")
-    return found
+            phrases.append(f"{key} was {_short(a)}, now {_short(b)}")
+    return phrases
 
 
-def _kind(found: Mapping[str, Any]) -> str:
+def _kind(content: Mapping[str, Any]) -> str:
     """Earlier versions named the kind of the mixture experiment only."""
-    return str(found.get("experiment") or ("bench" if "families" in found else "images"))
+    return str(content.get("experiment") or ("bench" if "families" in content else "images"))
 
 
 def _short(value: object) -> str:

@@ -25,8 +25,8 @@ def paper_source(name: str) -> str:
 
 def paper_run(name: str) -> dict[str, Any]:
     """The run.json of a table that one of our own commands made."""
-    found: dict[str, Any] = json.loads(_text(f"{name}.json"))
-    return found
+    content: dict[str, Any] = json.loads(_text(f"{name}.json"))
+    return content
 
 
 def _text(name: str) -> str:

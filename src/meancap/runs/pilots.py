@@ -23,9 +23,9 @@ def pilots(model: str, samples: int, seed: int = 0, batch: int = 50) -> list[Pil
 
     # The pilot looks at latents, so nothing needs to be decoded.
     network = fashion() if kind == "fashion" else open_sit(where, decode=lambda x: x)
-    found: list[Pilot] = []
+    batches: list[Pilot] = []
     for low in range(0, samples, batch):
         members = range(low, min(low + batch, samples))
         labels = [i % network.classes for i in members]
-        found.append((network.predict(labels), noise([seeds[i] for i in members], network.shape)))
-    return found
+        batches.append((network.predict(labels), noise([seeds[i] for i in members], network.shape)))
+    return batches

@@ -140,9 +140,9 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
                     meter = {name: value.numpy() for name, value in record.stacked().items()}
             else:
                 image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
-        found = {"index": block, "seed": seed, "prompt": prompt, "evaluations": calls.count}
+        record_line = {"index": block, "seed": seed, "prompt": prompt, "evaluations": calls.count}
         picture = (np.asarray(image) * 255).round().clip(0, 255).astype(np.uint8)
-        return MadeBlock(picture[None], [found], meter)
+        return MadeBlock(picture[None], [record_line], meter)
 
     return make
 
@@ -185,9 +185,9 @@ class Calls:
 
 
 def _copy(generator: torch.Generator) -> torch.Generator:
-    found = torch.Generator()
-    found.set_state(generator.get_state())
-    return found
+    copied = torch.Generator()
+    copied.set_state(generator.get_state())
+    return copied
 
 
 def _denoiser(pipe: Pipeline) -> Any:

@@ -66,8 +66,8 @@ def reference_images(source: str) -> Images:
     """The images a name or a path stands for."""
     name, _, part = source.partition(":")
     if name == "fashion-mnist" and part in ("", "test", "train"):
-        found = fashion(fashion_folder(), train=part == "train")
-        images = found.images.permute(0, 2, 3, 1).contiguous()
+        pictures = fashion(fashion_folder(), train=part == "train")
+        images = pictures.images.permute(0, 2, 3, 1).contiguous()
         return PicturesInMemory(images, f"Fashion-MNIST {part or 'test'}")
     if not Path(source).exists():
         raise Unreadable(
@@ -86,8 +86,8 @@ def shipped_fashion() -> Reference:
     """Features of the 10,000 held-out test images, which the classifier never saw, in half precision."""
     from safetensors.torch import load_file
 
-    found = load_file(WEIGHTS / "fashion_reference.safetensors")
-    pool = found["pool"].float()
-    spatial = Gaussian(found["spatial_mean"], found["spatial_covariance"], len(pool))
+    tensors = load_file(WEIGHTS / "fashion_reference.safetensors")
+    pool = tensors["pool"].float()
+    spatial = Gaussian(tensors["spatial_mean"], tensors["spatial_covariance"], len(pool))
     name = f"Fashion-MNIST test ({len(pool):,} images, shipped features)"
     return Reference(name, {"pool": pool}, {"spatial": spatial})

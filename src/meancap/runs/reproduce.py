@@ -37,14 +37,14 @@ class BlockProgress:
 
 def requests(protocol: ImageProtocol, base: RunRequest) -> list[tuple[ImageSetting, RunRequest]]:
     """Each setting as the options of `meancap generate`; `base` tells model, samples and format."""
-    found = []
+    pairs = []
     for s in protocol.settings:
         request = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
         if protocol.name == "sd35":
             # The chain replaces the pipeline's combination; its scale only switches guidance on.
             request = replace(request, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
-        found.append((s, request))
-    return found
+        pairs.append((s, request))
+    return pairs
 
 
 def reproduce(
@@ -113,7 +113,7 @@ def table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
 
 def row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
     """One line of the table, from the run folder alone."""
-    found: dict[str, Any] = {
+    cells: dict[str, Any] = {
         "method": setting.method,
         "scale": setting.scale,
         "gamma": "" if setting.gamma is None else setting.gamma,
@@ -122,20 +122,20 @@ def row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
     }
     if run.config["diagnostics"] and run.meter:
         meter = run.meter
-        found |= {
+        cells |= {
             "effective_scale_first": round(float(meter["scale"][0].mean()), 4),
             "effective_scale_last": round(float(meter["scale"][-1].mean()), 4),
             "share_capped": round(float(meter["active"].mean()), 4),
             "largest_ratio": round(float(meter["ratio"].max()), 4),
         }
-    return found | scores_by_name(run.folder, score_by)
+    return cells | scores_by_name(run.folder, score_by)
 
 
 def scores_by_name(folder: Path, first: str) -> dict[str, float]:
     """The scores of a run; a number that several protocols have is told apart by its protocol's name."""
     named = [(s.protocol.partition(":")[0], s) for s in read_scores(folder)]
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for protocol, s in sorted(named, key=lambda one: (one[0] != first, one[0])):
-        name = s.name if s.name not in found else f"{s.name} ({protocol})"
-        found[name] = float(f"{s.value:.5g}")
-    return found
+        name = s.name if s.name not in values else f"{s.name} ({protocol})"
+        values[name] = float(f"{s.value:.5g}")
+    return values

@@ -41,8 +41,8 @@ def read_estimates(folder: str | Path, protocol: str) -> dict[str, Estimate]:
         parts = load_file(path) if path.is_file() else {}
     except SafetensorError:
         raise Damaged(f"{path} is damaged; score again with --force") from None
-    found = [s for s in read_scores(folder) if s.protocol.startswith(f"{protocol}:")]
-    return {s.name: Estimate(s.name, s.value, s.n, parts.get(s.name)) for s in found}
+    scores = [s for s in read_scores(folder) if s.protocol.startswith(f"{protocol}:")]
+    return {s.name: Estimate(s.name, s.value, s.n, parts.get(s.name)) for s in scores}
 
 
 def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Estimate], mark: str) -> None:

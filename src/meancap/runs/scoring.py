@@ -58,15 +58,15 @@ def open_target(path: str | Path) -> Target:
 
 def npz_labels(path: Path, count: int) -> Tensor | None:
     """arr_1 of an .npz file; None where it is absent, or negative as in runs with prompts."""
-    found = npz_array(path, "arr_1")
-    if found is None:
+    labels = npz_array(path, "arr_1")
+    if labels is None:
         return None
-    if found.shape != (count,) or found.is_floating_point() or found.is_complex():
+    if labels.shape != (count,) or labels.is_floating_point() or labels.is_complex():
         raise Unreadable(
-            f"{path}: arr_1 must hold one whole number per image, its class; got {found.dtype} "
-            f"{tuple(found.shape)} for {count} images"
+            f"{path}: arr_1 must hold one whole number per image, its class; got {labels.dtype} "
+            f"{tuple(labels.shape)} for {count} images"
         )
-    return found.long() if int(found.min()) >= 0 else None
+    return labels.long() if int(labels.min()) >= 0 else None
 
 
 def results_of(path: Path) -> Path:

@@ -151,8 +151,8 @@ def _npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as found:
-        return dict(found)
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
 
 
 def _png(image: Bytes) -> bytes:

@@ -34,11 +34,11 @@ def fashion_study(
     plain = fashion(per_class, scales, evaluations, seed)
     settings = list(plain.settings)
     for n in evaluations:
-        found = pilot(model, n, seed, out / f"calibration-n{n}-seed{seed}.json")
+        calibration = pilot(model, n, seed, out / f"calibration-n{n}-seed{seed}.json")
         for scale in scales:
             first = Cap(1.10, anchor="first")
             settings.append(ImageSetting("PMC anchored", scale, CFG(scale) | first, n, gamma=1.10))
-            settings.append(ImageSetting("PMC calibrated", scale, CFG(scale) | found.cap(), n))
+            settings.append(ImageSetting("PMC calibrated", scale, CFG(scale) | calibration.cap(), n))
     why = "the calibration's default; a pilot has noise of its own"
     choice = Choice("calibrated cap", f"root-mean-square radii of {PILOT} unguided samples", why)
     return replace(plain, settings=tuple(settings), choices=(*plain.choices, choice))
@@ -53,7 +53,7 @@ def pilot(model: ClassModel, evaluations: int, seed: int, path: Path) -> Calibra
         return load_calibration(path)
     labels = [i % model.classes for i in range(PILOT)]
     x = noise([sample_seed(seed + 1, i) for i in range(PILOT)], model.shape, device=model.device)
-    found = calibrate([(model.predict(labels), x)], uniform(evaluations), model=model.name)
+    calibration = calibrate([(model.predict(labels), x)], uniform(evaluations), model=model.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    found.save(path)
+    calibration.save(path)
     return load_calibration(path)

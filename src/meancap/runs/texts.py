@@ -20,8 +20,8 @@ class RememberedTexts:
     """Within this context the text encoders of a pipeline remember; what they remember stays for the next."""
 
     def __init__(self, pipe: Any) -> None:
-        found = (getattr(pipe, name, None) for name in _NAMES)
-        self.encoders = [encoder for encoder in found if isinstance(encoder, torch.nn.Module)]
+        candidates = (getattr(pipe, name, None) for name in _NAMES)
+        self.encoders = [encoder for encoder in candidates if isinstance(encoder, torch.nn.Module)]
         self.known: list[OrderedDict[object, Any]] = [OrderedDict() for _ in self.encoders]
 
     def __enter__(self) -> RememberedTexts:
@@ -43,10 +43,10 @@ def _remembering(forward: Callable[..., Any], known: OrderedDict[object, Any]) -
         if key in known:
             known.move_to_end(key)
             return known[key]
-        found = known[key] = forward(*args, **options)
+        answer = known[key] = forward(*args, **options)
         if len(known) > _MOST:
             known.popitem(last=False)
-        return found
+        return answer
 
     return remembered
 

@@ -212,6 +212,6 @@ def _line(row: LogLine) -> str:
 def _need_same(old: dict[str, object], new: dict[str, object], folder: Path) -> None:
     """Only the length of a run may change when it is taken up again."""
     fixed = [key for key in new if key not in ("images", "cooling")]
-    found = differences({key: old.get(key) for key in fixed}, {key: new[key] for key in fixed})
-    if found:
-        raise RunRefused(f"{folder} was begun with another recipe: {'; '.join(found)}; give another folder")
+    changed = differences({key: old.get(key) for key in fixed}, {key: new[key] for key in fixed})
+    if changed:
+        raise RunRefused(f"{folder} was begun with another recipe: {'; '.join(changed)}; give another folder")

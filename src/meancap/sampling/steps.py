@@ -60,8 +60,8 @@ def weights(step: StepMethod, t: float, s: float) -> tuple[float, ...]:
         used.append(next(seen))
         return basis[used[-1]]
 
-    found = step(mean, basis[0], t, s)
-    return tuple(found[: len(used)].tolist())
+    coefficients = step(mean, basis[0], t, s)
+    return tuple(coefficients[: len(used)].tolist())
 
 
 def _velocity(mean: Mean, x: Tensor, t: float) -> Tensor:

@@ -33,8 +33,8 @@ class Extractor:
         if self.needs_prompts and len(prompts) != len(images):
             raise ValueError(f"{self.identity} needs one prompt per image; got {len(prompts)}")
         with torch.inference_mode():
-            found = self.run(images, prompts)
-        return {name: value.float().cpu() for name, value in found.items()}
+            features = self.run(images, prompts)
+        return {name: value.float().cpu() for name, value in features.items()}
 
 
 def extract(extractor: Extractor, images: Tensor, prompts: Sequence[str] = ()) -> Features:

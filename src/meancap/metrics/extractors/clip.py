@@ -70,7 +70,7 @@ def clip_pixels(images: Tensor, size: int) -> Tensor:
         raise ImportError(
             f'CLIP\'s preprocessing needs Pillow: pip install "meancap[images]" ({error})'
         ) from error
-    found = []
+    pictures = []
     for pixels in rgb(images).numpy():
         shown = Image.fromarray(pixels)
         wide, high = shown.size
@@ -84,6 +84,6 @@ def clip_pixels(images: Tensor, size: int) -> Tensor:
         shown = shown.resize(shape, Image.Resampling.BICUBIC)
         left, top = round((shape[0] - size) / 2), round((shape[1] - size) / 2)
         shown = shown.crop((left, top, left + size, top + size))
-        found.append(torch.from_numpy(numpy.array(shown)))
-    x = torch.stack(found).permute(0, 3, 1, 2).float() / 255
+        pictures.append(torch.from_numpy(numpy.array(shown)))
+    x = torch.stack(pictures).permute(0, 3, 1, 2).float() / 255
     return (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(SPREAD)[:, None, None]

@@ -64,9 +64,9 @@ def fashion_classifier(weights: str | Path | None = None) -> Extractor:
         if images.shape[1:3] != (SIZE, SIZE):
             size = "x".join(map(str, images.shape[1:3]))
             raise ValueError(f"the fashion protocol reads {SIZE}x{SIZE} images of garments; got {size}")
-        found: Features = network(images.float().mean(3)[:, None])
+        features: Features = network(images.float().mean(3)[:, None])
         light = {"brightness": brightness(images)[:, None], "clipped": clipped(images)[:, None]}
-        return {**found, **light}
+        return {**features, **light}
 
     return Extractor(f"Fashion-MNIST classifier (sha256 {fingerprint(path)}), {SIZE} px", run, batch=500)
 

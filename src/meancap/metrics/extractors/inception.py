@@ -34,8 +34,8 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
     known = "" if mark.startswith(INCEPTION.sha256) else "; NOT the published file"
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
-        found: Features = network((resize(rgb(images), SIZE) - 128) / 128)
-        return found
+        features: Features = network((resize(rgb(images), SIZE) - 128) / 128)
+        return features
 
     return Extractor(f"Inception 2015-12-05 (sha256 {mark}{known}), {description}", run, batch=16)
 

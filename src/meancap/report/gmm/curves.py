@@ -30,13 +30,13 @@ def meter(folder: Path) -> Figure:
         for i, (quantity, label) in enumerate(_METER.items()):
             panel = axes[i, j]
             for guidance in ("Fixed CFG", "PMC-CFG"):
-                found = [
+                points = [
                     r
                     for r in rows
                     if (r["members"], r["guidance"], r["quantity"]) == (members, guidance, quantity)
                 ]
                 t, mean, *bands = (
-                    np.array([float(r[k]) for r in found]) for k in ("t", "mean", "q05", "q95", "q25", "q75")
+                    np.array([float(r[k]) for r in points]) for k in ("t", "mean", "q05", "q95", "q25", "q75")
                 )
                 colour = style.GUIDANCE[guidance]
                 if quantity != "active":

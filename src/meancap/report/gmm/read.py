@@ -35,8 +35,8 @@ def arrays(folder: Path, name: str) -> dict[str, Array]:
 
 @lru_cache(maxsize=4)
 def _arrays(path: Path) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as found:
-        return dict(found)
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
 
 
 def table(folder: Path) -> dict[tuple[str, str], Row]:
@@ -54,15 +54,15 @@ def run(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is no run folder: it has no run.json")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if found.get("experiment") != "gmm" or found.get("finished") is None:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("experiment") != "gmm" or content.get("finished") is None:
         raise ValueError(f"{folder} holds no finished `reproduce gmm` run; give its command again to go on")
-    return found
+    return content
 
 
 def limits(folder: Path) -> dict[tuple[str, str, str], list[Row]]:
     """limits.csv by members, guidance and metric; one entry per position."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    by_row: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows(folder, "limits.csv"):
-        found.setdefault((row["members"], row["guidance"], row["metric"]), []).append(row)
-    return found
+        by_row.setdefault((row["members"], row["guidance"], row["metric"]), []).append(row)
+    return by_row

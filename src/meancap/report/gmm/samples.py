@@ -50,10 +50,10 @@ def marginals(folder: Path) -> Figure:
         for axis in (0, 1):
             column = axes[:, 2 * j + axis]
             edges, target = data[f"{members} edges {axis}"], data[f"{members} target {axis}"]
-            found = [_density(data, members, guidance, axis) for guidance in read.GUIDANCE]
-            tallest = max(target.max(), *(density.max() for density in found))
+            densities = [_density(data, members, guidance, axis) for guidance in read.GUIDANCE]
+            tallest = max(target.max(), *(density.max() for density in densities))
             column[0].set_title(f"{members}: $x_{axis + 1}$")
-            for panel, guidance, density in zip(column, read.GUIDANCE, found, strict=True):
+            for panel, guidance, density in zip(column, read.GUIDANCE, densities, strict=True):
                 panel.stairs(density, edges, fill=True, color=style.GUIDANCE[guidance], alpha=0.6, lw=0)
                 panel.plot(data[f"{members} fine {axis}"], target, color=style.INK, lw=0.8)
                 panel.set_xlim(edges[0], edges[-1])
@@ -73,8 +73,8 @@ def marginals(folder: Path) -> Figure:
 
 def _density(data: dict[str, read.Array], members: str, guidance: str, axis: int) -> read.Array:
     counts, edges = data[f"{members} {guidance} histogram {axis}"], data[f"{members} edges {axis}"]
-    found: read.Array = counts / (int(data["samples"]) * np.diff(edges))
-    return found
+    density: read.Array = counts / (int(data["samples"]) * np.diff(edges))
+    return density
 
 
 def _name(row: read.Row) -> str:

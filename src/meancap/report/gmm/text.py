@@ -68,17 +68,15 @@ def _picture(name: str) -> FigureFile:
 
 
 def _verdict(folder: Path) -> Text:
-    found, table = tables.scores(folder), read.table(folder)
-    largest, beyond = max(map(abs, found)), sum(abs(z) > 2 for z in found)
+    scores, table = tables.scores(folder), read.table(folder)
+    largest, beyond = max(map(abs, scores)), sum(abs(z) > 2 for z in scores)
     fixed, capped = (read.numbers(table["{0,1,2}", g]["tv"])[0] for g in ("Fixed CFG", "PMC-CFG"))
     if largest <= 4:
         within = f"{math.ceil(10 * largest) / 10:.1f} standard deviations of ours"
-        agree = f"**All {len(found)} numbers of the paper's table lie within {within}**"
+        agree = f"**All {len(scores)} numbers of the paper's table lie within {within}**"
     else:
-        far = sum(abs(z) > 4 for z in found)
-        agree = (
-            f"**{far} of {len(found)} numbers of the paper's table are over 4 standard deviations from ours**"
-        )
+        far = f"{sum(abs(z) > 4 for z in scores)} of {len(scores)} numbers of the paper's table"
+        agree = f"**{far} are over 4 standard deviations from ours**"
     return _prose(f"""{agree}, {beyond or "none"} of them beyond 2. Guidance at λ = 3 moves and narrows the
         branches and feeds the middle one; the cap Γ = 1.1 takes most of that back: on {{0,1,2}} the
         occupancy is off by {fixed:.3f} in total variation under fixed CFG and by {capped:.3f} under the

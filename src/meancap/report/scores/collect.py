@@ -52,12 +52,12 @@ class ScoredRun:
 
 def collect(folder: Path) -> list[ScoredRun]:
     """All finished runs with scores in a folder or below it, in the order of the paper's tables."""
-    found = [_entry(path.parent) for path in sorted(folder.rglob("scores.jsonl")) if _is_run(path.parent)]
-    if not found:
+    runs = [_entry(path.parent) for path in sorted(folder.rglob("scores.jsonl")) if _is_run(path.parent)]
+    if not runs:
         raise ValueError(
             f"there are no scored runs in {folder}; score them first: meancap score RUN --protocol NAME"
         )
-    return sorted(found, key=_place)
+    return sorted(runs, key=_place)
 
 
 def named(rule: str, guidance_scale: float | None = None) -> Name:

@@ -78,25 +78,28 @@ def at_alignment(sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number
     ]
     points = [(e.scores[protocol][alignment], e.scores[protocol][number]) for e in having]
     paired = all(e.pairing == b.pairing for e in having)
-    found, base = at_level(points, b.scores[protocol][alignment], paired=paired), b.scores[protocol][number]
-    if found is None or found.parts is None or base.parts is None:
-        return None if found is None else Estimate(number, found.value - base.value, base.n)
-    size = min(len(found.parts), len(base.parts))
-    parts = _grouped(found.parts, size) - _grouped(base.parts, size)
-    return Estimate(number, found.value - base.value, base.n, parts)
+    interpolated, base = (
+        at_level(points, b.scores[protocol][alignment], paired=paired),
+        b.scores[protocol][number],
+    )
+    if interpolated is None or interpolated.parts is None or base.parts is None:
+        return None if interpolated is None else Estimate(number, interpolated.value - base.value, base.n)
+    size = min(len(interpolated.parts), len(base.parts))
+    parts = _grouped(interpolated.parts, size) - _grouped(base.parts, size)
+    return Estimate(number, interpolated.value - base.value, base.n, parts)
 
 
 def sweeps(entries: Sequence[ScoredRun], protocol: str) -> dict[tuple[int, str], list[ScoredRun]]:
     """The runs of each method over its scales, by (evaluations, label); unguided runs begin every sweep."""
     chosen = [e for e in entries if protocol in e.scores and e.name.scale is not None]
-    found: dict[tuple[int, str], list[ScoredRun]] = {}
+    by_label: dict[tuple[int, str], list[ScoredRun]] = {}
     for e in chosen:
         if e.name.method != "Conditional":
-            found.setdefault((e.evaluations, e.name.label), []).append(e)
-    for (evaluations, _), sweep in found.items():
+            by_label.setdefault((e.evaluations, e.name.label), []).append(e)
+    for (evaluations, _), sweep in by_label.items():
         plain = [e for e in chosen if e.name.method == "Conditional" and e.evaluations == evaluations]
         sweep[:0] = dict.fromkeys(companions(plain, e)[0] for e in sweep if plain)
-    return found
+    return by_label
 
 
 def clear(e: Estimate) -> int:

@@ -41,16 +41,16 @@ def shown(entries: Sequence[ScoredRun], protocol: str) -> list[tuple[str, str]]:
 
 def fronts(entries: Sequence[ScoredRun], protocol: str) -> Figure:
     """One row per evaluation count: distance and recall, alignment and diversity, colour and scale."""
-    found, pairs = sweeps(entries, protocol), shown(entries, protocol)
-    counts = sorted({n for n, _ in found})
-    labels = list(dict.fromkeys(label for _, label in found))
+    curves, pairs = sweeps(entries, protocol), shown(entries, protocol)
+    counts = sorted({n for n, _ in curves})
+    labels = list(dict.fromkeys(label for _, label in curves))
     height = 0.75 + 1.9 * len(counts)
     figure, axes = style.panels(len(counts), len(pairs), style.PAGE, height, sharex="col", sharey="col")
     for row, n in zip(axes, counts, strict=True):
         for axis, (x, y) in zip(row, pairs, strict=True):
             for k, label in enumerate(labels):
-                if (n, label) in found:
-                    _curve(axis, found[n, label], protocol, x, y, _look(label, k))
+                if (n, label) in curves:
+                    _curve(axis, curves[n, label], protocol, x, y, _look(label, k))
             if n == counts[-1]:
                 axis.set_xlabel("scale λ" if x == "scale" else x)
             axis.set_ylabel(y)

@@ -114,8 +114,8 @@ def _with_alignment(entries: list[ScoredRun]) -> list[ScoredRun]:
 
 
 def _protocols(entries: Sequence[ScoredRun]) -> list[str]:
-    found = {p for e in entries for p in e.scores}
-    return [p for p in PROTOCOLS if p in found] + sorted(found - set(PROTOCOLS))
+    names = {p for e in entries for p in e.scores}
+    return [p for p in PROTOCOLS if p in names] + sorted(names - set(PROTOCOLS))
 
 
 def _what(entries: Sequence[ScoredRun]) -> Text:

@@ -36,17 +36,17 @@ def judged(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
 def tally(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
     """In how many comparisons each cap is better or worse than fixed CFG, by 95 % intervals."""
     chosen = [e for e in entries if protocol in e.scores]
-    numbers, found = judged(chosen, protocol), sweeps(chosen, protocol)
-    labels = list(dict.fromkeys(label for _, label in found if label != BASE))
+    numbers, curves = judged(chosen, protocol), sweeps(chosen, protocol)
+    labels = list(dict.fromkeys(label for _, label in curves if label != BASE))
     groups = []
     for label in labels:
         lines = []
         for how in ("equal scale", "equal alignment"):
             for number in numbers:
                 counts = {"better": 0, "worse": 0, "undecided": 0, "not reached": 0}
-                for evaluations in sorted({n for n, _ in found}):
-                    sweep = found.get((evaluations, label), [])
-                    for b in (e for e in found.get((evaluations, BASE), []) if e.name.method == BASE):
+                for evaluations in sorted({n for n, _ in curves}):
+                    sweep = curves.get((evaluations, label), [])
+                    for b in (e for e in curves.get((evaluations, BASE), []) if e.name.method == BASE):
                         d = _compared(how, sweep, b, protocol, number)
                         counts["not reached" if d is None else word(d, number)] += 1
                 lines.append((label, how, number, *(str(v) if v else "·" for v in counts.values())))
@@ -94,8 +94,8 @@ def _best_scale(entries: Sequence[ScoredRun], protocol: str, distance: str, eval
         return e.scores[protocol][distance].value
 
     a, b = min(capped, key=value), min(fixed, key=value)
-    found = contrast(a, b, protocol, distance)
-    verdict = _verdict(found, distance, "the best cap", "fixed CFG at its best scale")
+    gap = contrast(a, b, protocol, distance)
+    verdict = _verdict(gap, distance, "the best cap", "fixed CFG at its best scale")
     return [
         f"Each at its own best scale with {evaluations} evaluations, {distance} is {value(a):.3f} for "
         f"{a.name.label} (λ = {a.name.scale:g}) and {value(b):.3f} for fixed CFG (λ = {b.name.scale:g}): "

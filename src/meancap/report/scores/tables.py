@@ -33,8 +33,8 @@ CAPS = {"imagenet": "PMC-CFG", "sd35": "PMC-CFG, displacement"}
 
 def numbers_of(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
     """The numbers of a protocol, in its own order."""
-    found = dict.fromkeys(name for e in entries for name in e.scores.get(protocol, {}))
-    return [name for name in found if measures(protocol, name)]
+    names = dict.fromkeys(name for e in entries for name in e.scores.get(protocol, {}))
+    return [name for name in names if measures(protocol, name)]
 
 
 def measures(protocol: str, number: str) -> bool:
@@ -86,10 +86,10 @@ def paper_layout(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[
     for e in chosen:
         lines.setdefault((e.name.scale or 0.0, e.name.method, _gamma(e), e.pairing), {})[e.evaluations] = e
     groups: dict[float, list[tuple[str, ...]]] = {}
-    for (scale, method, gamma, _), found in lines.items():
+    for (scale, method, gamma, _), by_count in lines.items():
         cells = [
-            f"{found[n].scores[protocol][c].value:.4g}"
-            if n in found and c in found[n].scores[protocol]
+            f"{by_count[n].scores[protocol][c].value:.4g}"
+            if n in by_count and c in by_count[n].scores[protocol]
             else "—"
             for n in counts
             for c in columns
@@ -147,9 +147,9 @@ def equal_alignment(
     entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
 ) -> Table | None:
     """Each rule where it aligns as well as fixed CFG at some scale, minus fixed CFG there."""
-    found = sweeps(entries, protocol)
+    curves = sweeps(entries, protocol)
     groups = []
-    for (evaluations, label), runs in found.items():
+    for (evaluations, label), runs in curves.items():
         if label != base:
             continue
         for b in (e for e in runs if e.name.method == base):
@@ -165,7 +165,7 @@ def equal_alignment(
                     str(evaluations),
                     *(_reached(at_alignment(sweep, b, protocol, c), c) for c in columns),
                 )
-                for (n, name), sweep in found.items()
+                for (n, name), sweep in curves.items()
                 if n == evaluations and name != base
             ]
             groups.append(tuple(lines))

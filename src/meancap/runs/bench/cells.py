@@ -102,10 +102,10 @@ class Cells:
 
     def sweep(self, problem: str, family: str) -> list[Row]:
         """The family itself over its scales, in increasing order."""
-        found = [
+        rows = [
             row for row in self.rows.get((problem, family), []) if row.variant == "rule" and not row.failure
         ]
-        return sorted(found, key=lambda row: row.scale)
+        return sorted(rows, key=lambda row: row.scale)
 
     def at(self, problem: str, family: str, scale: float, variant: str = "rule") -> Row | None:
         """One reading; scale 1 of any rule, and every scale of the references, is the one there is."""
@@ -135,8 +135,8 @@ def read_cells(folder: str | Path) -> Cells:
 
 
 def _read(path: Path, problem: str, family: Family, config: BenchConfig) -> list[Row]:
-    with np.load(path, allow_pickle=False) as found:
-        cell = {name: found[name] for name in found.files}
+    with np.load(path, allow_pickle=False) as archive:
+        cell = {name: archive[name] for name in archive.files}
     if json.loads(str(cell["family"])) != family.__dict__:
         return []
     return [

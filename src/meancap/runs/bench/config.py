@@ -62,8 +62,8 @@ class BenchConfig:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> BenchConfig:
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    def from_json(cls, content: dict[str, Any]) -> BenchConfig:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
         return cls(**fields)
 
 

@@ -160,11 +160,11 @@ def chosen(config: BenchConfig, names: Sequence[str] | None, texts: Iterable[str
     return _distinct((*kept, *(family_of(text) for text in texts)), by_text=False)
 
 
-def _distinct(found: Iterable[Family], *, by_text: bool = True) -> tuple[Family, ...]:
+def _distinct(families: Iterable[Family], *, by_text: bool = True) -> tuple[Family, ...]:
     """The first of each name and, in the catalogue, of each text."""
     kept: dict[str, Family] = {}
     texts: set[tuple[str, str]] = set()
-    for one in found:
+    for one in families:
         text = (one.call, one.calibration)
         if one.name in kept or (by_text and text in texts and one.group == "rival"):
             continue

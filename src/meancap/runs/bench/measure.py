@@ -59,16 +59,18 @@ def ruler(problem: Problem, config: BenchConfig) -> Ruler:
 def measure_family(family: Family, problem: Problem, config: BenchConfig) -> list[Reading]:
     """The sweep of a family and, where it is adaptive, its own average run open-loop."""
     of = problem.exact() if family == TRUTH else problem
-    found = []
+    readings = []
     for scale in family.scales(config):
         try:
             rule = family.rule(scale, problem, config)
-            found.append(measure_rule(rule, of, config, scale=scale))
+            readings.append(measure_rule(rule, of, config, scale=scale))
             if scale in config.matched and family.nominal:
-                found += [measure_rule(r, of, config, name, scale) for name, r in averages(rule, of, config)]
+                readings += [
+                    measure_rule(r, of, config, name, scale) for name, r in averages(rule, of, config)
+                ]
         except (ValueError, TypeError) as error:  # a rule that cannot run on vectors says so, and is listed
-            found.append(_failed(family, scale, config, str(error)))
-    return found
+            readings.append(_failed(family, scale, config, str(error)))
+    return readings
 
 
 def measure_rule(

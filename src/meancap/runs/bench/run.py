@@ -124,5 +124,5 @@ def _packed(family: Family, readings: Sequence[Reading]) -> bytes:
 def _is_done(task: Task) -> bool:
     if not task.path.is_file():
         return False
-    with np.load(task.path, allow_pickle=False) as found:
-        return bool(json.loads(str(found["family"])) == asdict(task.family))
+    with np.load(task.path, allow_pickle=False) as archive:
+        return bool(json.loads(str(archive["family"])) == asdict(task.family))

@@ -15,12 +15,12 @@ from .tables import Table, all_tables, columns
 def write_tables(folder: str | Path) -> dict[str, Table]:
     """NAME.csv and NAME.parquet in the folder for every table; returns them."""
     root = Path(folder)
-    found = all_tables(read_cells(root))
-    for name, table in found.items():
+    tables = all_tables(read_cells(root))
+    for name, table in tables.items():
         write_whole(root / f"{name}.csv", csv_text(table).encode())
         if table:
             write_whole(root / f"{name}.parquet", _parquet(table))
-    return found
+    return tables
 
 
 def csv_text(table: Table) -> str:

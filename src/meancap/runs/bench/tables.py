@@ -62,7 +62,7 @@ def results(cells: Cells) -> Table:
 
 def equal_scale(cells: Cells) -> Table:
     """Each rule beside fixed CFG of the same nominal scale."""
-    found = []
+    table = []
     for (problem, name), rows in cells.rows.items():
         for row in rows:
             fixed = cells.at(problem, FIXED.name, row.scale)
@@ -74,8 +74,8 @@ def equal_scale(cells: Cells) -> Table:
                 or not fixed
             ):
                 continue
-            found.append({**_head(row), **_errors(row, fixed, "cfg", cells), **_rest(row)})
-    return found
+            table.append({**_head(row), **_errors(row, fixed, "cfg", cells), **_rest(row)})
+    return table
 
 
 _REFERENCES = (UNGUIDED.name, TRUTH.name)
@@ -83,7 +83,7 @@ _REFERENCES = (UNGUIDED.name, TRUTH.name)
 
 def equal_alignment(cells: Cells) -> Table:
     """Each rule beside fixed CFG where both are equally aligned with the condition."""
-    found = []
+    table = []
     for problem in cells.problems:
         target = alignment_target(cells, problem)
         if target is None:
@@ -113,8 +113,8 @@ def equal_alignment(cells: Cells) -> Table:
                 row |= _stated(name, one) | _against(name, "cfg", one.minus(fixed[name], cells.config.blocks))
             row["tangential"] = _short(matched(cells, problem, family.name, "tangential", target).value)
             row["coverage"] = _short(matched(cells, problem, family.name, "coverage", target).value)
-            found.append(row)
-    return found
+            table.append(row)
+    return table
 
 
 def alignment_target(cells: Cells, problem: str) -> float | None:
@@ -167,14 +167,14 @@ def _crossing(alignment: Array, curve: Array, target: float) -> float:
 
 def tuned(cells: Cells) -> Table:
     """Each rule at its own best scale, beside fixed CFG at its own."""
-    found = []
+    table = []
     for problem in cells.problems:
         fixed = _best(cells, problem, FIXED.name)
         for family in cells.families:
             best = _best(cells, problem, family.name)
             if fixed is not None and best is not None:
-                found.append({**_head(best), **_errors(best, fixed, "cfg", cells), **_rest(best)})
-    return found
+                table.append({**_head(best), **_errors(best, fixed, "cfg", cells), **_rest(best)})
+    return table
 
 
 def _best(cells: Cells, problem: str, family: str) -> Row | None:
@@ -184,7 +184,7 @@ def _best(cells: Cells, problem: str, family: str) -> Row | None:
 
 def open_loop(cells: Cells) -> Table:
     """Each rule beside fixed schedules that spend as much guidance as it did."""
-    found = []
+    table = []
     for (problem, name), rows in cells.rows.items():
         for scale in cells.config.matched:
             own = cells.at(problem, name, scale)
@@ -203,13 +203,13 @@ def open_loop(cells: Cells) -> Table:
             for variant, row in rivals.items():
                 if variant.startswith("fixed"):
                     line[f"scale_{variant.replace(' ', '_')}"] = _short(float(row.rule[4:-1]))
-            found.append(line)
-    return found
+            table.append(line)
+    return table
 
 
 def calibration(cells: Cells) -> Table:
     """Calibrated and anchored caps beside the paper's, at the same scale."""
-    found = []
+    table = []
     for (problem, _), rows in cells.rows.items():
         for row in rows:
             paper = cells.at(problem, PAPER.name, row.scale)
@@ -217,14 +217,14 @@ def calibration(cells: Cells) -> Table:
             if not ours or row.variant != "rule" or row.failure or paper is None:
                 continue
             ratio = row.of("sw2").value / paper.of("sw2").value
-            found.append({**_head(row), "sw2_ratio_pmc": _short(ratio), **_errors(row, paper, "pmc", cells)})
-    return found
+            table.append({**_head(row), "sw2_ratio_pmc": _short(ratio), **_errors(row, paper, "pmc", cells)})
+    return table
 
 
 def summary(cells: Cells) -> Table:
     """sw2 over that of a perfect model with the same steps: at the best, worst and largest scale."""
     kinds = {name: problem_named(name).kind for name in cells.problems}
-    found = []
+    table = []
     for family in cells.families:
         for kind in ("all", *dict.fromkeys(kinds.values())):
             of_kind = [name for name in cells.problems if kind in ("all", kinds[name])]
@@ -241,8 +241,8 @@ def summary(cells: Cells) -> Table:
                 both = np.stack([one[name] for one in ratios if one is not None])
                 mean = np.exp(np.log(both).mean(0))
                 line |= _stated(name, estimate(float(mean[0]), mean[1:], cells.config.blocks))
-            found.append(line)
-    return found
+            table.append(line)
+    return table
 
 
 def _ratios(cells: Cells, problem: str, family: str) -> dict[str, Array] | None:

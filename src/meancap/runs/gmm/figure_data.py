@@ -59,28 +59,28 @@ def landscape() -> dict[str, Array]:
 
 def endpoints(config: GMMConfig) -> dict[str, Array]:
     """The first repeat of every row, by the row's name."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for setting in SETTINGS:
         condition = setting.scene.condition()
         end = flow(condition, setting.rule, noise(setting, config), TIMES)
-        found[f"{setting} samples"] = end[:_SHOWN].numpy()
+        arrays[f"{setting} samples"] = end[:_SHOWN].numpy()
         for axis in (0, 1):
             edges = _edges(setting.scene, axis)
             counts = torch.histogram(end[:, axis].double(), torch.from_numpy(edges)).hist
-            found[f"{setting} histogram {axis}"] = counts.numpy().astype(np.int64)
+            arrays[f"{setting} histogram {axis}"] = counts.numpy().astype(np.int64)
     for scene in {setting.members: setting.scene for setting in SETTINGS}.values():
         law = scene.condition().conditional
-        found[f"{scene} weights"] = law.weights.numpy()
+        arrays[f"{scene} weights"] = law.weights.numpy()
         for axis in (0, 1):
             edges = _edges(scene, axis)
             fine = torch.linspace(edges[0], edges[-1], 1201, dtype=torch.float64)
             marginal = Mixture(law.means[:, axis : axis + 1], law.weights, std=STD)
-            found[f"{scene} edges {axis}"] = edges
-            found[f"{scene} fine {axis}"] = fine.numpy()
-            found[f"{scene} target {axis}"] = marginal.log_density(fine[:, None], 1.0).exp().numpy()
-    found["means"] = SETTINGS[0].scene.mixture().means.numpy()
-    found["samples"] = np.array(config.samples)
-    return found
+            arrays[f"{scene} edges {axis}"] = edges
+            arrays[f"{scene} fine {axis}"] = fine.numpy()
+            arrays[f"{scene} target {axis}"] = marginal.log_density(fine[:, None], 1.0).exp().numpy()
+    arrays["means"] = SETTINGS[0].scene.mixture().means.numpy()
+    arrays["samples"] = np.array(config.samples)
+    return arrays
 
 
 def meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
@@ -88,11 +88,11 @@ def meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
     record = Record()
     start = noise(setting, config)[:_METERED].double()
     sample(setting.scene.condition().predict, setting.rule, start, TIMES, record=record)
-    found = record.stacked()
+    stacked = record.stacked()
     rows: list[dict[str, object]] = []
     for i, t in enumerate(TIMES[:-1]):
         for quantity in ("scale", "ratio", "gap", "active"):
-            values = found[quantity][i].double()
+            values = stacked[quantity][i].double()
             quantiles = values.quantile(torch.tensor(_QUANTILES, dtype=torch.float64)).tolist()
             rows.append(
                 {
@@ -112,7 +112,7 @@ def meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
 
 def trajectories(config: GMMConfig) -> dict[str, Array]:
     """Paths (times, paths, 2) of every setting; the settings of a scene start from the same noise."""
-    found: dict[str, Array] = {"times": np.array(TIMES)}
+    arrays: dict[str, Array] = {"times": np.array(TIMES)}
     for setting in SETTINGS:
         paired = Setting(setting.scene, next(iter(GUIDANCE)))
         start = noise(paired, config)[:_PATHS].double()
@@ -120,9 +120,9 @@ def trajectories(config: GMMConfig) -> dict[str, Array]:
         x = torch.stack([steps[0].x, *(step.x_next for step in steps)])
         means = {"m": [s.m for s in steps], "m_c": [s.prediction.m_c for s in steps]}
         means["m_u"] = [s.prediction.m_u for s in steps]
-        found[f"{setting} x"] = x.numpy()
-        found.update({f"{setting} {name}": torch.stack(values).numpy() for name, values in means.items()})
-    return found
+        arrays[f"{setting} x"] = x.numpy()
+        arrays.update({f"{setting} {name}": torch.stack(values).numpy() for name, values in means.items()})
+    return arrays
 
 
 def overview(paths: dict[str, Array]) -> dict[str, Array]:
@@ -137,9 +137,9 @@ def overview(paths: dict[str, Array]) -> dict[str, Array]:
     starts = torch.from_numpy(paths[f"{setting} x"])
     clearest, i, index = -1.0, 0, 0
     for step, t in enumerate(TIMES[:-1]):
-        found = torch.stack([torch.zeros_like(starts[step]), *points(starts[step], t).values()], 1)
-        same = torch.eye(found.shape[1], dtype=torch.bool)
-        least = torch.cdist(found, found).masked_fill(same, torch.inf).amin((1, 2))
+        corners = torch.stack([torch.zeros_like(starts[step]), *points(starts[step], t).values()], 1)
+        same = torch.eye(corners.shape[1], dtype=torch.bool)
+        least = torch.cdist(corners, corners).masked_fill(same, torch.inf).amin((1, 2))
         if float(least.max()) > clearest:
             clearest, i, index = float(least.max()), step, int(least.argmax())
     axis = torch.linspace(-3, 3, 401, dtype=torch.float64)

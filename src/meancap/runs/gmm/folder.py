@@ -46,15 +46,15 @@ class GMMFolder:
 
     def rows(self) -> dict[tuple[int, str], Values]:
         """Every row measured so far, by repeat and setting; a line torn by a kill is dropped."""
-        path, found = self.path / "rows.jsonl", {}
+        path, rows = self.path / "rows.jsonl", {}
         if path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     row = json.loads(line)
                 except ValueError:
                     break
-                found[row.pop("repeat"), row.pop("setting")] = row
-        return found
+                rows[row.pop("repeat"), row.pop("setting")] = row
+        return rows
 
     def keep(self, rows: Mapping[tuple[int, str], Values]) -> None:
         """All rows so far; rewritten whole, which is short beside making one."""

@@ -55,8 +55,8 @@ def limits(setting: Setting) -> list[Expectation]:
 
     def metrics(end: Tensor) -> Tensor:
         """One row per scrambling."""
-        found = [_values(branches(condition, part)) for part in torch.split(end, _POINTS)]
-        rows = [[v for name in METRICS + EXTRA for v in row[name]] for row in found]
+        each = [_values(branches(condition, part)) for part in torch.split(end, _POINTS)]
+        rows = [[v for name in METRICS + EXTRA for v in row[name]] for row in each]
         return torch.tensor(rows, dtype=torch.float64)
 
     fine, coarse = (graded_times(n, STD).tolist() for n in (_HALF_STEPS, _HALF_STEPS // 2))
@@ -80,12 +80,12 @@ def _sobol_noise(scrambling: int) -> Tensor:
     return normal.float()
 
 
-def _values(found: Branches) -> Values:
+def _values(shares: Branches) -> Values:
     return {
-        "occupancy_percent": (100 * found.occupancy).tolist(),
-        "variance_ratio": found.variance_ratio.tolist(),
-        "tv": [found.tv],
-        "mean_error": [found.mean_error],
-        "radial_ratio": found.radial_ratio.tolist(),
-        "tangential_ratio": found.tangential_ratio.tolist(),
+        "occupancy_percent": (100 * shares.occupancy).tolist(),
+        "variance_ratio": shares.variance_ratio.tolist(),
+        "tv": [shares.tv],
+        "mean_error": [shares.mean_error],
+        "radial_ratio": shares.radial_ratio.tolist(),
+        "tangential_ratio": shares.tangential_ratio.tolist(),
     }

@@ -23,12 +23,12 @@ _ENOUGH = 10  # repeats for a standard deviation of our own; it is then known to
 
 def spread_rows(rows: Mapping[tuple[int, str], Values], config: GMMConfig) -> list[dict[str, object]]:
     """Mean, standard deviation and range of every number over the repeats."""
-    found: list[dict[str, object]] = []
+    lines: list[dict[str, object]] = []
     for setting in SETTINGS:
         each = [rows[repeat, str(setting)] for repeat in range(config.repeats)]
         for metric in METRICS + EXTRA:
             for position, values in enumerate(zip(*(row[metric] for row in each), strict=True)):
-                found.append(
+                lines.append(
                     {
                         "members": setting.members,
                         "guidance": setting.guidance,
@@ -42,7 +42,7 @@ def spread_rows(rows: Mapping[tuple[int, str], Values], config: GMMConfig) -> li
                         "samples": config.samples,
                     }
                 )
-    return found
+    return lines
 
 
 def spread_of(rows: Sequence[Mapping[str, object]]) -> Spread:
