@@ -108,6 +108,10 @@ class Record:
         turned = ray.turned is not None
         self._seen.append(_Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned))
 
+    def note(self, measure: Measure) -> None:
+        """Takes one evaluation that was measured already."""
+        self._seen.append(measure)
+
     def __len__(self) -> int:
         return len(self._seen)
 
