@@ -48,6 +48,8 @@ def add_generate(commands: Commands) -> None:
     classes.add_argument("--per-class", type=int, default=10, metavar="N", help="samples of each class (10)")
     classes.add_argument("--classes", metavar="A,B", help="only these classes, by number or name")
     classes.add_argument("--solver", default="euler", help="euler (default), heun, midpoint or rk4")
+    classes.add_argument("--sampler", default="ode", choices=("ode", "ancestral"), help=_SAMPLER)
+    classes.add_argument("--eta", type=float, metavar="E", help="its noise level, 0 (ODE) to 1 (default)")
     classes.add_argument("--batch", type=int, default=50, metavar="N", help="made and saved at once (50)")
     classes.add_argument("--channels", type=int, metavar="N", help="guide only the first N latent channels")
     classes.add_argument("--vae", metavar="DIR", help="autoencoder of a latent model: folder or cached name")
@@ -60,6 +62,7 @@ def add_generate(commands: Commands) -> None:
     p.set_defaults(run=generate)
 
 
+_SAMPLER = "'ancestral' adds fresh noise in each step; the same scale guides more there (ode)"
 _NOISE = "'stream' is one generator over all prompts in order, as in the paper's SD3.5 runs"
 
 

@@ -47,6 +47,8 @@ class Wish:
     prompts: Path | None = None
     steps: int = 50
     solver: str = "euler"
+    sampler: str = "ode"
+    eta: float | None = None
     seed: int = 0
     batch: int = 50
     npz: bool = False
@@ -59,6 +61,15 @@ class Wish:
     noise: str = "per sample"
     dtype: str = "float32"
     threads: int = 1
+
+    @property
+    def noise_level(self) -> float:
+        """eta: 0 for the ODE; for the ancestral sampler 1, unless it was given."""
+        if self.sampler == "ancestral":
+            return 1.0 if self.eta is None else self.eta
+        if self.eta:
+            raise ValueError(f"--eta {self.eta:g} goes with --sampler ancestral; the ODE adds no noise")
+        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +93,7 @@ class Classes:
             classes=chosen,
             times=uniform(wish.steps),
             solver=wish.solver,
+            eta=wish.noise_level,
             seed=wish.seed,
             batch=wish.batch,
             images="npz" if wish.npz else "png",
@@ -107,6 +119,8 @@ class Prompted:
             raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
         if wish.classes is not None or wish.channels is not None:
             raise ValueError("--classes and --channels go with fashion and sit:PATH; a pipeline has prompts")
+        if wish.sampler != "ode" or wish.eta is not None:
+            raise ValueError("--sampler and --eta go with fashion and sit:PATH; a pipeline has its scheduler")
         rule = None if wish.rule is None else parse(wish.rule)
         if wish.guidance_scale is None and (rule is None or rule.caps):
             raise ValueError(
