@@ -8,7 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
-    "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
+    "notation": 0, "tensors": 0, "drawing": 0, "path": 0, "schedules": 0,
     "operation": 1,
     "prediction": 2,
     "rules": 3,
