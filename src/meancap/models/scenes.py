@@ -2,7 +2,7 @@
 
 model = scenes()
 predict = model.predict(["a red disc left of a blue square"], negative="a dark background")
-x = sample(predict, CFG(4) | Cap(1.1), noise([0], model.shape), model.times())
+x = sample(predict, CFG(4) | Cap(1.1), noise([0], model.shape), shifted(16))
 pictures = model.decode(x)
 
 A prompt may leave anything out. The reference of guidance is the empty prompt, or a negative one: what the

@@ -11,7 +11,6 @@ are anything but a triangle: `form` measures outlines, and a picture should pass
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class Readings:
 
         Where a prompt says "right of" or "below", its first object is the second in reading order.
         """
-        turned = (place == 1) | (place == 3)
+        turned = place % 2 == 1
         shape = torch.where(turned[:, None], self.shape.flip(1), self.shape)
         colour = torch.where(turned[:, None], self.colour.flip(1), self.colour)
         seen = 2 * self.axis + turned.long()
@@ -114,20 +113,15 @@ def burnt(pictures: Tensor, strength: float = 2.0) -> Tensor:
     return (0.5 + strength * (pictures - 0.5)).clamp(0, 1)
 
 
-def all_right(readings: Readings, codes: Tensor, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-    """For each attribute that prompts fix, whether it is right; open attributes count as right.
+def matched(readings: Readings, codes: Tensor) -> Tensor:
+    """(n, 5) what was read, as codes in the order of each prompt's objects.
 
-    Prompts without a place fix the two objects up to their order, and whichever order suits better counts.
+    A place in the prompt tells which object is meant. Without one, the order that suits the prompt better is
+    taken; the place that it implies is then no news.
     """
     place = codes[:, 4]
-    orders = []
-    for swapped in (False, True):
-        seen = torch.where(place < 0, 1 if swapped else 0, place)
-        got = readings.codes(seen)
-        hit = (codes[:, :5] < 0) | (got == codes[:, :5])
-        orders.append(torch.where((place < 0)[:, None] & (torch.arange(5) == 4), True, hit))
-    better = orders[1][:, :4].sum(1) > orders[0][:, :4].sum(1)
-    hit = torch.where(better[:, None], orders[1], orders[0])
-    found = dict(zip(("shape 1", "colour 1", "shape 2", "colour 2", "place"), hit.unbind(1), strict=True))
-    found["all"] = hit.all(1)
-    return found
+    # A prompt's "right of" turns the order even where the picture shows one object above the other.
+    straight, turned = (readings.codes(torch.full_like(place, k)) for k in (0, 1))
+    fits = [((codes[:, :4] < 0) | (seen[:, :4] == codes[:, :4])).sum(1) for seen in (straight, turned)]
+    wants_turn = torch.where(place < 0, fits[1] > fits[0], place % 2 == 1)
+    return torch.where(wants_turn[:, None], turned, straight)
