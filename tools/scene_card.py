@@ -1,9 +1,9 @@
-"""Writes docs/model-card-scenes.md and its loss curve from training folders, the detector's record and the study.
+"""Writes docs/model-card-scenes.md and its loss curve from training folders, the detector and the study.
 
     python tools/scene_card.py TRAINING WRONG DETECTOR_JSON STUDY CURVE
 
-TRAINING and WRONG are folders of `meancap train scenes`, STUDY the folder of `meancap reproduce scenes`, CURVE a CSV of
-what checkpoints could do (images, scale, right, drawn).
+TRAINING and WRONG are folders of `meancap train scenes`, STUDY the folder of `meancap reproduce scenes`, CURVE
+a CSV of what checkpoints could do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def scores(table: list[dict[str, str]]) -> str:
     for r in table:
         if r["part"] == "scenes" and r["method"] in ("Truth", "Conditional", "CFG"):
             name = {"Truth": "renders", "Conditional": "model", "CFG": "model"}[r["method"]]
-            lines.append(f"| {name} | {r['scale'] or '–'} | " + " | ".join(f"{float(r[k]):.3f}" for k in SCORES) + " |")
+            lines.append(
+                f"| {name} | {r['scale'] or '–'} | " + " | ".join(f"{float(r[k]):.3f}" for k in SCORES) + " |"
+            )
     return "\n".join(lines)
 
 

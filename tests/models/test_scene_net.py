@@ -18,7 +18,9 @@ SMALL = SceneNetConfig(fine=8, middle=8, width=16, depth=1, heads=2)
 def model():
     torch.manual_seed(0)
     network = SceneNet(SMALL)
-    for p in (p for p in network.parameters() if p.requires_grad):  # blocks start as the identity and would hide everything
+    for p in (
+        p for p in network.parameters() if p.requires_grad
+    ):  # blocks start as the identity and would hide everything
         torch.nn.init.normal_(p, std=0.2)
     pixels = Pixels(torch.full((3, 1, 1), 0.5), 0.25)
     return SceneModel("small", "", network.eval().requires_grad_(False), pixels)
