@@ -2,7 +2,7 @@
 
     python tools/scene_card.py TRAINING WRONG DETECTOR_JSON STUDY CURVE
 
-TRAINING and WRONG are folders of `meancap train scenes`, STUDY the folder of `meancap reproduce scenes`, CURVE
+TRAINING and WRONG are folders of `meancap train scenes`, STUDY that of `meancap reproduce scenes`, CURVE
 a CSV of what checkpoints could do.
 """
 

@@ -22,7 +22,7 @@ NAMES = ("axis", "shape 1", "colour 1", "shape 2", "colour 2")
 class DetectorConfig:
     """The recipe: AdamW on one cycle; every batch is drawn from a generator seeded by (seed, step)."""
 
-    steps: int = 4000
+    steps: int = 3000
     batch: int = 128
     rate: float = 3e-3
     seed: int = 0

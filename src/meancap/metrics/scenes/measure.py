@@ -129,7 +129,7 @@ def number_tv(values: Tensor, cells: int = CELLS) -> float:
     """Total variation between values and U(0, 1), over equal cells and one at each side for the rest."""
     index = (values.double() * cells).floor().clamp(-1, cells).long() + 1
     law = torch.tensor([0.0, *[1 / cells] * cells, 0.0], dtype=torch.float64)
-    return float((index.bincount(minlength=cells + 2) / len(values) - law).abs().sum() / 2)
+    return float((index.bincount(minlength=cells + 2).double() / len(values) - law).abs().sum() / 2)
 
 
 def word_tv(values: Tensor, count: int) -> float:

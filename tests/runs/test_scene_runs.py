@@ -1,4 +1,4 @@
-"""Runs of the scenes: training goes on exactly, captions are as the recipe says, the study's table adds up."""
+"""Runs of the scenes: training goes on exactly, captions are as the recipe says, and the table adds up."""
 
 import json
 from dataclasses import replace
