@@ -20,6 +20,7 @@ from torch import Tensor
 from ..diagnostics import Record
 from ..models.classes import ClassModel
 from ..models.inference import Kept, Predictor
+from ..models.scenes import ScenePredictor
 from ..prediction import Prediction
 from ..rules import Rule, parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, uniform
@@ -117,7 +118,7 @@ def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
 class Counted:
     """A predictor that counts its evaluations, whole ones and those that a rule needs only half of."""
 
-    def __init__(self, predict: Predictor) -> None:
+    def __init__(self, predict: Predictor | ScenePredictor) -> None:
         self.predict, self.count = predict, 0
 
     def __call__(self, x: Tensor, t: float) -> Prediction:

@@ -11,12 +11,14 @@ import torch
 from ..models.checkpoint import digest
 from ..models.classes import ClassModel, fashion, open_sit
 from ..models.hub import local_folder
+from ..models.scenes import SceneModel, scenes
 from ..models.vae import decoder
 from ..rules import parse
 from ..sampling import uniform
 from .config import RunConfig, versions
 from .generate import MakeBlock, class_blocks, class_run
 from .prompts import Pipeline, open_pipeline, prompt_blocks, prompt_run, read_prompts
+from .scene_runs import scene_blocks, scene_run
 
 # tf32: float32 weights whose matrix products an NVIDIA GPU takes in TF32, as SiT's own sampler does.
 DTYPES = {
@@ -61,6 +63,44 @@ class Wish:
     noise: str = "per sample"
     dtype: str = "float32"
     threads: int = 1
+    prompt: str | None = None
+    negative: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """The open model of the scenes."""
+
+    model: SceneModel
+
+    def job(self, wish: Wish) -> Job:
+        if wish.guidance_scale is not None or wish.classes is not None or wish.channels is not None:
+            raise ValueError(
+                "the scenes take --prompt or --prompts, --negative and --rule; --guidance-scale, --classes "
+                "and --channels go with other models"
+            )
+        if (wish.prompt is None) == (wish.prompts is None):
+            raise ValueError('the scenes need --prompt "a red disc left of a blue square" or --prompts FILE')
+        lines = [wish.prompt or ""]
+        if wish.prompts is not None:
+            lines = [line for line in read_prompts(wish.prompts) if line]
+        negatives = [wish.negative or ""] * len(lines)
+        config = scene_run(
+            self.model,
+            wish.rule or "CFG(1)",
+            lines,
+            negatives,
+            each=wish.per_class,
+            steps=wish.steps,
+            solver=wish.solver,
+            seed=wish.seed,
+            batch=wish.batch,
+            images="npz" if wish.npz else "png",
+            diagnostics=wish.diagnostics,
+            threads=wish.threads,
+        )
+        config = replace(config, dtype=wish.dtype)
+        return Job(config, scene_blocks(self.model, config, lines, negatives), versions())
 
     @property
     def noise_level(self) -> float:
@@ -115,8 +155,10 @@ class Prompted:
     sha256: str
 
     def job(self, wish: Wish) -> Job:
-        if wish.prompts is None:
-            raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
+        if wish.prompts is None or wish.prompt is not None or wish.negative is not None:
+            raise ValueError(
+                "a pipeline needs --prompts FILE, one prompt per line; --prompt and --negative are for scenes"
+            )
         if wish.classes is not None or wish.channels is not None:
             raise ValueError("--classes and --channels go with fashion and sit:PATH; a pipeline has prompts")
         if wish.sampler != "ode" or wish.eta is not None:
@@ -147,7 +189,7 @@ class Prompted:
         return Job(config, prompt_blocks(self.pipe, config, lines), versions(("diffusers", "transformers")))
 
 
-def open_model(wish: Wish, device: str = "cpu") -> Classes | Prompted:
+def open_model(wish: Wish, device: str = "cpu") -> Classes | Prompted | Sentences:
     """The model that a wish names, on a device; several jobs can be made with it."""
     torch.backends.cuda.matmul.allow_tf32 = wish.dtype == "tf32"
     kind, _, where = wish.model.partition(":")
@@ -155,15 +197,19 @@ def open_model(wish: Wish, device: str = "cpu") -> Classes | Prompted:
     if kind == "diffusers" and where:
         pipe = open_pipeline(where, dtype=dtype, device=device)
         return Prompted(pipe, f"diffusers:{Path(where).name}", source_digest(where))
-    if wish.prompts is not None:
-        raise ValueError(f"{wish.model} is guided by classes; --prompts goes with --model diffusers:PATH")
+    if kind == "scenes":
+        return Sentences(scenes(where or None).to(device, dtype))
+    if wish.prompts is not None or wish.prompt is not None:
+        raise ValueError(
+            f"{wish.model} is guided by classes; prompts go with --model scenes and --model diffusers:PATH"
+        )
     if kind == "fashion" and not where:
         return Classes(fashion().to(device, dtype))
     if kind == "sit" and where:
         decode = None if wish.vae is None else decoder(wish.vae, device=device)
         model = open_sit(where, decode=decode).to(device, dtype)
         return Classes(model, "" if wish.vae is None else source_digest(wish.vae))
-    raise ValueError(f"a model is fashion, sit:PATH or diffusers:PATH; got {wish.model!r}")
+    raise ValueError(f"a model is fashion, scenes, sit:PATH or diffusers:PATH; got {wish.model!r}")
 
 
 def source_digest(source: str | Path) -> str:
