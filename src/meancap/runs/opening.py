@@ -66,6 +66,15 @@ class Wish:
     prompt: str | None = None
     negative: str | None = None
 
+    @property
+    def noise_level(self) -> float:
+        """eta: 0 for the ODE; for the ancestral sampler 1, unless it was given."""
+        if self.sampler == "ancestral":
+            return 1.0 if self.eta is None else self.eta
+        if self.eta:
+            raise ValueError(f"--eta {self.eta:g} goes with --sampler ancestral; the ODE adds no noise")
+        return 0.0
+
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
@@ -79,6 +88,8 @@ class Sentences:
                 "the scenes take --prompt or --prompts, --negative and --rule; --guidance-scale, --classes "
                 "and --channels go with other models"
             )
+        if wish.noise_level:
+            raise ValueError("the scenes are sampled by the ODE; --sampler ancestral goes with class models")
         if (wish.prompt is None) == (wish.prompts is None):
             raise ValueError('the scenes need --prompt "a red disc left of a blue square" or --prompts FILE')
         lines = [wish.prompt or ""]
@@ -101,15 +112,6 @@ class Sentences:
         )
         config = replace(config, dtype=wish.dtype)
         return Job(config, scene_blocks(self.model, config, lines, negatives), versions())
-
-    @property
-    def noise_level(self) -> float:
-        """eta: 0 for the ODE; for the ancestral sampler 1, unless it was given."""
-        if self.sampler == "ancestral":
-            return 1.0 if self.eta is None else self.eta
-        if self.eta:
-            raise ValueError(f"--eta {self.eta:g} goes with --sampler ancestral; the ODE adds no noise")
-        return 0.0
 
 
 @dataclass(frozen=True, eq=False)
