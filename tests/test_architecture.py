@@ -7,7 +7,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
-    "files": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0, "torch_settings": 0,
+    "files": 0, "torch_settings": 0,
+    "array": 0, "drawing": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
     "operation": 1,
     "prediction": 2,
     "rules": 3,

@@ -24,6 +24,7 @@ from .rules import (
     pmc,
 )
 from .sampling import (
+    ancestral,
     euler,
     field,
     from_sigmas,
@@ -61,6 +62,7 @@ __all__ = [
     "Record",
     "Rescale",
     "Rule",
+    "ancestral",
     "apg",
     "cap_fraction",
     "euler",

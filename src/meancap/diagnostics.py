@@ -86,12 +86,15 @@ class Record:
     def __init__(self) -> None:
         self._seen: list[Measure | _Displacement] = []
         self._start: Tensor | None = None
-        self._weights: tuple[tuple[float, ...], ...] = ()
+        self._weights: tuple[tuple[float, ...], ...] | None = ()
 
-    def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]]) -> None:
-        """Told by the solver where it starts and how each of its steps blends x and the means."""
+    def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]] | None) -> None:
+        """Told by the solver where it starts and how each of its steps blends x and the means.
+
+        None says that the steps add noise, so that no blend of x and the means bounds the state.
+        """
         self._seen.clear()
-        self._start, self._weights = lengths(x, x).m, tuple(weights)
+        self._start, self._weights = lengths(x, x).m, None if weights is None else tuple(weights)
 
     def add(self, ray: Ray) -> None:
         """Takes one displacement, by the numbers that its rule already has.
@@ -108,6 +111,10 @@ class Record:
                 toward = lengths(ray.direction, p.delta).along
         turned = ray.turned is not None
         self._seen.append(_Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned))
+
+    def note(self, measure: Measure) -> None:
+        """Takes one evaluation that was measured already."""
+        self._seen.append(measure)
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -162,6 +169,8 @@ class Record:
             raise ValueError(
                 "only a run by sample() or trajectory() can be certified; no solver began this record"
             )
+        if self._weights is None:
+            raise ValueError("a run whose steps add noise has no certificate; use Euler or another ODE step")
         length = iter([one.length for one in self.measures])
         bound, broken = self._start, []
         for index, (keep, *rest) in enumerate(self._weights):

@@ -1,5 +1,6 @@
 """The catalogue says the same everywhere, and what it names exists."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 def test_the_page_in_the_docs_is_the_catalogue(capsys):
     assert main(["rules", "--page"]) == 0
     assert PAGE.read_text() == capsys.readouterr().out, "run: meancap rules --page > docs/rules.md"
+
+
+def test_pages_count_the_methods_that_there_are():
+    root, count = PAGE.parents[1], len(catalogue())
+    pages = [root / "README.md", root / "CHANGELOG.md", *(root / "docs").glob("*.md")]
+    said = {
+        (p.name, int(n)) for p in pages for n in re.findall(r"\[?(\d+) (?:published )?methods", p.read_text())
+    }
+    assert said and {n for _, n in said} == {count}, f"{count} methods; pages say {said}"
 
 
 def test_every_entry_is_whole():

@@ -89,7 +89,8 @@ def test_a_package_that_fails_is_told_of_and_left_out(tmp_path):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[meancap.rules]\nBroken = no_such_module:Broken\n")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from meancap import parse; print(parse('CFG(3)'))"
+    found = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    code = f"{found}; from meancap import parse; print(parse('CFG(3)'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (
         done.stdout == "CFG(3)\n" and "the rule 'Broken' of no_such_module:Broken was left out" in done.stderr

@@ -195,3 +195,18 @@ def test_a_machine_that_is_not_there_is_one_sentence(tmp_path, model, capsys, mo
     err = capsys.readouterr().err
     assert words in err and err.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_the_ancestral_sampler_is_part_of_a_run_and_belongs_to_samples(tmp_path, model, capsys):
+    more = ("--classes", "0", "--sampler", "ancestral", "--npz")
+    assert main(options(model, tmp_path / "six", *more, "--per-class", "6", "--batch", "3")) == 0
+    assert main(options(model, tmp_path / "two", *more, "--per-class", "2", "--batch", "3")) == 0
+    assert main(options(model, tmp_path / "ode", "--classes", "0", "--per-class", "2", "--npz")) == 0
+    six, two, ode = (np.load(tmp_path / name / "samples.npz")["arr_0"] for name in ("six", "two", "ode"))
+    assert (six[:2] == two).all() and not (two == ode).all()
+    stated = [json.loads((tmp_path / name / "run.json").read_text()) for name in ("two", "ode")]
+    assert stated[0]["config"]["eta"] == 1 and "eta" not in stated[1]["config"]
+    assert main(options(model, tmp_path / "none", "--eta", "0.5")) == 2
+    assert "--eta 0.5 goes with --sampler ancestral" in capsys.readouterr().err
+    assert main(options(model, tmp_path / "none", "--sampler", "ancestral", "--solver", "heun")) == 2
+    assert "Euler solver only" in capsys.readouterr().err

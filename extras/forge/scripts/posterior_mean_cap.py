@@ -1,7 +1,7 @@
 """Posterior-Mean Cap for Forge (and reForge). NOT RUN: no Forge has executed this script yet; see the README.
 
-Forge finds it in extensions/<folder>/scripts and calls `process_before_every_sampling` before each run, so
-the hook is new every time, and nothing has to be reset.
+Forge finds it in extensions/<folder>/scripts and calls `process_before_every_sampling` before each run (twice
+with hires fix), so the hook is new every time, and nothing has to be reset.
 """
 
 import gradio as gr
@@ -14,11 +14,11 @@ FORMS = {"ball": Cap, "displacement": CapDisplacement}
 
 
 class PosteriorMeanCap(scripts.Script):
-    sorting_priority = 99  # after the other guidance extensions: the cap goes last
+    sorting_priority = 99  # its place in the page; metadata.ini has the order of the calls
 
     def __init__(self):
         super().__init__()
-        self.hook = None
+        self.hooks = []  # one for each pass over the batch under way
 
     def title(self):
         return "Posterior-Mean Cap"
@@ -33,16 +33,20 @@ class PosteriorMeanCap(scripts.Script):
             form = gr.Radio(label="Form", choices=list(FORMS), value="ball")
         return enabled, gamma, form
 
+    def process(self, p, *values):
+        self.hooks = []  # an interrupted generation may have left some
+
     def process_before_every_sampling(self, p, enabled, gamma, form, **options):
-        self.hook = None
         if not enabled:
             return
-        self.hook = PostCFG(FORMS[form](gamma))
+        hook = PostCFG(FORMS[form](gamma))
+        self.hooks.append(hook)
         unet = p.sd_model.forge_objects.unet.clone()
-        unet.set_model_sampler_post_cfg_function(self.hook)
+        unet.set_model_sampler_post_cfg_function(hook)
         p.sd_model.forge_objects.unet = unet
-        p.extra_generation_params["Posterior-mean cap"] = str(self.hook.rule)
+        p.extra_generation_params["Posterior-mean cap"] = str(hook.rule)
 
     def postprocess_batch(self, p, *values, **options):
-        if self.hook is not None:
-            print(f"{self.hook.rule}: {self.hook.run.headline()}")
+        for number, hook in enumerate(self.hooks, start=1):
+            print(f"pass {number}: {hook.run.text()}" if len(self.hooks) > 1 else hook.run.text())
+        self.hooks = []

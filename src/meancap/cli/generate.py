@@ -20,6 +20,7 @@ Commands = Any  # argparse's sub-parsers, whose type has no public name
 _EXAMPLES = """\
 examples:
   meancap generate --model fashion --rule "CFG(4) | Cap(1.1)" --per-class 100 --out runs/cap
+  meancap generate --model scenes --prompt "a red disc left of a blue square" --rule "CFG(4)" --out runs/s
   meancap generate --model sit:SiT-XL-2-256.pt --vae stabilityai/sd-vae-ft-mse --npz --out runs/xl
   meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.15)" --guidance-scale 7 --out runs/sd
   torchrun --nproc_per_node 2 -m meancap generate ...          the same files, made by two processes
@@ -37,22 +38,31 @@ def add_generate(commands: Commands) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("--model", required=True, metavar="M", help="fashion, sit:PATH or diffusers:PATH")
+    p.add_argument(
+        "--model", required=True, metavar="M", help="fashion, scenes[:PATH], sit:PATH or diffusers:PATH"
+    )
     p.add_argument("--rule", metavar="R", help='guidance, such as "CFG(4) | Cap(1.1)"; none if not given')
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
     p.add_argument("--steps", type=int, default=50, metavar="N", help="with Euler also evaluations (50)")
     p.add_argument("--seed", type=int, default=0, help="of the run; each sample has one of its own (0)")
     p.add_argument("--npz", action="store_true", help="one samples.npz (arr_0 uint8 NHWC), no PNG files")
     p.add_argument("--diagnostics", action="store_true", help="keep the guidance meter of every step")
-    classes = p.add_argument_group("class models (fashion, sit:)")
-    classes.add_argument("--per-class", type=int, default=10, metavar="N", help="samples of each class (10)")
+    classes = p.add_argument_group("class models and scenes (fashion, scenes, sit:)")
+    classes.add_argument(
+        "--per-class", type=int, default=10, metavar="N", help="samples of each class or prompt (10)"
+    )
     classes.add_argument("--classes", metavar="A,B", help="only these classes, by number or name")
     classes.add_argument("--solver", default="euler", help="euler (default), heun, midpoint or rk4")
+    classes.add_argument("--sampler", default="ode", choices=("ode", "ancestral"), help=_SAMPLER)
+    classes.add_argument("--eta", type=float, metavar="E", help="its noise level, 0 (ODE) to 1 (default)")
     classes.add_argument("--batch", type=int, default=50, metavar="N", help="made and saved at once (50)")
     classes.add_argument("--channels", type=int, metavar="N", help="guide only the first N latent channels")
     classes.add_argument("--vae", metavar="DIR", help="autoencoder of a latent model: folder or cached name")
+    p.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt per line (scenes, diffusers:)")
+    sentences = p.add_argument_group("scenes")
+    sentences.add_argument("--prompt", metavar="S", help='one sentence, such as "a red disc above a square"')
+    sentences.add_argument("--negative", metavar="S", help="a sentence to move away from")
     prompts = p.add_argument_group("pipelines (diffusers:)")
-    prompts.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt per line")
     prompts.add_argument("--guidance-scale", type=float, metavar="S", help="what the pipeline itself is told")
     prompts.add_argument("--size", type=int, metavar="PX", help="height and width of the pictures")
     prompts.add_argument("--noise", default="per sample", choices=("per sample", "stream"), help=_NOISE)
@@ -60,6 +70,7 @@ def add_generate(commands: Commands) -> None:
     p.set_defaults(run=generate)
 
 
+_SAMPLER = "'ancestral' adds fresh noise in each step; the same scale guides more there (ode)"
 _NOISE = "'stream' is one generator over all prompts in order, as in the paper's SD3.5 runs"
 
 

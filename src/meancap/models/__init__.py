@@ -1,4 +1,4 @@
-"""The SiT family, released and shipped, ready to be guided.
+"""The SiT family, released and shipped, and the model of the scenes, ready to be guided.
 
 model = fashion()
 sample(model.predict(labels), CFG(4) | Cap(1.1), noise(seeds, model.shape), uniform(50))
@@ -6,6 +6,18 @@ sample(model.predict(labels), CFG(4) | Cap(1.1), noise(seeds, model.shape), unif
 
 from .checkpoint import load_sit, save_sit
 from .classes import ClassModel, fashion, open_sit
+from .scenes import SceneModel, scenes
 from .sit import SiT, SiTConfig, named
 
-__all__ = ["ClassModel", "SiT", "SiTConfig", "fashion", "load_sit", "named", "open_sit", "save_sit"]
+__all__ = [
+    "ClassModel",
+    "SceneModel",
+    "SiT",
+    "SiTConfig",
+    "fashion",
+    "load_sit",
+    "named",
+    "open_sit",
+    "save_sit",
+    "scenes",
+]

@@ -7,23 +7,32 @@ update     the nearest matrix with orthonormal rows or columns, by five Newton-S
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-def optimisers(model: nn.Module, rate: float, adam: float = 0.3) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks; AdamW, at a share `adam` of the rate, for embeddings,
-    modulation, biases and the ends.
+def inside_blocks(name: str, p: Tensor) -> bool:
+    """The matrices inside the blocks of a SiT, modulation excepted."""
+    return name.startswith("blocks.") and p.dim() == 2 and "adaLN" not in name
+
+
+def optimisers(
+    model: nn.Module,
+    rate: float,
+    adam: float = 0.3,
+    hidden_weights: Callable[[str, Tensor], bool] = inside_blocks,
+) -> list[torch.optim.Optimizer]:
+    """Muon for the hidden weights; AdamW, at a share `adam` of the rate, for embeddings, modulation, biases
+    and the ends.
     """
     hidden: list[Tensor] = []
     rest: list[Tensor] = []
     for name, p in model.named_parameters():
         if p.requires_grad:
-            inside = name.startswith("blocks.") and p.dim() == 2 and "adaLN" not in name
-            (hidden if inside else rest).append(p)
+            (hidden if hidden_weights(name, p) else rest).append(p)
     others = torch.optim.AdamW(rest, lr=adam * rate, betas=(0.9, 0.99), weight_decay=0.0)
     both: list[torch.optim.Optimizer] = [Muon(hidden, rate), others]
     for group in (group for optimiser in both for group in optimiser.param_groups):
@@ -50,8 +59,10 @@ class Muon(torch.optim.Optimizer):
                 state["momentum"].lerp_(p.grad, 1 - beta)
                 ahead = torch.lerp(p.grad, state["momentum"], beta)
                 p.mul_(1 - lr * group["decay"])
+                matrix = ahead.flatten(1)  # a convolution: outputs by everything that one of them reads
                 # A taller matrix has longer columns; the factor keeps the change of its outputs the same.
-                p.add_(orthogonal(ahead), alpha=-lr * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
+                factor = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                p.add_(orthogonal(matrix).view(ahead.shape), alpha=-lr * factor)
 
 
 def orthogonal(g: Tensor, iterations: int = 5) -> Tensor:

@@ -37,7 +37,9 @@ _UP, _DOWN = 2.0**600, 2.0**-600
 def _compiled(run):
     """Compiled once per machine where numba finds a place for its cache, once per process elsewhere."""
     try:
-        return numba.njit(cache=True, **_EXACT)(run)
+        # A cached kernel names its module, and ComfyUI imports this package under the name of its folder:
+        # read by the package's own name, or from a folder that was moved, it could not be loaded.
+        return numba.njit(cache=__name__.startswith("meancap."), **_EXACT)(run)
     except RuntimeError:
         return numba.njit(**_EXACT)(run)
 

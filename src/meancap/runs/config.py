@@ -57,6 +57,8 @@ class RunConfig:
     guidance_scale: float | None = None  # what the pipeline itself is told
     size: tuple[int, int] | None = None  # height and width in pixels
     sigmas: tuple[float, ...] = ()  # handed to the pipeline, where its own grid is not wanted
+    # Class models only:
+    eta: float = 0.0  # noise level of the sampler; 0 is the ODE, which `solver` integrates
 
     def __post_init__(self) -> None:
         for name, known in (("images", ("png", "npz")), ("noise", ("per sample", "stream"))):
@@ -65,6 +67,11 @@ class RunConfig:
         for name in ("count", "batch", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"a run needs at least 1 for {name}; got {getattr(self, name)}")
+        if not 0 <= self.eta <= 1 or (self.eta and self.solver != "euler"):
+            raise ValueError(
+                f"eta runs from 0 (the ODE) to 1 (memoryless), above 0 with the Euler solver only; "
+                f"got eta {self.eta} and solver {self.solver}"
+            )
         if self.seed < 0:
             raise ValueError(f"a run needs a seed of 0 or more; got {self.seed}")
 
@@ -77,8 +84,10 @@ class RunConfig:
         return range(block * self.batch, min((block + 1) * self.batch, self.count))
 
     def as_json(self) -> dict[str, Any]:
-        """As it comes back from a file: tuples are lists."""
+        """As it comes back from a file: tuples are lists. A run of the ODE says nothing of eta."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        if not self.eta:
+            del plain["eta"]
         return plain
 
 

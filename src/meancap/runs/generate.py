@@ -19,9 +19,10 @@ from torch import Tensor
 from ..diagnostics import Record
 from ..models.classes import ClassModel
 from ..models.inference import ConditionCache, Predictor
+from ..models.scenes import ScenePredictor
 from ..prediction import Prediction
 from ..rules import Rule, parse
-from ..sampling import euler, heun, midpoint, noise, rk4, sample, uniform
+from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, uniform
 from ..sampling.steps import StepMethod
 from ..torch_settings import torch_settings
 from .arrays import Bytes
@@ -51,6 +52,7 @@ def class_run(
     classes: Sequence[int] | None = None,
     times: Sequence[float] = uniform(50),
     solver: str = "euler",
+    eta: float = 0.0,
     seed: int = 0,
     batch: int = 64,
     images: str = "png",
@@ -76,6 +78,7 @@ def class_run(
         count=per_class * len(chosen),
         classes=chosen,
         solver=solver,
+        eta=eta,
         seed=seed,
         batch=batch,
         dtype=str(weight.dtype).removeprefix("torch."),
@@ -97,9 +100,11 @@ def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
         items = class_items(config, block)
         labels = [item.label for item in items if item.label is not None]
         predict = Counted(model.predict(labels, kept=conditions))
-        x = noise([item.seed for item in items], model.shape, device=model.device)
+        seeds = [item.seed for item in items]
+        x = noise(seeds, model.shape, device=model.device)
+        step = ancestral(seeds, config.eta) if config.eta else solver
         record = Record() if config.diagnostics else None
-        pictures = model.decode(sample(predict, rule, x, config.times, solver, record=record))
+        pictures = model.decode(sample(predict, rule, x, config.times, step, record=record))
         kept = len(config.indices(block))
         records = [
             {"index": item.index, "seed": item.seed, "label": item.label, "evaluations": predict.count}
@@ -113,7 +118,7 @@ def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
 class Counted:
     """A predictor that counts its evaluations, whole ones and those that a rule needs only half of."""
 
-    def __init__(self, predict: Predictor) -> None:
+    def __init__(self, predict: Predictor | ScenePredictor) -> None:
         self.predict, self.count = predict, 0
 
     def __call__(self, x: Tensor, t: float) -> Prediction:

@@ -11,12 +11,14 @@ import torch
 from ..models.checkpoint import digest
 from ..models.classes import ClassModel, fashion, open_sit
 from ..models.hub import local_folder
+from ..models.scenes import SceneModel, scenes
 from ..models.vae import decoder
 from ..rules import parse
 from ..sampling import uniform
 from .config import RunConfig, versions
 from .generate import MakeBlock, class_blocks, class_run
 from .prompts import Pipeline, open_pipeline, prompt_blocks, prompt_run, read_prompts
+from .scene_runs import scene_blocks, scene_run
 
 # tf32: float32 weights whose matrix products an NVIDIA GPU takes in TF32, as SiT's own sampler does.
 DTYPES = {
@@ -47,6 +49,8 @@ class RunRequest:
     prompts: Path | None = None
     steps: int = 50
     solver: str = "euler"
+    sampler: str = "ode"
+    eta: float | None = None
     seed: int = 0
     batch: int = 50
     npz: bool = False
@@ -59,6 +63,55 @@ class RunRequest:
     noise: str = "per sample"
     dtype: str = "float32"
     threads: int = 1
+    prompt: str | None = None
+    negative: str | None = None
+
+    @property
+    def noise_level(self) -> float:
+        """eta: 0 for the ODE; for the ancestral sampler 1, unless it was given."""
+        if self.sampler == "ancestral":
+            return 1.0 if self.eta is None else self.eta
+        if self.eta:
+            raise ValueError(f"--eta {self.eta:g} goes with --sampler ancestral; the ODE adds no noise")
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """The open model of the scenes."""
+
+    model: SceneModel
+
+    def prepare(self, request: RunRequest) -> PreparedRun:
+        if request.guidance_scale is not None or request.classes is not None or request.channels is not None:
+            raise ValueError(
+                "the scenes take --prompt or --prompts, --negative and --rule; --guidance-scale, --classes "
+                "and --channels go with other models"
+            )
+        if request.noise_level:
+            raise ValueError("the scenes are sampled by the ODE; --sampler ancestral goes with class models")
+        if (request.prompt is None) == (request.prompts is None):
+            raise ValueError('the scenes need --prompt "a red disc left of a blue square" or --prompts FILE')
+        lines = [request.prompt or ""]
+        if request.prompts is not None:
+            lines = [line for line in read_prompts(request.prompts) if line]
+        negatives = [request.negative or ""] * len(lines)
+        config = scene_run(
+            self.model,
+            request.rule or "CFG(1)",
+            lines,
+            negatives,
+            each=request.per_class,
+            steps=request.steps,
+            solver=request.solver,
+            seed=request.seed,
+            batch=request.batch,
+            images="npz" if request.npz else "png",
+            diagnostics=request.diagnostics,
+            threads=request.threads,
+        )
+        config = replace(config, dtype=request.dtype)
+        return PreparedRun(config, scene_blocks(self.model, config, lines, negatives), versions())
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +137,7 @@ class OpenClassModel:
             classes=chosen,
             times=uniform(request.steps),
             solver=request.solver,
+            eta=request.noise_level,
             seed=request.seed,
             batch=request.batch,
             images="npz" if request.npz else "png",
@@ -105,10 +159,14 @@ class OpenPipeline:
     sha256: str
 
     def prepare(self, request: RunRequest) -> PreparedRun:
-        if request.prompts is None:
-            raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
+        if request.prompts is None or request.prompt is not None or request.negative is not None:
+            raise ValueError(
+                "a pipeline needs --prompts FILE, one prompt per line; --prompt and --negative are for scenes"
+            )
         if request.classes is not None or request.channels is not None:
             raise ValueError("--classes and --channels go with fashion and sit:PATH; a pipeline has prompts")
+        if request.sampler != "ode" or request.eta is not None:
+            raise ValueError("--sampler and --eta go with fashion and sit:PATH; a pipeline has its scheduler")
         rule = None if request.rule is None else parse(request.rule)
         if request.guidance_scale is None and (rule is None or rule.caps):
             raise ValueError(
@@ -139,28 +197,32 @@ class OpenPipeline:
         )
 
 
-def open_model(request: RunRequest, device: str = "cpu") -> OpenClassModel | OpenPipeline:
-    """The model that a request names, on a device; several runs can be prepared with it."""
+def open_model(request: RunRequest, device: str = "cpu") -> OpenClassModel | OpenPipeline | Sentences:
+    """The model that a request names, on a device; several runs can be made with it."""
     kind, _, where = request.model.partition(":")
     dtype = DTYPES[request.dtype]
     if kind == "diffusers" and where:
         pipe = open_pipeline(where, dtype=dtype, device=device)
         return OpenPipeline(pipe, f"diffusers:{Path(where).name}", source_digest(where))
-    if request.prompts is not None:
-        raise ValueError(f"{request.model} is guided by classes; --prompts goes with --model diffusers:PATH")
+    if kind == "scenes":
+        return Sentences(scenes(where or None).to(device, dtype))
+    if request.prompts is not None or request.prompt is not None:
+        raise ValueError(
+            f"{request.model} is guided by classes; prompts go with --model scenes and --model diffusers:PATH"
+        )
     if kind == "fashion" and not where:
         return OpenClassModel(fashion().to(device, dtype))
     if kind == "sit" and where:
         decode = None if request.vae is None else decoder(request.vae, device=device)
         model = open_sit(where, decode=decode).to(device, dtype)
         return OpenClassModel(model, "" if request.vae is None else source_digest(request.vae))
-    raise ValueError(f"a model is fashion, sit:PATH or diffusers:PATH; got {request.model!r}")
+    raise ValueError(f"a model is fashion, scenes, sit:PATH or diffusers:PATH; got {request.model!r}")
 
 
 def source_digest(source: str | Path) -> str:
     """SHA-256 over the names and contents of the files in a folder or a cached snapshot."""
     folder = local_folder(source)
-    sha = hashlib.sha256()
+    found = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        sha.update(f"{path.relative_to(folder).as_posix()}\0{digest(path)}\n".encode())
-    return sha.hexdigest()
+        found.update(f"{path.relative_to(folder).as_posix()}\0{digest(path)}\n".encode())
+    return found.hexdigest()

@@ -6,12 +6,15 @@ from .model_side import autoguidance, recfg_table, rectified_cfgpp
 from .open_loop import open_loop
 from .solve import Predict, Step, field, noise, sample, trajectory
 from .steps import StepMethod, euler, heun, midpoint, rk4, weights
+from .stochastic import Stochastic, ancestral
 
 __all__ = [
     "Predict",
     "Step",
     "StepMethod",
+    "Stochastic",
     "Times",
+    "ancestral",
     "autoguidance",
     "euler",
     "field",

@@ -3,7 +3,7 @@
 predict(x, t) -> Prediction     the model, conditional and unconditional
 predict.conditional(x, t)       where a predictor has it: half the work, with m_u = m_c, for idle rules
 rule                            what guidance makes of it
-step                            one of `meancap.sampling.steps`
+step                            one of `meancap.sampling.steps`, or one with noise: `ancestral(seeds)`
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..rules.protocol.base import Recorder
 from ..tensors import promoted
 from .grid import checked
 from .steps import StepMethod, euler, weights
+from .stochastic import Stochastic
 
 Predict = Callable[[Tensor, float], Prediction]
 
@@ -44,7 +45,7 @@ def trajectory(
     rule: Rule,
     x: Tensor,
     times: Sequence[float],
-    step: StepMethod = euler,
+    step: StepMethod | Stochastic = euler,
     *,
     record: Recorder | None = None,
 ) -> Iterator[Step]:
@@ -62,18 +63,21 @@ def _steps(
     rule: Rule,
     x: Tensor,
     times: Sequence[float],
-    step: StepMethod,
+    step: StepMethod | Stochastic,
     record: Recorder | None,
 ) -> Iterator[Step]:
     times, x = checked(times), promoted(x)
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
     stepper = Stepper(rule)
+    method = step.begin(x) if isinstance(step, Stochastic) else step
     if record is not None:
-        record.begin(x, [weights(step, t, s) for t, s in pairwise(times)])
+        # Fresh noise is no blend of x and the means: such a run has no certificate.
+        noisy = isinstance(step, Stochastic) and step.eta > 0
+        record.begin(x, None if noisy else [weights(method, t, s) for t, s in pairwise(times)])
     for index, (t, s) in enumerate(pairwise(times)):
         evaluations = _Evaluations(predict, when_idle, stepper, s, record)
-        x_next = step(evaluations.mean, x, t, s)
+        x_next = method(evaluations.mean, x, t, s)
         assert evaluations.first is not None and evaluations.m is not None
         yield Step(index, t, s, x, evaluations.first, evaluations.m, x_next)
         x = x_next
@@ -105,7 +109,7 @@ def sample(
     rule: Rule,
     x: Tensor,
     times: Sequence[float],
-    step: StepMethod = euler,
+    step: StepMethod | Stochastic = euler,
     *,
     record: Recorder | None = None,
 ) -> Tensor:

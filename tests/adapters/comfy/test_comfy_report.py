@@ -27,7 +27,7 @@ def run(rule="Cap(1.1)", batch=1, sigmas=LEVELS[:-1], calm=(), **options):
 def test_the_headline_counts_capped_steps_and_gives_the_scale_that_was_left():
     found = run(calm=(2, 3))
     s = found.record.stacked()
-    assert found.headline() == f"capped 2/4 steps, effective CFG {float(s['scale'][0, 0]):.1f} → 7.0"
+    assert found.headline() == f"capped 2/4 steps, effective CFG {float(s['scale'].min()):.1f} to 7.0"
     assert 1.0 < float(s["scale"][0, 0]) < 6.9
     assert "asked for CFG 7.0; largest |m|/|m_c| 1.100" in found.text()
 
@@ -49,7 +49,7 @@ def test_model_calls_are_not_called_steps_where_a_sampler_makes_more():
 def test_every_sample_of_a_batch_gets_its_line():
     lines = run(batch=3).text().splitlines()
     assert [line.split(":")[0] for line in lines[-3:]] == ["sample 1", "sample 2", "sample 3"]
-    assert "(mean of 3 samples)" in lines[0]
+    assert "(3 samples)" in lines[0]
 
 
 def test_a_user_is_told_when_cfg_no_longer_matters_and_when_nothing_happened():
@@ -64,6 +64,43 @@ def test_a_user_is_told_when_cfg_no_longer_matters_and_when_nothing_happened():
     hook(arguments(sigma=0.9))
     assert "between start and end" in hook.run.text()
     assert "has not been sampled" in PostCFG("Cap(1.1)").run.text()
+
+
+def test_outside_start_and_end_the_report_tells_what_the_sampler_used():
+    """Steps keep their own numbers, and the uncapped rest is told: it is where the result may burn."""
+    levels = [1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0]
+    hook = PostCFG("Cap(1.1)", start=0.5, end=0.9)  # SD3's shift: from sigma 0.75 down to 0.25
+    for i, sigma in enumerate(levels[:-1]):
+        hook(arguments(1, seed=i, sigma=sigma, levels=levels))
+    found = hook.run
+    s = found.record.stacked()
+    assert found.at == [1, 2, 3, 4, 5, 6] and found.outside == [0, 1, 5]
+    assert s["active"][:, 0].tolist() == [False, False, True, True, True, False]
+    used = float(s["ratio"][[0, 1, 5]].max())
+    assert used > 1.5
+    assert "asked for CFG 7.0; largest |m|/|m_c| 1.100" in found.text()
+    assert (
+        f"It acted on steps 3 to 5; outside, the workflow's own result was used: CFG 7.0, "
+        f"largest |m|/|m_c| {used:.3f}." in found.text()
+    )
+    assert found.about()["outside_start_and_end"] == [1, 2, 6]
+    assert colours(image(found))[0] > 100
+
+
+def test_functions_that_act_after_the_cap_are_named():
+    hook = PostCFG("Cap(1.1)")
+
+    def cfg_zero_star(args):
+        return args["denoised"]
+
+    alone, followed = arguments(), arguments()
+    alone["model_options"]["sampler_post_cfg_function"] = [cfg_zero_star, hook]
+    hook(alone)
+    assert "Acting after" not in hook.run.text()
+    followed["model_options"]["sampler_post_cfg_function"] = [hook, cfg_zero_star]
+    hook(followed)
+    assert "Acting after this node: cfg_zero_star." in hook.run.text()
+    assert hook.run.about()["acting_after"] == ["cfg_zero_star"]
 
 
 def test_a_run_is_known_by_the_latent_it_made():

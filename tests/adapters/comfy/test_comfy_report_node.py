@@ -1,6 +1,8 @@
 """Guidance Report inside the real ComfyUI: whose run it tells of, what it hands on, what it saves."""
 
+import inspect
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -63,6 +65,44 @@ def test_two_samplers_on_one_model_have_two_reports(folder):
     assert "asked for CFG 9.0" in report(other, model)[1]
 
 
+def test_a_latent_changed_after_sampling_is_said_to_be(folder):
+    model = capped(exact(), 1.05)
+    latent = sampled(model, SHAPE)
+    assert "not the one that a run made" not in report(latent, model)[1]
+    larger = torch.nn.functional.interpolate(latent, scale_factor=2)
+    assert "not the one that a run made" in report(larger, model)[1]
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_only_a_single_report_goes_into_images(comfy, folder, reports):
+    """Images of a workflow share their text, so that of two reports neither would be known as its own."""
+    made = comfy.known["MeancapGuidanceReport"]
+    nodes = {str(i): {"class_type": "MeancapGuidanceReport"} for i in range(reports)}
+    model = capped(exact(), 1.05)
+    info = {"workflow": {}}
+    before, made.hidden = made.hidden, SimpleNamespace(prompt=nodes, extra_pnginfo=info, unique_id="0")
+    try:
+        text = report(sampled(model, SHAPE), model)[1]
+    finally:
+        made.hidden = before
+    assert info == {"workflow": {}, **({"meancap": text} if reports == 1 else {})}
+    assert ("Not written into images" in text) == (reports == 2)
+
+
+def test_nodes_after_the_cap_are_named_in_its_report(folder):
+    model = node("CFGZeroStar", capped(exact(), 1.05))[0]
+    assert "Acting after this node: cfg_zero_star" in report(sampled(model, SHAPE), model)[1]
+
+
+def test_words_to_search_by_are_given_where_comfyui_takes_them(comfy):
+    from comfy_api.latest import io
+
+    if "search_aliases" not in inspect.signature(io.Schema).parameters:
+        pytest.skip("this ComfyUI finds nodes by their names alone")
+    for name in ("MeancapPosteriorMeanCap", "MeancapGuidanceRule", "MeancapGuidanceReport"):
+        assert {"cfg", "pmc"} <= set(comfy.known[name].define_schema().search_aliases)
+
+
 def test_a_model_changed_after_the_cap_still_starts_afresh_with_every_run(folder):
     model = node("RescaleCFG", capped(exact(), 1.05), 0.7)[0]
     for _ in range(2):
@@ -86,9 +126,13 @@ def test_a_model_without_guidance_nodes_gets_one_sentence():
 
 def test_bad_input_is_refused_before_anything_runs(comfy):
     cap, rule = comfy.known["MeancapPosteriorMeanCap"], comfy.known["MeancapGuidanceRule"]
-    assert rule.validate_inputs(rule="CFG(7) | Cap(1.1)", start=0.0, end=1.0) is True
+    assert rule.validate_inputs(rule="CFG(7) | Cap(1.1)") is True
     assert "unknown name 'Kap'" in rule.validate_inputs(rule="CFG(7) | Kap(1.1)")
     assert "must not be after" in cap.validate_inputs(start=0.9, end=0.2)
+    assert list(inspect.signature(cap.validate_inputs).parameters) == ["start", "end"]  # where it is shown
+    with pytest.raises(ValueError, match="must not be after"):
+        rule.execute(exact(), "CFG(7)", start=0.9, end=0.2)
     assert "from 0 to 1" in cap.validate_inputs(start=-0.1) and "from 0 to 1" in cap.validate_inputs(end=2.0)
-    assert "one of ball" in cap.validate_inputs(form="cube")
-    assert cap.validate_inputs(form="ball", start=0.0, end=1.0) is True and cap.validate_inputs() is True
+    with pytest.raises(ValueError, match="one of ball"):
+        cap.execute(exact(), 1.1, "cube")
+    assert cap.validate_inputs(start=0.0, end=1.0) is True and cap.validate_inputs() is True

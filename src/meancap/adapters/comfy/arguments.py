@@ -43,14 +43,18 @@ class Clock:
 def clock(args: Args) -> Clock:
     """Asked of the model, which holds its schedule as `model_sampling` (ComfyUI) or `predictor` (Forge).
 
-    At sigma = 1/2, how much of the data is left? A model that does not tell is taken as a flow model.
+    At sigma = 1/2, how much of the data is left? Forge classic does not say; noise levels end at 1 in flow
+    models only. A model that tells nothing is taken as a flow model.
     """
     model = args.get("model")
     host = getattr(model, "model_sampling", None) or getattr(model, "predictor", None)
     if host is None:
         return Clock(True, lambda share: 1 - share)
-    left = float(host.noise_scaling(torch.full((1,), 0.5), torch.zeros(1), torch.ones(1)))
-    return Clock(left < 0.75, lambda share: float(host.percent_to_sigma(share)))
+    if hasattr(host, "noise_scaling"):
+        flow = float(host.noise_scaling(torch.full((1,), 0.5), torch.zeros(1), torch.ones(1))) < 0.75
+    else:
+        flow = float(host.sigma_max) <= 1
+    return Clock(flow, lambda share: float(host.percent_to_sigma(share)))
 
 
 def sigmas(args: Args) -> Tensor:
@@ -77,6 +81,14 @@ def grid(args: Args) -> Tensor | None:
     options = args.get("model_options") or {}
     found = (options.get("transformer_options") or {}).get("sample_sigmas")
     return found if isinstance(found, Tensor) and found.dim() == 1 else None
+
+
+def later(args: Args, hook: object) -> list[str]:
+    """The names of the functions that change the result after this hook has."""
+    options = args.get("model_options") or {}
+    functions = list(options.get("sampler_post_cfg_function") or ())
+    place = next((i for i, one in enumerate(functions) if one is hook), len(functions))
+    return [getattr(one, "__qualname__", type(one).__name__).split(".")[-1] for one in functions[place + 1 :]]
 
 
 def step_end(args: Args) -> Number | None:

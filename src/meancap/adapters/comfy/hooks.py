@@ -14,11 +14,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...diagnostics import measure
+from ...prediction import Prediction
 from ...rules import Rule, Stepper, parse
+from ...tensors import promoted
 from .arguments import (
     Args,
     clock,
     grid,
+    later,
     negative_in_range,
     prediction,
     sigmas,
@@ -75,21 +79,25 @@ class PostCFG:
         if without_negative(args):
             self.run.idle += 1
             return nominal
+        self.run.later = later(args, self)
         inside = self._inside(args)
-        if inside is False:
-            return nominal
         with torch.no_grad():
+            if inside is False:
+                self.run.left_alone(measure(self._prediction(args), promoted(nominal)))
+                return nominal
+            self.run.acted()
             guided = self._guide(args, nominal)
         return guided if inside is True else torch.where(_column(inside, nominal), guided, nominal)
 
     def _guide(self, args: Args, nominal: Tensor) -> Tensor:
-        p = prediction(args)
-        if not self.rule.caps:
-            if not negative_in_range(args):  # its zeros are nobody's prediction: no gap, so nothing is added
-                p = replace(p, out_u=p.out_c)
-            p = p.until(step_end(args))
+        p = prediction(args) if self.rule.caps else self._prediction(args).until(step_end(args))
         first = not self.rule.has_state or self._begins_step(args)
         return self.stepper.output(p, nominal, first=first, record=self.run.record)
+
+    def _prediction(self, args: Args) -> Prediction:
+        p = prediction(args)
+        # Out of its range, the zeros of the negative are nobody's prediction: no gap, so nothing is added.
+        return p if negative_in_range(args) else replace(p, out_u=p.out_c)
 
     def _begins_step(self, args: Args) -> bool:
         """Whether this evaluation is the first to come to a noise level of the sampler's grid.

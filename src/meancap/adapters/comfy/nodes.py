@@ -6,6 +6,7 @@ never touches the model that comes in: a node patches a clone.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,23 @@ log = logging.getLogger(__name__)
 
 _CATEGORY = "advanced/guidance"
 _FORMS = {"ball": Cap, "displacement": CapDisplacement}
+
+
+_CHANGED = (
+    "This latent is not the one that a run made (it was changed since, or holds several tensors); this is "
+    "the latest run of the model."
+)
+_SEVERAL = (
+    "Not written into images: this workflow has several reports, and an image does not know which is its own."
+)
+_ALIASES = ["cfg", "pmc", "pmc-cfg", "guidance", "cap", "rescale", "burn", "oversaturation"]
+
+
+def _schema(**fields: Any) -> Any:
+    """A node's schema, with words to find it by where this version of ComfyUI takes them."""
+    if "search_aliases" in inspect.signature(io.Schema).parameters:
+        fields["search_aliases"] = _ALIASES
+    return io.Schema(**fields)
 
 
 def _window() -> list[Any]:
@@ -71,7 +89,7 @@ class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def define_schema(cls) -> Any:
-        return io.Schema(
+        return _schema(
             node_id="MeancapPosteriorMeanCap",
             display_name="Posterior-Mean Cap",
             category=_CATEGORY,
@@ -99,15 +117,14 @@ class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
         )  # fmt: skip
 
     @classmethod
-    def validate_inputs(
-        cls, form: str | None = None, start: float | None = None, end: float | None = None
-    ) -> bool | str:
-        if form is not None and form not in _FORMS:  # older versions of ComfyUI do not look
-            return f"form is one of {', '.join(_FORMS)}; got {form!r}"
+    def validate_inputs(cls, start: float | None = None, end: float | None = None) -> bool | str:
+        """Of start and end only: ComfyUI shows a complaint at the first input that is named here."""
         return _window_problem(start, end) or True
 
     @classmethod
     def execute(cls, model: Any, gamma: float, form: str, start: float = 0.0, end: float = 1.0) -> Any:
+        if form not in _FORMS:  # older versions of ComfyUI do not look
+            raise ValueError(f"form is one of {', '.join(_FORMS)}; got {form!r}")
         return io.NodeOutput(_patched(model, _FORMS[form](gamma), start, end))
 
 
@@ -116,7 +133,7 @@ class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def define_schema(cls) -> Any:
-        return io.Schema(
+        return _schema(
             node_id="MeancapGuidanceRule",
             display_name="Guidance Rule",
             category=_CATEGORY,
@@ -139,18 +156,19 @@ class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
         )  # fmt: skip
 
     @classmethod
-    def validate_inputs(
-        cls, rule: str | None = None, start: float | None = None, end: float | None = None
-    ) -> bool | str:
+    def validate_inputs(cls, rule: str | None = None) -> bool | str:
+        """Of the rule only; `execute` looks at start and end."""
         if isinstance(rule, str):
             try:
                 parse(rule)
             except ParseError as error:
                 return str(error)
-        return _window_problem(start, end) or True
+        return True
 
     @classmethod
     def execute(cls, model: Any, rule: str, start: float = 0.0, end: float = 1.0) -> Any:
+        if problem := _window_problem(start, end):
+            raise ValueError(problem)
         return io.NodeOutput(_patched(model, parse(rule), start, end))
 
 
@@ -159,7 +177,7 @@ class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def define_schema(cls) -> Any:
-        return io.Schema(
+        return _schema(
             node_id="MeancapGuidanceReport",
             display_name="Guidance Report",
             category=_CATEGORY,
@@ -199,8 +217,13 @@ class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
             )
         run = hooks[-1].run_of(latent["samples"])
         text, plot = run.text(), image(run)
+        if run.calls and not run.is_of(latent["samples"]):
+            text = f"{text}\n{_CHANGED}"
         if cls.hidden and cls.hidden.extra_pnginfo is not None:  # what later nodes write into images
-            cls.hidden.extra_pnginfo.setdefault("meancap", {})[str(cls.hidden.unique_id)] = text
+            if _reports(cls.hidden.prompt) == 1:
+                cls.hidden.extra_pnginfo["meancap"] = text
+            else:  # every image of the workflow would carry the reports of all its branches
+                text = f"{text}\n{_SEVERAL}"
         if not filename_prefix.strip():
             shown = ui.PreviewImage(plot, cls=cls).as_dict()
         else:
@@ -210,6 +233,11 @@ class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
                 run.record.about = run.about()
                 run.record.save(_beside(shown["images"][0]))
         return io.NodeOutput(latent, text, plot, ui={**shown, "text": (text,)})
+
+
+def _reports(prompt: Any) -> int:
+    """How many reports a workflow has."""
+    return sum(one.get("class_type") == "MeancapGuidanceReport" for one in (prompt or {}).values())
 
 
 def _beside(saved: Any) -> Path:

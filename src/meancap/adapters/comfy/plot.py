@@ -57,10 +57,10 @@ def image(run: Run) -> Tensor:
 
 
 def _paint(draw: ImageDraw, run: Run) -> None:
-    _write(draw, (24, 18), _plain(run.headline()), 23)
+    _write(draw, (24, 18), run.headline(), 23)
     _write(draw, (24, 50), _shorter(str(run.rule), 78), 17, _GREY)
-    if not len(run.record):
-        remarks = [part for line in run.text().splitlines()[1:] for part in wrap(_plain(line), 80)]
+    if len(run.outside) == len(run.record):
+        remarks = [part for line in run.text().splitlines()[1:] for part in wrap(line, 80)]
         for i, line in enumerate(remarks):
             _write(draw, (24, 100 + 28 * i), line, 17)
         return
@@ -71,8 +71,8 @@ def _paint(draw: ImageDraw, run: Run) -> None:
     bound = [g for g in bounds if g < 100]
     upper = _panel(76, 112, n, [*s["scale"].flatten().tolist(), *asked])
     lower = _panel(352, 388, n, [*s["ratio"].flatten().tolist(), 1.0, *bound])
-    _axes(draw, upper, "effective CFG", "dots: capped, dashes: asked for", run.unit)
-    _axes(draw, lower, "|m| / |m_c|", "dots: capped" + ", dashes: gamma" * bool(bound), run.unit)
+    _axes(draw, upper, "effective CFG", "dots: capped, dashes: asked for", run)
+    _axes(draw, lower, "|m| / |m_c|", "dots: capped" + ", dashes: gamma" * bool(bound), run)
     _dashed(draw, upper, asked)
     for g in bound:
         _dashed(draw, lower, [g] * n)
@@ -87,7 +87,7 @@ def _panel(label: float, top: float, calls: int, values: Sequence[float]) -> _Pa
     return _Panel(84, top, _SIZE[0] - 24, label + 220, calls, lo - room, hi + room)
 
 
-def _axes(draw: ImageDraw, panel: _Panel, name: str, key: str, unit: str) -> None:
+def _axes(draw: ImageDraw, panel: _Panel, name: str, key: str, run: Run) -> None:
     _write(draw, (24, panel.top - 30), name, 17)
     _write(draw, (panel.right, panel.top - 22), key, 15, _GREY, "rm")
     for value in _ticks(panel.lo, panel.hi):
@@ -95,8 +95,8 @@ def _axes(draw: ImageDraw, panel: _Panel, name: str, key: str, unit: str) -> Non
         _write(draw, (panel.left - 10, panel.y(value)), f"{value:g}", 15, _GREY, "rm")
     every = max(1, -(-panel.calls // 12))
     for call in range(0, panel.calls, every):
-        _write(draw, (panel.x(call), panel.bottom + 14), str(call + 1), 15, _GREY, "mm")
-    _write(draw, (24, panel.bottom + 14), unit.split()[-1].removesuffix("s"), 15, _GREY, "lm")
+        _write(draw, (panel.x(call), panel.bottom + 14), str(run.at[call]), 15, _GREY, "mm")
+    _write(draw, (24, panel.bottom + 14), run.unit.split()[-1].removesuffix("s"), 15, _GREY, "lm")
     _line(draw, [(panel.left, panel.bottom), (panel.right, panel.bottom)], _GREY, 1)
 
 
@@ -143,10 +143,6 @@ def _write(
 
     font = ImageFont.load_default(size * _FINER)
     draw.text((at[0] * _FINER, at[1] * _FINER), text, fill=colour, font=font, anchor=anchor)
-
-
-def _plain(text: str) -> str:
-    return text.replace("→", "to")  # Pillow's own font has no arrow
 
 
 def _shorter(text: str, length: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...diagnostics import Measure, span
 from ...rules import Rule
 from ..record import RunRecord
 
@@ -26,12 +27,25 @@ class Run:
         self.record = RunRecord()
         self.calls = 0
         self.idle = 0  # calls at cfg 1 or without a negative
+        self.at: list[int] = []  # which call each evaluation of the record was, from 1
+        self.outside: list[int] = []  # places in the record of the calls before start and after end
+        self.later: list[str] = []  # functions of other nodes that change the result after this one
         self.steps: int | None = None
         self._mark: Tensor | None = None
 
     def made(self, latent: Tensor) -> None:
         """Told by the host what came out."""
         self._mark = _mark(latent)
+
+    def acted(self) -> None:
+        """Told that this call is guided, and will be the record's next."""
+        self.at.append(self.calls)
+
+    def left_alone(self, measure: Measure) -> None:
+        """Told what the workflow made in a call before start or after end."""
+        self.outside.append(len(self.record))
+        self.at.append(self.calls)
+        self.record.note(measure)
 
     def is_of(self, latent: Tensor) -> bool:
         """Whether this run made the latent."""
@@ -44,15 +58,15 @@ class Run:
         return one if self.calls == 1 else f"{one}s"
 
     def headline(self) -> str:
-        """One line, such as: capped 6/20 steps, effective CFG 2.1 → 7.0."""
-        if not len(self.record):
+        """One line, such as: capped 6/20 steps, effective CFG 2.1 to 7.0."""
+        if len(self.outside) == len(self.record):
             return f"did nothing in {self.calls} {self.unit}"
         s = self.record.stacked()
         capped = [int(n) for n in s["active"].sum(0)]
         low, high = min(capped), max(capped)
         times = f"{low}" if low == high else f"{low} to {high}"
-        many = "" if len(capped) == 1 else f" (mean of {len(capped)} samples)"
-        return f"capped {times}/{self.calls} {self.unit}, effective CFG {_from_to(s['scale'].mean(1))}{many}"
+        many = "" if len(capped) == 1 else f" ({len(capped)} samples)"
+        return f"capped {times}/{self.calls} {self.unit}, effective CFG {span(s['scale'])}{many}"
 
     def text(self) -> str:
         """The headline, and what a user should know about it."""
@@ -66,12 +80,14 @@ class Run:
                 "The sampler's cfg is 1 or it has no negative, so there is no guidance here to work on.",
                 "Distilled models (Flux dev or schnell, Turbo, Lightning) run at cfg 1: nothing to cap.",
             ]
-        if not len(self.record):
-            return ["No step lay between start and end."]
         s = self.record.stacked()
-        low, high = float(s["asked"].min()), float(s["asked"].max())
-        asked = f"{high:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
-        found = [f"asked for CFG {asked}; largest |m|/|m_c| {float(s['ratio'].max()):.3f}"]
+        inside = torch.ones(len(self.record), dtype=torch.bool)
+        inside[self.outside] = False
+        found = self._limits(s, inside) + self._others()
+        if not bool(inside.any()):
+            return ["No step lay between start and end.", *found]
+        ratio = float(s["ratio"][inside].max())
+        found.insert(0, f"asked for CFG {span(s['asked'][inside])}; largest |m|/|m_c| {ratio:.3f}")
         if self.rule.caps and not bool(s["active"].any()):
             found.append("Nothing exceeded the bound: the result is the workflow's own, bit for bit.")
         elif self.rule.caps and len(self.record) == self.calls and bool(s["active"].all()):
@@ -79,10 +95,30 @@ class Run:
         if s["scale"].shape[1] > 1:
             found += [
                 f"sample {j + 1}: capped {int(s['active'][:, j].sum())}/{self.calls} {self.unit}, "
-                f"effective CFG {_from_to(s['scale'][:, j])}"
+                f"effective CFG {span(s['scale'][:, j])}"
                 for j in range(s["scale"].shape[1])
             ]
         return found
+
+    def _limits(self, s: dict[str, Tensor], inside: Tensor) -> list[str]:
+        """What the sampler used where start and end kept the rule away."""
+        if not self.outside:
+            return []
+        acted = [call for call, one in zip(self.at, inside.tolist(), strict=True) if one]
+        where = f"It acted on {self.unit} {acted[0]} to {acted[-1]}; outside" if acted else "There"
+        ratio = float(s["ratio"][~inside].max())
+        return [
+            f"{where}, the workflow's own result was used: CFG {span(s['scale'][~inside])}, "
+            f"largest |m|/|m_c| {ratio:.3f}."
+        ]
+
+    def _others(self) -> list[str]:
+        if not self.later:
+            return []
+        return [
+            f"Acting after this node: {', '.join(self.later)}. The sampler used what they made of it, and "
+            "the numbers here are not theirs; put this node last."
+        ]
 
     def about(self) -> dict[str, Any]:
         """What the rows of the record belong to, for its file."""
@@ -92,11 +128,10 @@ class Run:
             "model_calls": self.calls,
             "steps": self.steps,
             "calls_without_guidance": self.idle,
+            "calls": self.at,
+            "outside_start_and_end": [self.at[i] for i in self.outside],
+            "acting_after": self.later,
         }
-
-
-def _from_to(scale: Tensor) -> str:
-    return f"{float(scale[0]):.1f} → {float(scale[-1]):.1f}"
 
 
 def _mark(latent: Tensor) -> Tensor | None:

@@ -4,6 +4,7 @@ guided(pipe, rule)            a `with` block; gives the record of the pipeline's
 guide_pipeline, unguide       the same as two plain calls, for notebooks
 PosteriorMeanCappedGuidance   a guider: classifier-free guidance under the cap
 ChainGuidance                 a guider: any rule, written as text
+CappedLTX2Guidance            a guider for one modality of LTX-2: its own guidance under the cap
 Layout                        for `guided` with a pipeline that is not in the table LAYOUTS
 """
 
@@ -21,10 +22,12 @@ from .table import LAYOUTS
 
 if TYPE_CHECKING:
     from .guiders import ChainGuidance, PosteriorMeanCappedGuidance
+    from .ltx2 import CappedLTX2Guidance
 
 __all__ = [
     "LAYOUTS",
     "UNSUPPORTED",
+    "CappedLTX2Guidance",
     "ChainGuidance",
     "Layout",
     "LayoutError",
@@ -41,4 +44,8 @@ def __getattr__(name: str) -> Any:
         from . import guiders
 
         return getattr(guiders, name)
+    if name == "CappedLTX2Guidance":
+        from .ltx2 import CappedLTX2Guidance
+
+        return CappedLTX2Guidance
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

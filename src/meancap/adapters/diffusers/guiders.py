@@ -41,6 +41,14 @@ _OFF = (
 )
 
 
+def cap_of(form: str, gamma: float) -> Rule:
+    """The cap that a guider's configuration names."""
+    forms = {"ball": Cap, "displacement": CapDisplacement}
+    if form not in forms:
+        raise ValueError(f"form is 'ball' or 'displacement'; got {form!r}")
+    return forms[form](float(gamma))
+
+
 class _RuleGuidance(BaseGuidance):
     """What the guiders here share: two predictions in, one out, with the state and the time found out."""
 
@@ -239,12 +247,9 @@ class PosteriorMeanCappedGuidance(_RuleGuidance):
         enabled: bool = True,
     ) -> None:
         super().__init__(start, stop, enabled)
-        forms = {"ball": Cap, "displacement": CapDisplacement}
-        if form not in forms:
-            raise ValueError(f"form is 'ball' or 'displacement'; got {form!r}")
         self.guidance_scale, self.guidance_rescale = guidance_scale, guidance_rescale
         self.use_original_formulation, self.final = use_original_formulation, final
-        self._set_up(forms[form](float(gamma)))
+        self._set_up(cap_of(form, gamma))
 
     def _nominal(self, pred_cond: Tensor, pred_uncond: Tensor) -> Tensor:
         # In diffusers' own order of operations, so that what is not capped is theirs to the last bit.

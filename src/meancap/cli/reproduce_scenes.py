@@ -1,0 +1,76 @@
+"""`meancap reproduce scenes`: rules and scales on sentences whose truth is known."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from .generate import Commands, bar
+
+_EXAMPLES = """\
+examples:
+  meancap reproduce scenes --quick --out out/quick      every part, few prompts and scales: some minutes
+  meancap reproduce scenes --out out/scenes             the whole study
+  meancap reproduce scenes --only-seed 1 --out out/scenes      one seed of it, beside another process
+
+DIR gets study.json, table.csv, figures and a run folder for every cell. The same command in the same folder
+goes on after a stop; the table holds whatever is finished.
+"""
+
+
+def add_scenes(kinds: Commands) -> None:
+    p = kinds.add_parser(
+        "scenes",
+        help="prompts, burnt colours and open attributes on the model of the scenes",
+        description="Run rules and scales on the model that reads sentences, and measure them exactly.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of all its runs")
+    p.add_argument("--quick", action="store_true", help="16 prompts, one seed, one scale, 8 steps")
+    p.add_argument("--prompts", type=int, metavar="N", help="in each cell, for each seed (96)")
+    p.add_argument("--seeds", type=int, metavar="N", help="of prompts and noise (3)")
+    p.add_argument("--only-seed", type=int, metavar="K", help="make the runs of one seed and no table")
+    p.add_argument("--threads", type=int, default=1, help="CPU threads; they are part of the runs (1)")
+    p.set_defaults(run=scenes)
+
+
+def scenes(args: argparse.Namespace) -> int:
+    import torch
+
+    from ..runs.scenes_study import QUICK, SceneStudy, cells_of, run_study
+    from ..runs.scenes_table import grouped, table, write_table
+
+    torch.set_num_threads(args.threads)
+    study = QUICK if args.quick else SceneStudy()
+    given = {name: getattr(args, name) for name in ("prompts", "seeds") if getattr(args, name) is not None}
+    study = replace(study, **given)
+    seeds = None if args.only_seed is None else [args.only_seed]
+    steps = run_study(study, args.out, threads=args.threads, seeds=seeds)
+    todo = cells_of(study, args.out)
+    total = len(todo) if seeds is None else sum(cell.seed in seeds for cell in todo)
+    for _ in bar(steps, total, "scenes", "run"):
+        pass
+    if seeds is not None:
+        return 0
+    groups = grouped(todo, args.out)
+    rows = list(bar(table(groups, args.out), len(groups), "measure", "row"))
+    path = write_table(rows, args.out / "table.csv")
+    print(path.read_text(encoding="utf-8"), end="")
+    _draw(args.out)
+    return 0
+
+
+def _draw(out: Path) -> None:
+    try:
+        from ..report.pictures import save
+        from ..report.scenes import curves, sheet
+        from ..report.style import look
+    except ImportError:
+        print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
+        return
+    with look():
+        save(curves(out), out / "curves.png")
+        save(sheet(out), out / "sheet.png")

@@ -1,0 +1,153 @@
+"""A training run in a folder that can be stopped at any time: recipe, log, state, and the loop over batches.
+
+train.json   the recipe; another one is refused, a longer one is not
+log.jsonl    one line per `every` steps
+state.pt     weights, their running mean, the optimisers, the step and the seconds
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..files import whole, write_whole
+from .ledger import RunRefused, differences
+
+
+class Recipe(Protocol):
+    """What the loop needs to know of a recipe, which is a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def rate(self) -> float: ...
+    @property
+    def ema(self) -> float: ...
+    @property
+    def steps(self) -> int: ...
+    def rate_at(self, step: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of the log: means over the steps since the line before."""
+
+    step: int
+    images: int
+    loss: float
+    rate: float
+    seconds: float
+
+
+class TrainingLoop(ABC):
+    """Flow matching with a running mean of the weights; iterate over `rows()` to run it."""
+
+    def __init__(
+        self, folder: str | Path, recipe: Recipe, model: nn.Module, optimisers: list[torch.optim.Optimizer]
+    ) -> None:
+        self.folder, self.recipe, self.model, self.optimisers = Path(folder), recipe, model, optimisers
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.ema = copy.deepcopy(model).requires_grad_(False)
+        self.step, self.seconds = 0, 0.0
+        self.resume()
+
+    @abstractmethod
+    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """State, time, condition and velocity of one batch, drawn from a generator seeded by the step."""
+
+    def resume(self) -> None:
+        """Takes up the last saved state, if there is one, and drops log lines written after it."""
+        recipe, state = self.folder / "train.json", self.folder / "state.pt"
+        wanted = json.loads(json.dumps(asdict(self.recipe)))
+        if recipe.is_file() and state.is_file():
+            _need_same(json.loads(recipe.read_text()), wanted, self.folder)
+            saved = torch.load(state, weights_only=True)
+            self.model.load_state_dict(saved["model"])
+            self.ema.load_state_dict(saved["ema"])
+            for optimiser, value in zip(self.optimisers, saved["optimisers"], strict=True):
+                optimiser.load_state_dict(value)
+            self.step, self.seconds = saved["step"], saved["seconds"]
+        write_whole(recipe, json.dumps(wanted, indent=1))
+        kept = [row for row in read_log(self.folder) if row.step <= self.step]
+        write_whole(self.folder / "log.jsonl", "".join(map(_line, kept)))
+
+    def rows(self, every: int = 50, save_seconds: float = 120.0) -> Iterator[LogLine]:
+        """Trains to the end, yielding a log line every `every` steps and saving at least so often."""
+        losses: list[Tensor] = []
+        began, saved = time.monotonic() - self.seconds, time.monotonic()
+        while self.step < self.recipe.steps:
+            losses.append(self.one_step())
+            self.seconds = time.monotonic() - began
+            last = self.step == self.recipe.steps
+            if self.step % every == 0 or last:
+                loss = float(torch.stack(losses).mean())
+                rate = self.recipe.rate_at(self.step - 1)
+                row = LogLine(self.step, self.step * self.recipe.batch, loss, rate, round(self.seconds, 1))
+                losses.clear()
+                with (self.folder / "log.jsonl").open("a") as log:
+                    log.write(_line(row))
+                yield row
+            if last or time.monotonic() - saved > save_seconds:
+                self.save()
+                saved = time.monotonic()
+
+    def one_step(self) -> Tensor:
+        """One batch; returns its loss."""
+        x, t, condition, v = self.batch(self.step)
+        loss: Tensor = (self.model(x, t, condition) - v).square().mean()
+        torch.autograd.backward(loss)
+        share = self.recipe.rate_at(self.step) / self.recipe.rate
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = share * group["full"]
+            optimiser.step()
+            optimiser.zero_grad()
+        self.step += 1
+        # A young mean must forget its random start: the window grows with the run up to 1 / (1 - ema).
+        keep = min(self.recipe.ema, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for slow, fast in zip(self.ema.parameters(), self.model.parameters(), strict=True):
+                slow.lerp_(fast, 1 - keep)
+        return loss.detach()
+
+    def save(self) -> None:
+        """Everything that a later process needs to go on."""
+        state = {
+            "model": self.model.state_dict(),
+            "ema": self.ema.state_dict(),
+            "optimisers": [o.state_dict() for o in self.optimisers],
+            "step": self.step,
+            "seconds": self.seconds,
+        }
+        with whole(self.folder / "state.pt") as part:
+            torch.save(state, part)
+
+
+def read_log(folder: str | Path) -> list[LogLine]:
+    """The whole lines of a training log; a line torn by a kill is left out."""
+    path = Path(folder) / "log.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    return [LogLine(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+def _line(row: LogLine) -> str:
+    return json.dumps(asdict(row)) + "\n"
+
+
+def _need_same(old: dict[str, object], new: dict[str, object], folder: Path) -> None:
+    """Only the length of a run may change when it is taken up again."""
+    fixed = [key for key in new if key not in ("images", "cooling")]
+    changed = differences({key: old.get(key) for key in fixed}, {key: new[key] for key in fixed})
+    if changed:
+        raise RunRefused(f"{folder} was begun with another recipe: {'; '.join(changed)}; give another folder")

@@ -1,0 +1,99 @@
+"""Steps with noise: from the ODE (eta = 0) to the memoryless, or ancestral, sampler (eta = 1).
+
+    n       (x - t m) / (1 - t), the noise that the mean m says is in x
+    r       ((1 - s) t / (s (1 - t)))^2, what a step t -> s keeps of the variance of that noise
+    step    x' = s m + (1 - s) (sqrt(1 - eta^2 (1 - r)) n + eta sqrt(1 - r) z),   z fresh Gaussian noise
+
+Replacing a part of the noise in x by fresh noise changes no marginal: if m is exact and the steps are short,
+x has the law of (1 - t) noise + t data for every eta. The step is DDIM's with the same eta, on the linear
+path. With eta = 1 and y = x / t, sigma = (1 - t) / t it reads
+
+    y' = r y + (1 - r) m + sigma' sqrt(1 - r) z,    r = (sigma' / sigma)^2,
+
+the ancestral step of a variance-exploding model. It forgets the start: at t = 0, r = 0. In continuous time
+
+    dx = (v + eta^2 (1 - t)/t score) dt + eta sqrt(2 (1 - t)/t) dW,    v = x/t + (1 - t)/t score,
+
+so the force that guidance adds, (lambda - 1)(1 - t)/t (score_c - score_u), counts 1 + eta^2 times: **the same
+scale guides more here than on the ODE**, twice as much at eta = 1 while it acts (docs/feedback.md measures
+what is left of that at the end).
+
+Randomness belongs to samples: the generator of a seed draws the sample's start (what `noise` gives for that
+seed) first, then one tensor for each step. Neither batch, order nor the other samples matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .steps import Mean, StepMethod, euler
+
+
+@dataclass(frozen=True)
+class Stochastic:
+    """A step with noise, for `sample(..., step=...)`: one seed per sample, and the noise level eta."""
+
+    seeds: tuple[int, ...]
+    eta: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seeds", tuple(int(seed) for seed in self.seeds))
+        object.__setattr__(self, "eta", float(self.eta))
+        if not self.seeds:
+            raise ValueError("a step with noise needs one seed per sample; got none")
+        if not 0 <= self.eta <= 1:
+            raise ValueError(f"eta runs from 0 (the ODE) to 1 (memoryless); got {self.eta}")
+
+    def begin(self, x: Tensor) -> StepMethod:
+        """The step for one run from x: each call draws the next noise of every sample."""
+        if len(x) != len(self.seeds):
+            raise ValueError(f"got {len(x)} samples for {len(self.seeds)} seeds; give one seed per sample")
+        if self.eta == 0:
+            return euler
+        draw = _stream(self.seeds, x)
+
+        def step(mean: Mean, x: Tensor, t: float, s: float) -> Tensor:
+            m = mean(x, t)
+            if s == 1:
+                return m
+            keep, pull, spread = coefficients(t, s, self.eta)
+            return keep * x + pull * m + spread * draw()
+
+        return step
+
+
+def ancestral(seeds: Iterable[int], eta: float = 1.0) -> Stochastic:
+    """The memoryless step, or one of noise level `eta`: `sample(predict, rule, x, times, ancestral(seeds))`.
+
+    Give the seeds that the start was drawn with, `x = noise(seeds, shape)`, or any others of your own.
+    """
+    return Stochastic(tuple(seeds), eta)
+
+
+def kept_variance(t: float, s: float) -> float:
+    """r, the share of the noise's variance that a memoryless step t -> s keeps."""
+    return ((1 - s) * t / (s * (1 - t))) ** 2
+
+
+def coefficients(t: float, s: float, eta: float) -> tuple[float, float, float]:
+    """The factors of x, m and fresh noise in one step t -> s."""
+    fresh = 1 - kept_variance(t, s)
+    keep = (1 - s) / (1 - t) * math.sqrt(1 - eta**2 * fresh)
+    return keep, s - t * keep, eta * (1 - s) * math.sqrt(fresh)
+
+
+def _stream(seeds: tuple[int, ...], x: Tensor) -> Callable[[], Tensor]:
+    """Draws shaped like x, one generator per sample, behind the draw that `noise` makes of the same seed."""
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    shape = x.shape[1:]
+
+    def draw() -> Tensor:
+        return torch.stack([torch.randn(shape, generator=one) for one in generators]).to(x.device, x.dtype)
+
+    draw()
+    return draw
