@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ...path import Affine
 from ...rules import Cap, CapDisplacement, Rule, parse
+from ..attach import Undo, listen
 from ..record import RunRecord
 from ..session import Session
-from .attach import Undo, listen
 from .layouts import tensor
 from .schedulers import Clock, first_stage, flow
 from .tap import SAME

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers import LTX2Guidance
 from diffusers.configuration_utils import register_to_config
 from diffusers.guiders.guider_utils import GuiderOutput
+from diffusers.guiders.ltx2_guidance import LTX2Guidance
 from torch import Tensor
 
 from ...path import Affine
