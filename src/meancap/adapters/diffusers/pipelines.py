@@ -38,7 +38,7 @@ class Guided(AbstractContextManager[RunRecord]):
     def __enter__(self) -> RunRecord:
         self._used = True
         pipe, rule, layout, verify = self._given
-        tap = _tap(pipe, layout, verify)
+        tap = tap_of(pipe, layout, verify)
         session = tap.push(Session(rule))
         self._entered = tap, session
         return session.record
@@ -75,7 +75,7 @@ def guide_pipeline(
     """Guides a pipeline until `unguide(pipe)`, for notebooks; a second call replaces the first rule."""
     session = Session(rule)
     unguide(pipe)
-    tap = _tap(pipe, layout, verify)
+    tap = tap_of(pipe, layout, verify)
     tap.standing = tap.push(session, first=True)
     return session.record
 
@@ -88,7 +88,8 @@ def unguide(pipe: Any) -> None:
         tap.pop(standing)
 
 
-def _tap(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
+def tap_of(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
+    """The tap of a pipeline, made where it has none yet."""
     tap: Tap | None = getattr(pipe, TAP, None)
     if tap is None:
         return Tap(pipe, layout_of(pipe) if layout is None else layout, verify)
