@@ -1,6 +1,6 @@
 """DiffSynth-Studio: every pipeline guides in one method, `cfg_guided_model_fn`, which is overridden here.
 
-with guided(pipe, Cap(1.15)) as record:
+with guided(pipe, Cap(1.1)) as record:
     pipe(prompt, cfg_scale=7)
 
 latents   the state, in the method's shared inputs; two of them where a call predicts video and audio

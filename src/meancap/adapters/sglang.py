@@ -1,6 +1,6 @@
 """SGLang-diffusion: a CFG policy whose `combine` applies a rule to what the policy before it made.
 
-    server_args.pipeline_config.cfg_policy = capped(CFGPolicy, Cap(1.15))
+    server_args.pipeline_config.cfg_policy = capped(CFGPolicy, Cap(1.1))
 
     predictions   conditional, unconditional: velocities noise - data, as its flow pipelines have them
     x             not handed over; it is followed from batch.latents by the scheduler's Euler steps

@@ -36,7 +36,7 @@ class CappedLTX2Guidance(LTX2Guidance):
     def __init__(
         self,
         guidance_scale: float = 1.0,
-        gamma: float = 1.15,
+        gamma: float = 1.1,
         form: str = "ball",
         stg_scale: float = 0.0,
         modality_scale: float = 1.0,

@@ -1,6 +1,6 @@
 """One line in a classic pipeline: listen to the denoiser, act where the scheduler steps.
 
-    with guided(pipe, Cap(1.15)) as record:
+    with guided(pipe, Cap(1.1)) as record:
         pipe(prompt, guidance_scale=7)
 
 The denoiser's outputs are overheard, nothing about them is changed. When the pipeline hands its own guided
@@ -62,8 +62,8 @@ class Guided(AbstractContextManager[RunRecord]):
 def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True) -> Guided:
     """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
 
-    A rule that only caps, like Cap(1.15), keeps the pipeline's own combination as the nominal one; any other
-    chain, like CFG(7) | Cap(1.15), replaces it. Blocks nest: an inner rule takes the outer one's result for
+    A rule that only caps, like Cap(1.1), keeps the pipeline's own combination as the nominal one; any other
+    chain, like CFG(7) | Cap(1.1), replaces it. Blocks nest: an inner rule takes the outer one's result for
     the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
     """
     return Guided(pipe, rule, layout, verify)
