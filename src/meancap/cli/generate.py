@@ -22,7 +22,7 @@ examples:
   meancap generate --model fashion --rule "CFG(4) | Cap(1.1)" --per-class 100 --out runs/cap
   meancap generate --model scenes --prompt "a red disc left of a blue square" --rule "CFG(4)" --out runs/s
   meancap generate --model sit:SiT-XL-2-256.pt --vae stabilityai/sd-vae-ft-mse --npz --out runs/xl
-  meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.15)" --guidance-scale 7 --out runs/sd
+  meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.1)" --guidance-scale 7 --out runs/sd
   torchrun --nproc_per_node 2 -m meancap generate ...          the same files, made by two processes
 
 Give the same command again to go on after a stop; a folder with another configuration is refused.

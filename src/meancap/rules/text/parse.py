@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 )
 _EQUALS = re.compile(r"\s*=")
 _DEEPEST, _LONGEST = 20, 1_000_000
+_LISTED = "known are CFG, Cap, CapDisplacement, apg and the others on the page docs/rules.md"
 
 
 class ParseError(ValueError):
@@ -86,7 +87,7 @@ class _Reader:
     def term(self) -> Any:
         name = self.token
         if self.kind != "name":
-            raise self.error(f"a rule name is needed; known are {self.names()}")
+            raise self.error(f"a rule name is needed; {_LISTED}")
         if name not in self.known:
             raise self.error(f"unknown name {name[:40]!r}; {self.nearest(name)}")
         self.advance()
@@ -174,13 +175,10 @@ class _Reader:
             raise self.error(f"{rest[:1]!r} does not belong in a rule")
         self.kind, self.token, self.at = match.lastgroup or "", match.group(match.lastgroup or 0), match.end()
 
-    def names(self) -> str:
-        return ", ".join(sorted(self.known, key=str.lower))
-
     def nearest(self, name: str) -> str:
         close = get_close_matches(name[:40].lower(), [known.lower() for known in self.known], n=3)
         found = [known for known in self.known if known.lower() in close]
-        return f"nearest are {', '.join(found)}" if found else f"known are {self.names()}"
+        return f"nearest are {', '.join(found)}" if found else _LISTED
 
     def error(self, what: str) -> ParseError:
         place = self.at - len(self.token) if self.kind else len(self.text)
