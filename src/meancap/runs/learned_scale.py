@@ -8,9 +8,10 @@ Guided means m_u + lambda D are guesses of the data. The one with the least mean
     lambda(t) = E<data - m_u, D> / E|D|^2
 
 which is 1 for an exact model: m_c = E[data | x, label] leaves an error that is orthogonal to every function
-of x and the label, so E<data - m_u, D> = E<m_c - m_u, D>. If a model is under-conditioned, m_c' = (1 - eta) m_c
-+ eta m_u, its gap is (1 - eta) D and the same expectation gives **1 / (1 - eta)**. So the curve measures how
-far the gap of a network is too short (lambda > 1) or too long (lambda < 1) at each time, without a knob.
+of x and the label, so E<data - m_u, D> = E<m_c - m_u, D>. If a model is under-conditioned,
+m_c' = (1 - eta) m_c + eta m_u, its gap is (1 - eta) D and the same expectation gives **1 / (1 - eta)**. So
+the curve measures how far the gap of a network is too short (lambda > 1) or too long (lambda < 1) at
+each time, without a knob.
 
 It answers which multiple of the gap predicts data best **on average over the states of the data**. A label
 leak wants a scale that differs from sample to sample (`meancap.rules.DensityFeedback`), and pictures that
