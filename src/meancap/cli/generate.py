@@ -70,7 +70,7 @@ def add_generate(commands: Commands) -> None:
     p.set_defaults(run=generate)
 
 
-_SAMPLER = "'ancestral' adds fresh noise in each step; the same scale guides more there (ode)"
+_SAMPLER = "'ancestral' adds fresh noise in each step; a scale means another strength there (ode)"
 _NOISE = "'stream' is one generator over all prompts in order, as in the paper's SD3.5 runs"
 
 

@@ -1,5 +1,6 @@
 """From noise to samples: grids, steps and the loop."""
 
+from ..rules import density_feedback
 from .grid import Times, from_sigmas, graded, shifted, uniform
 from .manifold import manifold_sample, manifold_trajectory
 from .model_side import autoguidance, recfg_table, rectified_cfgpp
@@ -16,6 +17,7 @@ __all__ = [
     "Times",
     "ancestral",
     "autoguidance",
+    "density_feedback",
     "euler",
     "field",
     "from_sigmas",

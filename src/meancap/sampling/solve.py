@@ -23,6 +23,7 @@ from ..tensors import promoted
 from .grid import checked
 from .steps import StepMethod, euler, weights
 from .stochastic import Stochastic
+from .tracking import Tracker, follower
 
 Predict = Callable[[Tensor, float], Prediction]
 
@@ -70,13 +71,14 @@ def _steps(
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
     stepper = Stepper(rule)
-    method = step.begin(x) if isinstance(step, Stochastic) else step
+    method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
+    wanting = follower(rule)
+    tracker = None if wanting is None else Tracker(predict, wanting, x, eta)
     if record is not None:
         # Fresh noise is no blend of x and the means: such a run has no certificate.
-        noisy = isinstance(step, Stochastic) and step.eta > 0
-        record.begin(x, None if noisy else [weights(method, t, s) for t, s in pairwise(times)])
+        record.begin(x, None if eta > 0 else [weights(method, t, s) for t, s in pairwise(times)])
     for index, (t, s) in enumerate(pairwise(times)):
-        evaluations = _Evaluations(predict, when_idle, stepper, s, record)
+        evaluations = _Evaluations(predict, when_idle, stepper, s, record, tracker)
         x_next = method(evaluations.mean, x, t, s)
         assert evaluations.first is not None and evaluations.m is not None
         yield Step(index, t, s, x, evaluations.first, evaluations.m, x_next)
@@ -87,10 +89,16 @@ class _Evaluations:
     """The evaluations of one step, for the method that makes it; the first of them is kept."""
 
     def __init__(
-        self, predict: Predict, when_idle: Predict, stepper: Stepper, t_next: float, record: Recorder | None
+        self,
+        predict: Predict,
+        when_idle: Predict,
+        stepper: Stepper,
+        t_next: float,
+        record: Recorder | None,
+        tracker: Tracker | None,
     ) -> None:
         self.predict, self.when_idle, self.stepper = predict, when_idle, stepper
-        self.t_next, self.record = t_next, record
+        self.t_next, self.record, self.tracker = t_next, record, tracker
         self.first: Prediction | None = None
         self.m: Tensor | None = None
 
@@ -98,6 +106,8 @@ class _Evaluations:
         first = self.first is None
         predict = self.when_idle if self.stepper.idle(t, first=first) else self.predict
         p = predict(x, t).until(self.t_next)
+        if self.tracker is not None:
+            p = self.tracker.first(p) if first else self.tracker.within(p)
         m = self.stepper.mean(p, first=first, record=self.record).to(x.dtype)
         if first:
             self.first, self.m = p, m
