@@ -15,8 +15,8 @@ examples:
   meancap reproduce scenes --out out/scenes             the whole study
   meancap reproduce scenes --only-seed 1 --out out/scenes      one seed of it, beside another process
 
-DIR gets study.json, table.csv, figures and a run folder for every cell. The same command in the same folder
-goes on after a stop; the table holds whatever is finished.
+DIR gets study.json, table.csv, compared.csv, figures and a run folder for every cell. The same command in
+the same folder goes on after a stop; the table holds whatever is finished.
 """
 
 
@@ -67,10 +67,12 @@ def _draw(out: Path) -> None:
     try:
         from ..report.pictures import save
         from ..report.scenes import curves, sheet
+        from ..report.scenes_compared import compared, write_compared
         from ..report.style import look
     except ImportError:
         print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
         return
+    write_compared(compared(out), out / "compared.csv")
     with look():
         save(curves(out), out / "curves.png")
         save(sheet(out), out / "sheet.png")
