@@ -66,7 +66,8 @@ def scale_reaching(curve: Sequence[Point], column: str, value: float) -> float:
     for (low, a), (high, b) in pairwise(curve):
         if a[column] < value <= b[column]:
             share = (value - a[column]) / (b[column] - a[column])
-            return low * (high / low) ** share
+            found: float = low * (high / low) ** share
+            return found
     return math.nan
 
 
