@@ -127,7 +127,7 @@ def fashion(args: argparse.Namespace) -> int:
     from ..runs.study import fashion_study
     from .study import finish_study
 
-    scales, evaluations = _numbers(args.scales, float), _numbers(args.evaluations, int)
+    scales, evaluations = numbers(args.scales, float), numbers(args.evaluations, int)
     counts = [int(n) for n in evaluations]
     names = [measured_by(name.strip()).name for name in args.protocols.split(",")]  # before hours of work
     model = shipped().to(device_of(args))
@@ -232,7 +232,7 @@ def _gpu() -> Need:
     return Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
 
 
-def _numbers(text: str, kind: type[float] | type[int]) -> list[float]:
+def numbers(text: str, kind: type[float] | type[int]) -> list[float]:
     try:
         return list(dict.fromkeys(kind(part) for part in text.split(",")))
     except ValueError:
