@@ -1,6 +1,6 @@
 """From noise to samples: grids, steps and the loop."""
 
-from .grid import Times, from_sigmas, graded, shifted, uniform
+from .grid import Times, from_karras, from_sigmas, graded, shifted, uniform
 from .manifold import manifold_sample, manifold_trajectory
 from .model_side import autoguidance, recfg_table, rectified_cfgpp
 from .open_loop import open_loop
@@ -18,6 +18,7 @@ __all__ = [
     "autoguidance",
     "euler",
     "field",
+    "from_karras",
     "from_sigmas",
     "graded",
     "heun",
