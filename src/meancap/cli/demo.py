@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .generate import Commands, bar
+from .generate import Commands, bar, need_matplotlib
 
 if TYPE_CHECKING:
     from ..runs.folder import Run
@@ -27,6 +27,7 @@ def add_demo(commands: Commands) -> None:
 
 
 def demo(args: argparse.Namespace) -> int:
+    need_matplotlib("demo")
     import torch
 
     from ..models.classes import fashion

@@ -186,6 +186,14 @@ def _one_of(args: argparse.Namespace, rank: int) -> None:
     raise SystemExit(code)
 
 
+def need_matplotlib(command: str) -> None:
+    """One sentence where the drawing package is missing; it is no part of the images extra."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ImportError(f'meancap {command} draws with matplotlib: pip install "meancap[report]"') from None
+
+
 def bar(steps: Iterable[T], total: int, name: str, unit: str = "block") -> Iterator[T]:
     """The steps under a bar on stderr, where tqdm is installed."""
     try:

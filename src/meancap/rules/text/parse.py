@@ -102,7 +102,7 @@ class _Reader:
         named: dict[str, Any] = {}
         while not self.take(")"):
             if positional or named:
-                self.need(",")
+                self.need(",", ")")
             key = self.keyword()
             value = self.value()
             if key is None and named:
@@ -150,7 +150,7 @@ class _Reader:
         found: list[Any] = []
         while not self.take("]"):
             if found:
-                self.need(",")
+                self.need(",", "]")
             found.append(self.value())
         return found
 
@@ -160,9 +160,11 @@ class _Reader:
             return True
         return False
 
-    def need(self, mark: str) -> None:
+    def need(self, mark: str, end: str = "") -> None:
+        """Takes a mark; `end` is the one that could have closed the list instead."""
         if not self.take(mark):
-            raise self.error(f"{mark!r} is needed")
+            wanted = f"{mark!r} or {end!r}" if end and self.kind else repr(end or mark)
+            raise self.error(f"{wanted} is needed")
 
     def advance(self) -> None:
         match = _TOKEN.match(self.text, self.at)
