@@ -41,5 +41,5 @@ def examples(
     order = torch.randperm(len(test.images), generator=draw)[:count]
     return [
         (network.predict(test.labels[part].tolist()), pixels.data(test.images[part]))
-        for part in order.split(batch)
+        for part in torch.split(order, batch)
     ]

@@ -118,7 +118,7 @@ def trace_estimate(predict: Predict, p: Prediction, z: Tensor, *, derivative: bo
     t, x = float(p.t), p.shown
     z = z.to(x.dtype)
     if not derivative:
-        h = torch.finfo(p.dtype).eps ** 0.4
+        h: float = torch.finfo(p.dtype).eps ** 0.4
         moved = predict(x + h * z, t)
         return _dot(moved.delta - p.delta, z) / h
     return _dot(_pulled_back(predict, x, t, z), z)

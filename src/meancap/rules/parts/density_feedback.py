@@ -66,8 +66,8 @@ class DensityFeedback(Factor):
     every: int = 1
     until: float = 1.0
 
-    remembers = True  # type: ignore[assignment]
-    has_state = True  # type: ignore[assignment]
+    remembers = True
+    has_state = True
 
     def __post_init__(self) -> None:
         finite(self, "pi", "most", "gain", "temperature", "until")
