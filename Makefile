@@ -5,13 +5,16 @@ OUT    ?= out
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo docs test test-all lint bench clean help
+.PHONY: demo dist docs matrix quick test test-all lint bench clean help
 
 help:
 	@echo "make demo      set up, run the main job, say where the result is"
+	@echo "make quick     the laws of the core alone (under a minute)"
 	@echo "make test      set up, lint, types, tests (minutes)"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make bench     benchmarks, as ratios to peers in the same run"
+	@echo "make dist      the wheel and the source archive, checked"
+	@echo "make matrix    tests of the core under other versions of Python and torch"
 	@echo "make docs      the documentation site; opens from disk"
 
 $(READY): pyproject.toml constraints.txt
@@ -37,6 +40,11 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
+quick: $(READY)
+	$(BIN)/ruff check -q .
+	$(BIN)/python -m pytest -m "not slow" -x tests/test_first_use.py tests/test_rules.py tests/test_caps.py \
+	  tests/test_text.py tests/test_path.py tests/test_sampling.py tests/test_diagnostics.py tests/test_architecture.py
+
 test-all: lint
 	$(BIN)/python -m pytest -n 2
 
@@ -46,6 +54,15 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+dist: $(READY)
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(BIN)/check-wheel-contents dist/*.whl
+
+matrix: $(READY)
+	@$(BIN)/python tools/matrix.py
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache

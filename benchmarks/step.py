@@ -14,7 +14,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from unittest import mock
 
 import diffusers
 import torch
@@ -93,10 +92,17 @@ def without_kernels(run: Callable[[], object]) -> Callable[[], object]:
     """The same in plain PyTorch, as it is where numba is not installed."""
 
     def plain() -> object:
-        with mock.patch.object(dispatch, "_ready", lambda *device: False):
+        before, dispatch._ready = dispatch._ready, _not_ready
+        try:
             return run()
+        finally:
+            dispatch._ready = before
 
     return plain
+
+
+def _not_ready(*device: object) -> bool:
+    return False
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:

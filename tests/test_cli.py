@@ -1,5 +1,6 @@
 """The command line parses and prints; what is wrong is said in one sentence."""
 
+import os
 import subprocess
 import sys
 
@@ -74,3 +75,12 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         program.stdout.close()
         assert program.stderr.read() == b"" and program.wait() == 0
+
+
+def test_a_core_only_install_starts_without_a_word_about_numpy(tmp_path):
+    """A stand-in that fails as a missing NumPy does."""
+    (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")\n")
+    where = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "meancap", "rules", "apg"]
+    said = subprocess.run(command, env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True)
+    assert said.returncode == 0 and said.stderr == ""

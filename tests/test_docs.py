@@ -30,7 +30,7 @@ import pytest
 from meancap.cli import main
 from pages import PAGES, ROOT, Block, blocks
 
-KINDS = {"python", "console", "text", "sh", ""}
+KINDS = {"python", "console", "text", "sh", "bibtex", ""}
 DIRECTIVES = {"{toctree}", "{modules}", "{exports}", "{commands}"}
 CODE = re.compile(
     r"^(\$ |meancap |make |pip |python3? |import |from \w+ import |git |torchrun )", re.MULTILINE

@@ -44,7 +44,7 @@ def test_texts_a_person_would_type(text, rule):
     [
         ("", "a rule name is needed; known are"),
         ("CFD(7)", "unknown name 'CFD'; nearest are CFG"),
-        ("CFG(7", "',' is needed"),
+        ("CFG(7", "')' is needed"),
         ("CFG(7) Cap(1.1)", "go on with '|'"),
         ("CFG(7) |", "a rule name is needed"),
         ("CFG()", "scale"),

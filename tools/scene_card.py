@@ -3,7 +3,7 @@
     python tools/scene_card.py TRAINING WRONG DETECTOR_JSON STUDY CURVE
 
 TRAINING and WRONG are folders of `meancap train scenes`, STUDY that of `meancap reproduce scenes`, CURVE
-a CSV of what checkpoints could do.
+a table of what checkpoints could do, its cells parted by bars.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def examined(record: dict[str, dict[str, dict[str, float]]]) -> str:
 
 def progress(path: Path) -> str:
     with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(file, delimiter="|"))
     lines = ["| " + " | ".join(rows[0]) + " |", "|---" * len(rows[0]) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(r.values()) + " |" for r in rows)])
 

@@ -4,6 +4,13 @@ A model yields a `Prediction`; a rule turns the gap m_c - m_u into a displacemen
 towards m_c + g.
 """
 
+import warnings
+
+with warnings.catch_warnings():
+    # torch says so once where NumPy is not installed, and the core does without.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    import torch as _torch  # noqa: F401
+
 from .diagnostics import Certificate, Measure, Record, measure
 from .prediction import Prediction
 from .rules import (
@@ -27,6 +34,7 @@ from .sampling import (
     ancestral,
     euler,
     field,
+    from_karras,
     from_sigmas,
     graded,
     heun,
@@ -67,6 +75,7 @@ __all__ = [
     "cap_fraction",
     "euler",
     "field",
+    "from_karras",
     "from_sigmas",
     "graded",
     "guide",

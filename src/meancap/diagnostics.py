@@ -5,6 +5,7 @@ scale    effective scale: the lambda for which plain CFG would move m_c as far a
 ratio    chi = |m| / |m_c|, what the ball cap bounds by gamma
 cosine   between m_c and the gap
 active   whether a cap shortened the displacement
+allowed  the longest mean that the cap at the end of the rule permits: gamma |m_c|, or the floor
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ from torch import Tensor
 from .files import write_whole
 from .operation import Lengths, lengths, measured
 from .prediction import Prediction, need_same_shapes
-from .rules.protocol.ray import Ray
+from .rules.protocol.ray import Limit, Ray
 from .tensors import Number, vector
 
+_PANELS = {
+    "gap": "gap |m_c − m_u|",
+    "scale": "scale that was granted",
+    "ratio": "ratio |m| / |m_c|",
+    "cosine": "cosine of m_c and the gap",
+}
 _FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")
 
 
@@ -41,6 +48,7 @@ class Measure:
     cosine: Tensor
     active: Tensor
     length: Tensor  # |m|
+    allowed: Tensor  # the length that a cap permits; inf where none bounds |m|
 
 
 def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
@@ -62,7 +70,7 @@ def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
         active = short > 1e-6 * wanted
         asked = torch.where(gap == 0, 1.0, 1 + wanted_along / gap)
     length = lengths(m, delta).m
-    return _measure(p.t, seen, scale, asked, active, length)
+    return _measure(p.t, seen, scale, asked, active, length, torch.full_like(length, torch.inf))
 
 
 def _measure(
@@ -72,12 +80,13 @@ def _measure(
     asked: Tensor,
     active: Tensor,
     length: Tensor,
+    allowed: Tensor,
 ) -> Measure:
     conditional, gap, along = seen
     times = t.to(scale) if isinstance(t, Tensor) else torch.full_like(scale, t)
     ratio = torch.where(conditional == 0, torch.where(length == 0, 1.0, torch.inf), length / conditional)
     cosine = torch.where(conditional * gap == 0, 0.0, along / conditional)
-    return Measure(times, gap, scale, asked, ratio, cosine, active, length)
+    return Measure(times, gap, scale, asked, ratio, cosine, active, length, allowed)
 
 
 class Record:
@@ -110,7 +119,9 @@ class Record:
             else:
                 toward = lengths(ray.direction, p.delta).along
         turned = ray.turned is not None
-        self._seen.append(_Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned))
+        self._seen.append(
+            _Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned, ray.limit)
+        )
 
     def note(self, measure: Measure) -> None:
         """Takes one evaluation that was measured already."""
@@ -164,17 +175,23 @@ class Record:
         return {"summary": self.summary(), "rows": rows}
 
     def certificate(self) -> Certificate:
-        """The bound on the final state that this run's own means prove; warns where a step was not convex."""
+        """What is proved of the final state; warns where a step was not convex.
+
+        Under a cap the bound is made of the lengths that it permits, gamma |m_c| at each evaluation, and no
+        guided mean enters. Without one it is made of the guided means themselves, which proves nothing.
+        """
         if self._start is None:
             raise ValueError(
                 "only a run by sample() or trajectory() can be certified; no solver began this record"
             )
         if self._weights is None:
             raise ValueError("a run whose steps add noise has no certificate; use Euler or another ODE step")
-        length = iter([one.length for one in self.measures])
+        measures = self.measures
+        proved = bool(measures) and all(bool(one.allowed.isfinite().all()) for one in measures)
+        radius = iter([one.allowed if proved else one.length for one in measures])
         bound, broken = self._start, []
         for index, (keep, *rest) in enumerate(self._weights):
-            means = [next(length, None) for _ in rest]
+            means = [next(radius, None) for _ in rest]
             if any(m is None for m in means):
                 raise ValueError(
                     f"the run stopped at step {index} of {len(self._weights)}; let it finish first"
@@ -184,10 +201,31 @@ class Record:
             )
             if min(keep, *rest) < -1e-12:
                 broken.append(index)
-        certificate = Certificate(bound, tuple(broken), float(self.stacked()["ratio"].max()))
+        certificate = Certificate(bound, tuple(broken), float(self.stacked()["ratio"].max()), proved)
         if broken:
             warnings.warn(str(certificate), stacklevel=2)
         return certificate
+
+    def plot(self) -> Any:
+        """The meter as a matplotlib Figure of four panels over time, a thin line per sample.
+
+        In a notebook the figure shows itself; elsewhere `record.plot().savefig("meter.png")`.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise ImportError('Record.plot() draws with matplotlib: pip install "meancap[report]"') from None
+        s = self.stacked()
+        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
+            axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
+            axes.plot(s["t"].mean(1), s[name].mean(1), color="#0072B2", linewidth=2)
+            if name == "scale":
+                axes.plot(s["t"].mean(1), s["asked"].mean(1), "--", color="#D55E00", label="asked for")
+                axes.legend(frameon=False)
+            axes.set_title(title, fontsize=9)
+            axes.set_xlabel("t (noise at 0, data at 1)", fontsize=8)
+        return figure
 
 
 def span(values: Tensor) -> str:
@@ -202,11 +240,14 @@ class Certificate:
 
     With convex steps the weights are non-negative and sum to one, so that no state leaves the convex hull of
     the noise and the means; Euler is always convex, Heun only while a step goes at most half of the way.
+    `proved` says that a cap bounds every mean by gamma |m_c| (or its floor): the bound then follows from the
+    conditional means alone. Otherwise it is made of the guided means that this run had.
     """
 
     bound: Tensor
     broken: tuple[int, ...]
     largest_ratio: float
+    proved: bool = False
 
     @property
     def convex(self) -> bool:
@@ -219,10 +260,14 @@ class Certificate:
 
     def __str__(self) -> str:
         bound = f"|x| <= {float(self.bound.max()):.4g} over {self.bound.numel()} samples"
+        if self.proved:
+            what = f"{bound}, proved by the cap from the conditional means alone"
+        else:
+            what = f"no cap bounds |m| itself, so nothing is proved; this run's guided means give {bound}"
         if self.convex:
-            return f"{bound}; every step is convex; largest ratio {self.largest_ratio:.3f}"
+            return f"{what}; every step is convex"
         return (
-            f"{bound}; steps {list(self.broken)} are not convex, so a state may leave the hull of its means: "
+            f"{what}; steps {list(self.broken)} are not convex, so a state may leave the hull of its means: "
             "use Euler there, or a grid whose steps go at most half of the way to t = 1"
         )
 
@@ -238,6 +283,7 @@ class _Displacement:
     gap: Lengths  # |m_c|, |gap|, component of m_c along the gap
     toward: Tensor  # component of the direction along the gap
     turned: bool  # whether the direction may have left the gap
+    limit: Limit | None  # the cap at the end of the rule, if it is a plain one
 
     def measure(self) -> Measure:
         conditional, size, along = self.lengths
@@ -249,4 +295,14 @@ class _Displacement:
         # With no gap a multiple of it still has a scale; a turned direction has none, and 1 says so.
         share = torch.where(gap == 0, 0.0 if self.turned else 1.0, self.toward / gap)
         seen = (conditional, gap, self.gap.along)
-        return _measure(self.t, seen, 1 + c * share, 1 + asked * share, abs(c) < abs(asked), length)
+        scales = (1 + c * share, 1 + asked * share)
+        return _measure(self.t, seen, *scales, abs(c) < abs(asked), length, self._allowed(conditional))
+
+    def _allowed(self, conditional: Tensor) -> Tensor:
+        """The longest mean that the cap permits."""
+        if self.limit is None:
+            return torch.full_like(conditional, torch.inf)
+        gamma, floor = (vector(v, conditional) for v in self.limit[:2])
+        if self.limit.ball:
+            return torch.maximum(gamma * conditional, floor)
+        return conditional + torch.maximum((gamma - 1) * conditional, floor)

@@ -39,6 +39,7 @@ class Prediction:
     a: Number = 0.0
     k: Number = 1.0
     unit: Number = 1.0  # unit * shown is x
+    log_ratio: Tensor | None = None  # log p(x | condition) / p(x), where the loop follows it, (n,)
 
     def __post_init__(self) -> None:
         with_, without = "the prediction with the condition", "the prediction without it"

@@ -56,7 +56,7 @@ def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, tmp_pa
 def test_what_needs_no_server_still_works(opened, tmp_path):
     path = export.export(IMAGES, tmp_path / "page.html")
     _, page = opened(path, "images")
-    page.get_by_role("slider", name="Between arm 1 and arm 2").focus()
+    page.get_by_role("slider", name="Between rule 1 and rule 2").focus()
     page.keyboard.press("End")
     assert page.evaluate("document.querySelector('.stage').style.getPropertyValue('--wipe')") == "100%"
     page.locator(".arm-card .cell").first.click()
@@ -69,7 +69,7 @@ def test_what_needs_no_server_still_works(opened, tmp_path):
 def test_time_and_arm_can_be_changed_in_a_saved_mixture(opened, tmp_path):
     path = export.export(MIXTURE, tmp_path / "page.html")
     _, page = opened(path, "mixture")
-    assert page.locator('[data-panel="ends"] .note').inner_text() == "1,000 samples in each arm."
+    assert page.locator('[data-panel="ends"] .note').inner_text() == "1,000 samples for each rule."
     hill = page.locator('canvas[aria-label^="Landscape"]')
     assert "At t = 0.30" in hill.get_attribute("aria-label")
     page.locator("input[name=t]").focus()
@@ -103,7 +103,7 @@ def test_text_of_a_link_stays_text(opened, tmp_path):
     )
     _, page = opened(path, "images")
     assert page.title() == "Images · meancap explorer"
-    assert page.get_by_label("Rule of arm 2").input_value() == evil
+    assert page.get_by_label("Rule 2").input_value() == evil
     assert evil in page.locator(".saved").inner_text()
     assert page.locator("#view img").count() == 0
 

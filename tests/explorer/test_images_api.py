@@ -140,7 +140,7 @@ def test_memory_is_bounded(monkeypatch):
     ("change", "said"),
     [
         ({"seeds": "0-999999999"}, "at most 64 images"),
-        ({"seeds": "0-63", "steps": 100}, "64 images × 2 arms × 100 evaluations are more"),
+        ({"seeds": "0-63", "steps": 100}, "64 images × 2 rules × 100 evaluations are more"),
         ({"seeds": "five"}, "seeds are whole numbers"),
         ({"seeds": "7-3"}, "seeds are whole numbers"),
         ({"seeds": "4294967296"}, "below 4,294,967,296"),

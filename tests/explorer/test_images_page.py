@@ -93,12 +93,12 @@ def test_a_slider_may_move_faster_than_jobs_notice_that_they_are_cancelled(tab, 
 
 def test_the_slider_between_two_arms_is_worked_by_keys(tab):
     page = tab.open(SMALL, READY)
-    slider = page.get_by_role("slider", name="Between arm 1 and arm 2")
+    slider = page.get_by_role("slider", name="Between rule 1 and rule 2")
     slider.focus()
     for key, share in (("ArrowRight", 51), ("ArrowLeft", 50), ("End", 100), ("Home", 0), ("PageUp", 10)):
         page.keyboard.press(key)
         assert slider.input_value() == str(share)
-        said = f"{share} per cent arm 1, {100 - share} per cent arm 2"
+        said = f"{share} per cent rule 1, {100 - share} per cent rule 2"
         assert slider.get_attribute("aria-valuetext") == said
         over = page.locator(".stage .over").first
         hidden = re.search(r"inset\(0px (.*?) 0px 0px\)", over.evaluate("e => getComputedStyle(e).clipPath"))
@@ -136,7 +136,7 @@ def test_the_steps_can_be_walked_through(tab):
 
 def test_a_wrong_rule_gets_its_sentence_and_the_others_stay(tab):
     page = tab.open(SMALL, READY)
-    field = page.get_by_label("Rule of arm 2")
+    field = page.get_by_label("Rule 2")
     field.fill("CFG(λ) | Cup(Γ)")
     until(lambda: "unknown name 'Cup'" in page.locator(".arms").inner_text(), 60)
     assert field.get_attribute("aria-invalid") == "true"
@@ -158,7 +158,7 @@ def test_a_link_may_say_anything(tab):
     page = tab.open(
         "#images?seeds=0-1&steps=2&arm=CFG(1)&pick=1.5&left=-3&right=99&wipe=700&one=yes&x=1", READY
     )
-    assert page.get_by_role("slider", name="Between arm 1 and arm 1").input_value() == "100"
+    assert page.get_by_role("slider", name="Between rule 1 and rule 1").input_value() == "100"
     assert "seed 0" in page.locator(".reading h2").inner_text()
 
 

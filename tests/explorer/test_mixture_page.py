@@ -74,6 +74,23 @@ def test_scale_and_gamma_change_the_numbers_and_the_link(tab):
     assert "CFG(3.5) | Cap(1.3)" in page.locator('[data-panel="scale"] .note').inner_text()
 
 
+def test_a_cleared_field_shows_what_the_link_says(tab):
+    """30 is beyond the slider's end at 12, which must not be taken for the value."""
+    page = tab.open()
+    field = page.locator('input[name="scale-number"]')
+    for typed in ("30", ""):
+        field.fill(typed)
+        field.press("Enter")
+        until(lambda: "scale=30" in where(page))
+        assert field.input_value() == "30"
+
+
+def test_the_words_on_the_page_are_rules(tab):
+    page = tab.open()
+    text = page.locator("body").inner_text()
+    assert "Add a rule" in text and "arm" not in text.lower().replace("harm", "").split()
+
+
 def test_a_slider_that_moves_fast_ends_at_its_last_value(tab):
     page = tab.open()
     page.locator("input[name=scale]").evaluate(
@@ -108,7 +125,7 @@ def test_every_paper_button_runs_that_setting(tab, settings):
 
 def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
     page = tab.open("#mixture?n=1000")
-    field = page.get_by_label("Rule of arm 2")
+    field = page.get_by_label("Rule 2")
     for text in ("CFG(3) | Cpa(1.1)", "CFG(3", "Cap(0.2)"):
         field.fill(text)
         with pytest.raises(ParseError) as caught:
@@ -127,7 +144,7 @@ def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
 
 def test_rules_are_picked_with_the_arrow_keys(tab):
     page = tab.open("#mixture?n=1000&arm=CFG(1)")
-    pick, field = page.get_by_label("Pick a rule for arm 1"), page.get_by_label("Rule of arm 1")
+    pick, field = page.get_by_label("Pick rule 1"), page.get_by_label("Rule 1")
     offered = pick.locator("option").evaluate_all("list => list.map(o => o.value)")
     pick.focus()
     for rule in offered[1:6]:
@@ -171,7 +188,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(tabs):
 def test_a_link_brings_everything_back(tab, tabs):
     page = tab.open("#mixture?n=1000&steps=20")
     page.get_by_label("Overlapping").check()
-    page.get_by_label("Rule of arm 3").fill("apg(λ) | Cap(Γ)")
+    page.get_by_label("Rule 3").fill("apg(λ) | Cap(Γ)")
     page.locator("select[name=n]").select_option("5000")
     page.locator("select[name=solver]").select_option("midpoint")
     page.locator("input[name=t]").fill("0.8")
@@ -181,7 +198,7 @@ def test_a_link_brings_everything_back(tab, tabs):
     other = tabs()
     again = other.open(where(page).removeprefix(tab.url))
     assert where(again) == where(page)
-    assert again.get_by_label("Rule of arm 3").input_value() == "apg(λ) | Cap(Γ)"
+    assert again.get_by_label("Rule 3").input_value() == "apg(λ) | Cap(Γ)"
     assert again.locator("select[name=solver]").input_value() == "midpoint"
     assert again.locator("input[name=t]").input_value() == "0.8"
     for arm in range(3):
@@ -302,7 +319,7 @@ def test_a_slow_rule_shows_fewer_samples_first_and_says_so(tab):
     tab.rest()
     notes = page.evaluate("notes")
     assert notes[0].startswith("2,000 samples of 5,000 while you move")
-    assert notes[-1].startswith("5,000 samples in each arm")
+    assert notes[-1].startswith("5,000 samples for each rule")
 
 
 @pytest.mark.slow
@@ -382,7 +399,7 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(tab):
         )
     assert reached[0] == "Skip to the view"
     assert {"Mixture", "Images", "Copy link", "Dark", "scale", "gamma"} <= set(reached)
-    assert page.locator("#status").inner_text().startswith("Arm 1: total variation")
+    assert page.locator("#status").inner_text().startswith("Rule 1: total variation")
     assert page.locator("main h2").count() == page.locator("main section[aria-labelledby]").count()
 
 

@@ -32,7 +32,7 @@ PLAIN = [
 OTHER = [
     CFG(3) | Clip(0.5),
     apg(3.0),
-    Cap(1.1) | CFG(3),
+    CFG(3) | Cap(1.1) | Clip(0.5),
     CFG(3) | Cap(1.1, anchor=0.1),
     CFG(3) | Cap(1.1, smooth=0.3),
     CFG(3) | Cap(1.1, floor=1.0),

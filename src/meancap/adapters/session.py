@@ -23,7 +23,7 @@ class Session:
             rule = parse(rule)
         if not isinstance(rule, Rule):
             raise TypeError(
-                f"a rule is needed, such as Cap(1.15) or CFG(7) | Cap(1.15); got {type(rule).__name__}"
+                f"a rule is needed, such as Cap(1.1) or CFG(7) | Cap(1.1); got {type(rule).__name__}"
             )
         self.rule = rule
         self.record = RunRecord() if record is None else record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .generate import Commands, bar
+from .generate import Commands, bar, need_matplotlib
 
 
 def add_demo(commands: Commands) -> None:
@@ -21,6 +21,7 @@ def add_demo(commands: Commands) -> None:
 
 
 def demo(args: argparse.Namespace) -> int:
+    need_matplotlib("demo")
     import torch
 
     from ..models.data import FASHION

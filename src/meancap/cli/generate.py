@@ -22,7 +22,7 @@ examples:
   meancap generate --model fashion --rule "CFG(4) | Cap(1.1)" --per-class 100 --out runs/cap
   meancap generate --model scenes --prompt "a red disc left of a blue square" --rule "CFG(4)" --out runs/s
   meancap generate --model sit:SiT-XL-2-256.pt --vae stabilityai/sd-vae-ft-mse --npz --out runs/xl
-  meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.15)" --guidance-scale 7 --out runs/sd
+  meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.1)" --guidance-scale 7 --out runs/sd
   torchrun --nproc_per_node 2 -m meancap generate ...          the same files, made by two processes
 
 Give the same command again to go on after a stop; a folder with another configuration is refused.
@@ -70,7 +70,7 @@ def add_generate(commands: Commands) -> None:
     p.set_defaults(run=generate)
 
 
-_SAMPLER = "'ancestral' adds fresh noise in each step; the same scale guides more there (ode)"
+_SAMPLER = "'ancestral' adds fresh noise in each step; a scale means another strength there (ode)"
 _NOISE = "'stream' is one generator over all prompts in order, as in the paper's SD3.5 runs"
 
 
@@ -184,6 +184,14 @@ def _one_of(args: argparse.Namespace, rank: int) -> None:
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
+
+
+def need_matplotlib(command: str) -> None:
+    """One sentence where the drawing package is missing; it is no part of the images extra."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ImportError(f'meancap {command} draws with matplotlib: pip install "meancap[report]"') from None
 
 
 def bar(steps: Iterable[T], total: int, name: str, unit: str = "block") -> Iterator[T]:

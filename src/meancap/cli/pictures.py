@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .generate import Commands
+from .generate import Commands, need_matplotlib
 
 _EXAMPLE = """\
 example:
@@ -33,6 +33,7 @@ def add_pictures(commands: Commands) -> None:
 
 
 def pictures(args: argparse.Namespace) -> int:
+    need_matplotlib("pictures")
     from ..report.pictures import draw_all
     from ..runs.folder import Run
 

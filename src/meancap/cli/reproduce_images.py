@@ -111,7 +111,7 @@ def fashion(args: argparse.Namespace) -> int:
     from ..runs.study import fashion_study
     from .study import finish_study
 
-    scales, evaluations = _numbers(args.scales, float), _numbers(args.evaluations, int)
+    scales, evaluations = numbers(args.scales, float), numbers(args.evaluations, int)
     counts = [int(n) for n in evaluations]
     names = [measured_by(name.strip()).name for name in args.protocols.split(",")]  # before hours of work
     model = shipped().to(device_of(args))
@@ -191,7 +191,7 @@ def _rehearsals(p: argparse.ArgumentParser) -> None:
     how.add_argument("--tiny", action="store_true", help="the whole way on tiny random weights, in a minute")
 
 
-def _numbers(text: str, kind: type[float] | type[int]) -> list[float]:
+def numbers(text: str, kind: type[float] | type[int]) -> list[float]:
     try:
         return list(dict.fromkeys(kind(part) for part in text.split(",")))
     except ValueError:

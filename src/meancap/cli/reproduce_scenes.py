@@ -6,8 +6,10 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from .generate import Commands, bar
+from .reproduce_images import numbers
 
 _EXAMPLES = """\
 examples:
@@ -15,8 +17,8 @@ examples:
   meancap reproduce scenes --out out/scenes             the whole study
   meancap reproduce scenes --only-seed 1 --out out/scenes      one seed of it, beside another process
 
-DIR gets study.json, table.csv, figures and a run folder for every cell. The same command in the same folder
-goes on after a stop; the table holds whatever is finished.
+DIR gets study.json, table.csv, compared.csv, figures and a run folder for every cell. The same command in
+the same folder goes on after a stop; the table holds whatever is finished.
 """
 
 
@@ -32,6 +34,7 @@ def add_scenes(kinds: Commands) -> None:
     p.add_argument("--quick", action="store_true", help="16 prompts, one seed, one scale, 8 steps")
     p.add_argument("--prompts", type=int, metavar="N", help="in each cell, for each seed (96)")
     p.add_argument("--seeds", type=int, metavar="N", help="of prompts and noise (3)")
+    p.add_argument("--scales", metavar="L", help="guidance scales of the first part (2,4,8,15)")
     p.add_argument("--only-seed", type=int, metavar="K", help="make the runs of one seed and no table")
     p.add_argument("--threads", type=int, default=1, help="CPU threads; they are part of the runs (1)")
     p.set_defaults(run=scenes)
@@ -45,7 +48,11 @@ def scenes(args: argparse.Namespace) -> int:
 
     torch.set_num_threads(args.threads)
     study = QUICK if args.quick else SceneStudy()
-    given = {name: getattr(args, name) for name in ("prompts", "seeds") if getattr(args, name) is not None}
+    given: dict[str, Any] = {
+        name: getattr(args, name) for name in ("prompts", "seeds") if getattr(args, name) is not None
+    }
+    if args.scales is not None:
+        given["scales"] = tuple(numbers(args.scales, float))
     study = replace(study, **given)
     seeds = None if args.only_seed is None else [args.only_seed]
     steps = run_study(study, args.out, threads=args.threads, seeds=seeds)
@@ -67,10 +74,12 @@ def _draw(out: Path) -> None:
     try:
         from ..report.pictures import save
         from ..report.scenes import curves, sheet
+        from ..report.scenes_compared import compared, write_compared
         from ..report.style import look
     except ImportError:
         print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
         return
+    write_compared(compared(out), out / "compared.csv")
     with look():
         save(curves(out), out / "curves.png")
         save(sheet(out), out / "sheet.png")

@@ -96,7 +96,7 @@ def run(request: Request, work: Work) -> dict[str, Any]:
         rule, block = rules[arm], asked.wanted[low : low + BLOCK]
         if isinstance(rule, str):  # it failed in an earlier block
             continue
-        said = f"images {low + 1} to {low + len(block)} of {len(asked.wanted)}, arm {arm + 1}"
+        said = f"images {low + 1} to {low + len(block)} of {len(asked.wanted)}, rule {arm + 1}"
         try:
             for step, frames in enumerate(painter.paint(rule, asked.steps, block, found[arm]), 1):
                 for i, want in enumerate(block, low):
@@ -122,7 +122,7 @@ def read(request: Request) -> Asked:
     texts = [text({"arm": one}, "arm", LONGEST_RULE) for one in items(request, "arms", 1, MOST_ARMS)]
     if len(seeds) * len(texts) * steps > WORK:
         raise ValueError(
-            f"{len(seeds)} images × {len(texts)} arms × {steps} evaluations are more than {WORK:,}; "
+            f"{len(seeds)} images × {len(texts)} rules × {steps} evaluations are more than {WORK:,}; "
             "take fewer of one of them, or `meancap generate`, which has no bound"
         )
     rules = tuple(attempt(one, *_knobs(request)) for one in texts)

@@ -156,5 +156,5 @@ def _by_library(
     condition: Condition, rule: Rule, x: Tensor, grid: Times, step: StepMethod, chunk: int
 ) -> Tensor:
     size = max(1, min(chunk, _NUMBERS // condition.mixture.means.numel()))
-    parts = [sample(condition.predict, rule, part, grid, step) for part in torch.split(x, size)]
+    parts = [sample(condition.predict, rule, part, grid, step, grad=True) for part in torch.split(x, size)]
     return torch.cat(parts) if parts else x.clone()

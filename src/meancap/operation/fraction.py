@@ -52,6 +52,8 @@ import math
 import torch
 from torch import Tensor
 
+from ..tensors import Number, magnitude, power
+
 
 def margin_of(dtype: torch.dtype) -> float:
     """The part of a share below 1 that is given up to rounding: four units of float32, or of float64."""
@@ -66,23 +68,29 @@ def largest_fraction(g: Tensor, along: Tensor, room: Tensor, margin: float = 0.0
     return torch.where((g == 0) | (room == math.inf), 1.0, s)
 
 
-def room_of(m: Tensor, gamma: Tensor, floor: Tensor, ball: bool) -> Tensor:
+def room_of(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
     """How far a cap lets the mean go: the root of max(gamma m, floor)^2 - m^2, or the displacement's radius.
 
     A floor of 0 or less is no floor.
     """
-    if ball:
-        above = torch.where(floor > m, (floor - m) * (floor + m), 0.0).sqrt()
-        room = m * ((gamma - 1) * (gamma + 1)).sqrt()
-    else:
-        above, room = floor, m * (gamma - 1)
-    # gamma = inf lets everything pass, whatever m is; inf * 0 would be NaN.
-    return torch.where(gamma == math.inf, math.inf, torch.where(above > room, above, room))
+    growth = power((gamma - 1) * (gamma + 1), 0.5) if ball else gamma - 1
+    room = m * growth
+    if isinstance(floor, Tensor) or floor > 0:
+        above = torch.where(m < floor, (floor - m) * (floor + m), 0.0).sqrt() if ball else floor
+        room = torch.where(room < above, above, room)
+    if isinstance(gamma, Tensor):  # gamma = inf lets everything pass, whatever m is; inf * 0 would be NaN
+        return torch.where(gamma == math.inf, math.inf, room)
+    return torch.full_like(room, math.inf) if gamma == math.inf else room
 
 
 def kept(
-    m: Tensor, d: Tensor, along: Tensor, c: Tensor, gamma: Tensor, floor: Tensor, *, ball: bool, margin: float
+    m: Tensor, d: Tensor, along: Tensor, c: Number, gamma: Number, floor: Number, *, ball: bool, margin: float
 ) -> Tensor:
     """The share of c * direction that a cap keeps, from |y|, |direction| and the component of y along it."""
-    toward = torch.where(c < 0, -along, along) if ball else torch.zeros_like(along)
-    return largest_fraction(c.abs() * d, toward, room_of(m, gamma, floor, ball), margin)
+    if not ball:
+        toward = torch.zeros_like(along)
+    elif isinstance(c, Tensor):
+        toward = torch.where(c < 0, -along, along)
+    else:
+        toward = -along if c < 0 else along
+    return largest_fraction(magnitude(c) * d, toward, room_of(m, gamma, floor, ball), margin)

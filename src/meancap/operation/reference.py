@@ -72,9 +72,9 @@ def capped(
     """The result under a cap, and (4, batch) numbers: the three lengths and the coefficient that is left."""
     d = _direction(x, out_c, other, direct)
     m, gap, along = _measured(x, out_c, d, a, k)
-    asked = vector(c, x)
-    share = kept(m, gap, along, asked, vector(gamma, x), vector(floor, x), ball=ball, margin=margin)
-    left = torch.where(asked == 0, asked, asked * share)  # nothing asked for is nothing granted
+    c, gamma, floor = (vector(v, x) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
+    left = c * kept(m, gap, along, c, gamma, floor, ball=ball, margin=margin)
+    left = torch.where(vector(c, x) == 0, 0.0, left)  # nothing asked for is nothing granted
     out = _written(out_c, d, left, None if direct else other)
     result = (mean_of(x, out, a, k, d.dtype) if mean else out).to(dtype)
     return result, torch.stack([m, gap, along, left])

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..files import write_whole
 from ..runs.folder import Run
-from .sheets import need_matched
+from .sheets import class_name, class_names, need_matched
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -25,7 +25,7 @@ h1 {{ font-size: 1.4rem }} code {{ font-size: .95em }}
 table {{ border-collapse: collapse; margin: 1rem 0 }}
 th, td {{ padding: .25rem .5rem .25rem 0; text-align: left; vertical-align: middle }}
 thead th {{ position: sticky; top: 0; background: #fff; border-bottom: 1px solid #ccc }}
-img {{ display: block; width: 100%; min-width: 84px; max-width: 320px; image-rendering: {rendering} }}
+img {{ display: block; width: {width}px; max-width: none; image-rendering: {rendering} }}
 .what {{ color: #555; max-width: 18rem; overflow-wrap: anywhere }}
 </style>
 <h1>{title}</h1>
@@ -50,8 +50,7 @@ def gallery(
         record = runs[0].records[i]
         asked = record.get("prompt")
         if asked is None:
-            label = record["label"]
-            asked = names[label] if names else f"class {label}"
+            asked = class_name(record["label"], names or class_names(runs[0]))
         cells = "".join(f'<td><img alt="sample {i}" src="{_data_uri(batch[i])}"></td>' for batch in images)
         what = f"{escape(str(asked))}<br>seed {record['seed']}"
         rows.append(f'<tr><td class="what">{what}</td>{cells}</tr>')
@@ -68,6 +67,7 @@ def gallery(
         heads=heads,
         rows="\n".join(rows),
         rendering="pixelated" if small else "auto",
+        width=112 if small else min(320, images[0].shape[2]),
     )
 
 

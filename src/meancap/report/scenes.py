@@ -42,7 +42,7 @@ def curves(out: str | Path, part: str = "scenes") -> Figure:
         place.set_title(title)
         place.set_xscale("log")
         place.set_xlabel("scale λ")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
+    handles, labels = axes[0, 2].get_legend_handles_labels()  # a panel that has the renders' line as well
     figure.legend(handles, labels, loc="outside lower center", ncols=5)
     return figure
 
@@ -63,8 +63,6 @@ def _panel(place: Any, rows: Sequence[dict[str, str]], column: str, truth: bool)
     for label, points in lines.items():
         colour = _COLOURS.get(label, GREY)
         place.plot(*zip(*sorted(points), strict=True), "o-", markersize=2.5, color=colour, label=label)
-    if truth:
-        place.plot([], [], color=GREY, linestyle="--")
 
 
 def sheet(out: str | Path, count: int = 8, scale: float | None = None) -> Figure:
@@ -77,13 +75,13 @@ def sheet(out: str | Path, count: int = 8, scale: float | None = None) -> Figure
     rows = [(n[0], r) for n, r in zip(names, runs, strict=True) if float(n[2]) in (1.0, chosen)]
     rows.sort(key=lambda one: (one[0] != "conditional", one[0] != "cfg", one[0]))
     figure, axes = panels(len(rows), count, PAGE, 0.75 * len(rows) + 0.6)
-    for line, (name, run) in zip(axes, rows, strict=True):
+    for number, (line, (name, run)) in enumerate(zip(axes, rows, strict=True)):
         for k, (place, image) in enumerate(zip(line, run.images(range(count)), strict=True)):
             place.imshow(np.asarray(image), interpolation="nearest")
             place.set_xticks([])
             place.set_yticks([])
-            if line is axes[0]:
-                place.set_title(_broken(run.prompts[k]), fontsize=4)
+            if number == 0:
+                place.set_title(_broken(run.prompts[k]), fontsize=5)
         line[0].set_ylabel(name, fontsize=5)
     figure.suptitle(f"λ = {chosen:g}; the first row is λ = 1", fontsize=7)
     return figure

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..models.data import FASHION
 from ..runs.folder import Run
 from .style import PAGE
 
@@ -66,7 +67,7 @@ def panels(
 ) -> Figure:
     """One panel for each run, side by side: a row for each class, `per_class` seeds in it."""
     need_matched(runs)
-    rows = class_rows(runs[0], per_class)
+    rows, names = class_rows(runs[0], per_class), names or class_names(runs[0])
     width = 0.45 + PAGE
     count, gap = len(runs), 0.04
     first = runs[0].images([0])
@@ -115,13 +116,22 @@ def title(run: Run) -> str:
     return run.rule.replace(" | ", "\n| ") or "no rule"
 
 
+def class_names(run: Run) -> tuple[str, ...]:
+    """The names of the classes, where the run's model is the one in the box; otherwise none."""
+    return FASHION if run.config.get("model") == "fashion" else ()
+
+
+def class_name(label: int, names: Sequence[str]) -> str:
+    return names[label] if label < len(names) else f"class {label}"
+
+
 def condition(run: Run, position: int) -> str:
     """What a sample was asked to be, short enough for a margin."""
     record = run.records[position]
     if record.get("prompt") is not None:
         text = str(record["prompt"])
         return text if len(text) <= 24 else text[:23] + "…"
-    return f"class {record['label']}\nseed {record['seed']}"
+    return f"{class_name(record['label'], class_names(run))}\nseed {record['seed']}"
 
 
 def _show(axes: Axes, image: npt.NDArray[np.uint8]) -> None:

@@ -46,18 +46,29 @@ class SceneStudy:
     steps: int = 16
     scales: tuple[float, ...] = (2.0, 4.0, 8.0, 15.0)
     beyond: tuple[float, ...] = (50.0,)  # for caps only
-    negative_scales: tuple[float, ...] = (2.0, 4.0, 8.0)
-    batch: int = 32
+    negative_scales: tuple[float, ...] = (4.0, 8.0)
+    wrong_scales: tuple[float, ...] = (4.0, 15.0)
+    batch: int = 48
 
     def __post_init__(self) -> None:
         for name in ("prompts", "seeds", "steps", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"the study needs at least 1 for {name}; got {getattr(self, name)}")
-        if not self.scales or min(*self.scales, *self.beyond, 2.0) <= 1:
+        everywhere = (*self.scales, *self.beyond, *self.negative_scales, *self.wrong_scales)
+        if not self.scales or min(everywhere) <= 1:
             raise ValueError("the study needs scales above 1; the unguided run is always part of it")
 
 
-QUICK = SceneStudy(prompts=16, seeds=1, steps=8, scales=(4.0,), beyond=(), negative_scales=(4.0,), batch=16)
+QUICK = SceneStudy(
+    prompts=16,
+    seeds=1,
+    steps=8,
+    scales=(4.0,),
+    beyond=(),
+    negative_scales=(4.0,),
+    wrong_scales=(4.0,),
+    batch=16,
+)
 
 
 @dataclass(frozen=True)
@@ -140,7 +151,7 @@ def cells(study: SceneStudy, pilots: Pilots, parts: Sequence[str]) -> list[Cell]
         chosen = {
             "scenes": everything,
             "negative": settings(study, pilots, study.negative_scales, rivals=False),
-            "wrong": settings(study, pilots, study.scales, rivals=False),
+            "wrong": settings(study, pilots, study.wrong_scales, rivals=False),
         }
         found += [Cell(seed, part, s) for part in parts for s in chosen[part]]
     return found

@@ -1,6 +1,7 @@
 """From noise to samples: grids, steps and the loop."""
 
-from .grid import Times, from_sigmas, graded, shifted, uniform
+from ..rules import density_feedback
+from .grid import Times, from_karras, from_sigmas, graded, shifted, uniform
 from .manifold import manifold_sample, manifold_trajectory
 from .model_side import autoguidance, recfg_table, rectified_cfgpp
 from .open_loop import open_loop
@@ -16,8 +17,10 @@ __all__ = [
     "Times",
     "ancestral",
     "autoguidance",
+    "density_feedback",
     "euler",
     "field",
+    "from_karras",
     "from_sigmas",
     "graded",
     "heun",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral
+from numbers import Integral, Real
 
 Times = tuple[float, ...]
 
@@ -35,12 +35,35 @@ def graded(steps: int, power: float = 2.0) -> Times:
 
 
 def from_sigmas(sigmas: Sequence[float]) -> Times:
-    """t = 1 - sigma, for grids that count noise downwards from at most 1, such as a scheduler's."""
-    return checked([1 - float(s) for s in sigmas])
+    """t = 1 - sigma, for grids that count noise downwards from at most 1, such as a flow scheduler's.
+
+    Karras grids (EDM, k-diffusion) start far above 1: theirs is the noise in x = data + sigma noise, and the
+    same state on the linear path is x / (1 + sigma) at t = 1 / (1 + sigma). `from_karras` makes that grid.
+    """
+    levels = [float(s) for s in sigmas]
+    if levels and max(levels) > 1:
+        raise ValueError(
+            f"from_sigmas takes noise shares of at most 1, t = 1 - sigma; {max(levels):.4g} is the noise of "
+            "x = data + sigma noise, whose time is t = 1 / (1 + sigma): use from_karras(sigmas)"
+        )
+    return checked([1 - s for s in levels])
+
+
+def from_karras(sigmas: Sequence[float]) -> Times:
+    """t = 1 / (1 + sigma), for the falling noise levels of x = data + sigma noise in EDM and k-diffusion.
+
+    The same state on the linear path is x / (1 + sigma), so a run starts at sigma / (1 + sigma) noise.
+    """
+    levels = [float(s) for s in sigmas]
+    if not all(s >= 0 and math.isfinite(s) for s in levels):
+        raise ValueError(f"noise levels are finite and at least 0; got {_short(tuple(levels))}")
+    return checked([1 / (1 + s) for s in levels])
 
 
 def checked(times: Sequence[float]) -> Times:
     """The grid, if it is one: two times or more, in [0, 1], increasing."""
+    if isinstance(times, Real):
+        raise TypeError(f"times is a grid from noise to data, such as uniform({times}); got {times}")
     grid = tuple(float(t) for t in times)
     if len(grid) < 2:
         raise ValueError(f"a grid needs at least two times; got {list(grid)}")

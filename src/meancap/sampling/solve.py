@@ -4,6 +4,10 @@ predict(x, t) -> Prediction     the model, conditional and unconditional
 predict.conditional(x, t)       where a predictor has it: half the work, with m_u = m_c, for idle rules
 rule                            what guidance makes of it
 step                            one of `meancap.sampling.steps`, or one with noise: `ancestral(seeds)`
+
+
+`sample` keeps no gradients unless `grad=True` asks for them: fifty steps of a network would otherwise hold
+the activations of all of them. `trajectory` leaves that to its caller.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ from ..prediction import Prediction
 from ..rules import Rule, Stepper, guide
 from ..rules.protocol.base import Recorder
 from ..tensors import promoted
+from .checks import need_guidance, need_prediction, need_seeds, need_step, warn_if_reversed
 from .grid import checked
 from .steps import StepMethod, euler, weights
 from .stochastic import Stochastic
+from .tracking import Tracker, follower
 
 Predict = Callable[[Tensor, float], Prediction]
 
@@ -67,18 +73,21 @@ def _steps(
     record: Recorder | None,
 ) -> Iterator[Step]:
     times, x = checked(times), promoted(x)
-    if not isinstance(rule, Rule):
-        raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
+    need_guidance(rule)
     stepper = Stepper(rule)
-    method = step.begin(x) if isinstance(step, Stochastic) else step
+    method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
+    need_step(method)
+    wanting = follower(rule)
+    tracker = None if wanting is None else Tracker(predict, wanting, x, eta)
     if record is not None:
         # Fresh noise is no blend of x and the means: such a run has no certificate.
-        noisy = isinstance(step, Stochastic) and step.eta > 0
-        record.begin(x, None if noisy else [weights(method, t, s) for t, s in pairwise(times)])
+        record.begin(x, None if eta > 0 else [weights(method, t, s) for t, s in pairwise(times)])
     for index, (t, s) in enumerate(pairwise(times)):
-        evaluations = _Evaluations(predict, when_idle, stepper, s, record)
+        evaluations = _Evaluations(predict, when_idle, stepper, s, record, tracker)
         x_next = method(evaluations.mean, x, t, s)
         assert evaluations.first is not None and evaluations.m is not None
+        if index == 0:
+            warn_if_reversed(evaluations.first)
         yield Step(index, t, s, x, evaluations.first, evaluations.m, x_next)
         x = x_next
 
@@ -87,17 +96,25 @@ class _Evaluations:
     """The evaluations of one step, for the method that makes it; the first of them is kept."""
 
     def __init__(
-        self, predict: Predict, when_idle: Predict, stepper: Stepper, t_next: float, record: Recorder | None
+        self,
+        predict: Predict,
+        when_idle: Predict,
+        stepper: Stepper,
+        t_next: float,
+        record: Recorder | None,
+        tracker: Tracker | None,
     ) -> None:
         self.predict, self.when_idle, self.stepper = predict, when_idle, stepper
-        self.t_next, self.record = t_next, record
+        self.t_next, self.record, self.tracker = t_next, record, tracker
         self.first: Prediction | None = None
         self.m: Tensor | None = None
 
     def mean(self, x: Tensor, t: float) -> Tensor:
         first = self.first is None
         predict = self.when_idle if self.stepper.idle(t, first=first) else self.predict
-        p = predict(x, t).until(self.t_next)
+        p = need_prediction(predict(x, t)).until(self.t_next)
+        if self.tracker is not None:
+            p = self.tracker.first(p) if first else self.tracker.within(p)
         m = self.stepper.mean(p, first=first, record=self.record).to(x.dtype)
         if first:
             self.first, self.m = p, m
@@ -112,15 +129,18 @@ def sample(
     step: StepMethod | Stochastic = euler,
     *,
     record: Recorder | None = None,
+    grad: bool = False,
 ) -> Tensor:
     """The end of the guided trajectory that starts from x, usually noise at t = 0.
 
-    Where the rule is idle, only the conditional prediction is asked for, if `predict` can be asked so; a
-    record wants to see both.
+    With `grad=True` the result can be differentiated, and every step's activations stay in memory. Where the
+    rule is idle, only the conditional prediction is asked for, if `predict` can be asked so; a record wants
+    to see both.
     """
     conditional = getattr(predict, "conditional", predict) if record is None else predict
-    for one in _steps(predict, conditional, rule, x, times, step, record):
-        x = one.x_next
+    with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
+        for one in _steps(predict, conditional, rule, x, times, step, record):
+            x = one.x_next
     return x
 
 
@@ -131,6 +151,7 @@ def field(
 
     Past `latest` the field is held, because a posterior mean tells no velocity at t = 1.
     """
+    need_guidance(rule)
     if rule.has_state:
         raise TypeError(
             f"{rule} carries state, and a foreign solver may reject or reorder steps; use sample()"
@@ -138,7 +159,7 @@ def field(
 
     def velocity(t: float | Tensor, x: Tensor) -> Tensor:
         time = min(float(t), latest)
-        p = predict(x, time)
+        p = need_prediction(predict(x, time))
         m, _ = guide(rule, p)
         return velocity_from_mean(p.x, p.t, m).to(x.dtype)
 
@@ -153,6 +174,7 @@ def noise(
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """Gaussian noise of `shape` for each seed, drawn on the CPU: an image does not depend on its batch."""
+    need_seeds(seeds)
     drawn = [torch.randn(tuple(shape), generator=torch.Generator().manual_seed(int(s))) for s in seeds]
     if not drawn:
         raise ValueError("noise needs at least one seed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from meancap.adapters.diffusers.listing import markdown, text
 from meancap.cli import main
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = sorted((ROOT / "examples" / "diffusers").glob("*.py"))
 
 
 def test_the_table_in_the_documentation_is_the_one_in_the_code() -> None:
@@ -33,18 +33,30 @@ def test_the_command_prints_every_pipeline(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == markdown() + "\n"
 
 
-@pytest.mark.parametrize("script", [p for p in EXAMPLES if p.stem != "tiny"], ids=lambda p: p.stem)
-def test_an_example_runs_with_tiny_weights(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("model", ["sd35", "flux", "qwen", "wan"])
+def test_the_example_runs_with_tiny_weights(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [script.name, "--tiny", "--steps", "3", "--out", str(tmp_path / "out")])
+    script, out = ROOT / "examples" / "diffusers" / "capped.py", tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", [script.name, model, "--tiny", "--steps", "3", "--out", str(out)])
     monkeypatch.syspath_prepend(str(script.parent))
     runpy.run_path(str(script), run_name="__main__")
-    made = {p.name for p in (tmp_path / "out").iterdir()}
+    made = {p.name for p in out.iterdir()}
     assert {"guidance.json", "guidance.png"} < made and made & {"image.png", "video.gif"}
-    record = json.loads((tmp_path / "out" / "guidance.json").read_text())
+    record = json.loads((out / "guidance.json").read_text())
     assert record["summary"] == capsys.readouterr().out.strip()
-    assert record["about"]["rule"] == "Cap(1.15)" and len(record["rows"]) == 3
+    assert record["about"]["rule"] == ("CapDisplacement(1.15)" if model == "sd35" else "Cap(1.1)")
+    assert len(record["rows"]) == 3
+
+
+def test_the_papers_gamma_for_sd35_stands_with_its_own_form_only() -> None:
+    """CapDisplacement(1.15) is the paper's; Cap(1.15) is another thing, and no page may offer it."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    pages += (ROOT / "src" / "meancap" / "adapters").rglob("*.py")
+    telling = {"choosing-gamma.md", "diffusers.md"}  # where the two are told apart
+    for page in pages:
+        if page.name not in telling:
+            assert not re.search(r"\bCap\(1\.15\)", page.read_text(encoding="utf-8")), page
 
 
 def test_without_diffusers_one_sentence_gives_the_command() -> None:

@@ -5,6 +5,7 @@ guide_pipeline, unguide       the same as two plain calls, for notebooks
 PosteriorMeanCappedGuidance   a guider: classifier-free guidance under the cap
 ChainGuidance                 a guider: any rule, written as text
 CappedLTX2Guidance            a guider for one modality of LTX-2: its own guidance under the cap
+calibrate(pipe, prompts)      a few unguided calls tell the anchor and the radii of a cap
 Layout                        for `guided` with a pipeline that is not in the table LAYOUTS
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if find_spec("diffusers") is None:
     raise ImportError('this adapter needs diffusers: pip install "meancap[diffusers]"')
 
+from .calibrate import calibrate
 from .check import LayoutError
 from .layouts import Layout
 from .pipelines import guide_pipeline, guided, unguide
@@ -32,6 +34,7 @@ __all__ = [
     "Layout",
     "LayoutError",
     "PosteriorMeanCappedGuidance",
+    "calibrate",
     "guide_pipeline",
     "guided",
     "unguide",

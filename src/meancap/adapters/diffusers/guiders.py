@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ...path import Affine
 from ...rules import Cap, CapDisplacement, Rule, parse
+from ..attach import Undo, listen
 from ..record import RunRecord
 from ..session import Session
-from .attach import Undo, listen
 from .layouts import tensor
 from .schedulers import Clock, first_stage, flow
 from .tap import SAME
@@ -237,7 +237,7 @@ class PosteriorMeanCappedGuidance(_RuleGuidance):
     def __init__(
         self,
         guidance_scale: float = 7.5,
-        gamma: float = 1.15,
+        gamma: float = 1.1,
         form: str = "ball",
         guidance_rescale: float = 0.0,
         use_original_formulation: bool = False,
@@ -275,13 +275,13 @@ class PosteriorMeanCappedGuidance(_RuleGuidance):
 
 
 class ChainGuidance(_RuleGuidance):
-    """Guidance by any rule, written as text: ChainGuidance('apg(7)'), ChainGuidance('CFG(7) | Cap(1.15)')."""
+    """Guidance by any rule, written as text: ChainGuidance('apg(7)'), ChainGuidance('CFG(7) | Cap(1.1)')."""
 
     __module__ = "meancap.adapters.diffusers"
 
     @register_to_config  # type: ignore[untyped-decorator]
     def __init__(
-        self, rule: str = "CFG(7.5) | Cap(1.15)", start: float = 0.0, stop: float = 1.0, enabled: bool = True
+        self, rule: str = "CFG(7.5) | Cap(1.1)", start: float = 0.0, stop: float = 1.0, enabled: bool = True
     ) -> None:
         super().__init__(start, stop, enabled)
         chain = parse(rule)

@@ -1,18 +1,7 @@
 """How a diffusers pipeline lays out its two predictions.
 
-    calls    "together": one call of the denoiser with all parts in the batch; "apart": one call for each
-    order    the parts in the order they come: c conditional, u unconditional, p perturbed
-    sign     the scheduler's convention is sign times the denoiser's output
-    offset   the pipeline's guidance scale s means lambda = s + offset
-    keep     what of an axis that the scheduler sees less of reaches it: its first or its last part (extra
-             tokens, a learned variance, a frame that is given)
-    streams  how many states one call predicts, each with a scheduler's step of its own: video, then audio
-    extra    further calls that a step may make beside its parts, such as one with skipped layers
-    rows     what shares one factor where the pipeline rescales its result: a whole sample, or each row
-    clean    a keyword of the denoiser that is given where clean frames stand among the state; refused then
-    space    what the pipeline combines: the outputs, or the means that follow from them
-
-A layout is held against the pipeline's own result at the first step of a run (`check`).
+`help(Layout)` names its fields. A layout is held against the pipeline's own result at the first step of a run
+(`check`).
 """
 
 from __future__ import annotations
@@ -26,7 +15,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the conditional and the unconditional prediction are found in one pipeline."""
+    """Where the conditional and the unconditional prediction are found in one pipeline.
+
+    calls      "together": one call of the denoiser with all parts in the batch; "apart": one call for each
+    order      the parts in the order they come: c conditional, u unconditional, p perturbed
+    sign       the scheduler's convention is sign times the denoiser's output
+    offset     the pipeline's guidance scale s means lambda = s + offset
+    keep       what of a longer output reaches the scheduler: "all", its "first" or its "last" part
+    rows       what shares one factor where the pipeline rescales its result: a "sample", or each "row"
+    scale      the argument of the call that states the scale
+    denoisers  the components whose calls are the predictions
+    extra      further calls that a step may make beside its parts, such as one with skipped layers
+    streams    how many states one call predicts, each with a scheduler's step of its own
+    space      what the pipeline combines: the "output"s, or the "mean"s that follow from them
+    clean      a keyword of the denoiser that says clean frames stand among the state; refused then
+    note       what a user of this pipeline should know
+    """
 
     calls: str
     order: str

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers import LTX2Guidance
 from diffusers.configuration_utils import register_to_config
 from diffusers.guiders.guider_utils import GuiderOutput
+from diffusers.guiders.ltx2_guidance import LTX2Guidance
 from torch import Tensor
 
 from ...path import Affine
@@ -36,7 +36,7 @@ class CappedLTX2Guidance(LTX2Guidance):
     def __init__(
         self,
         guidance_scale: float = 1.0,
-        gamma: float = 1.15,
+        gamma: float = 1.1,
         form: str = "ball",
         stg_scale: float = 0.0,
         modality_scale: float = 1.0,

@@ -1,6 +1,6 @@
 """One line in a classic pipeline: listen to the denoiser, act where the scheduler steps.
 
-    with guided(pipe, Cap(1.15)) as record:
+    with guided(pipe, Cap(1.1)) as record:
         pipe(prompt, guidance_scale=7)
 
 The denoiser's outputs are overheard, nothing about them is changed. When the pipeline hands its own guided
@@ -38,7 +38,7 @@ class Guided(AbstractContextManager[RunRecord]):
     def __enter__(self) -> RunRecord:
         self._used = True
         pipe, rule, layout, verify = self._given
-        tap = _tap(pipe, layout, verify)
+        tap = tap_of(pipe, layout, verify)
         session = tap.push(Session(rule))
         self._entered = tap, session
         return session.record
@@ -62,8 +62,8 @@ class Guided(AbstractContextManager[RunRecord]):
 def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True) -> Guided:
     """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
 
-    A rule that only caps, like Cap(1.15), keeps the pipeline's own combination as the nominal one; any other
-    chain, like CFG(7) | Cap(1.15), replaces it. Blocks nest: an inner rule takes the outer one's result for
+    A rule that only caps, like Cap(1.1), keeps the pipeline's own combination as the nominal one; any other
+    chain, like CFG(7) | Cap(1.1), replaces it. Blocks nest: an inner rule takes the outer one's result for
     the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
     """
     return Guided(pipe, rule, layout, verify)
@@ -75,7 +75,7 @@ def guide_pipeline(
     """Guides a pipeline until `unguide(pipe)`, for notebooks; a second call replaces the first rule."""
     session = Session(rule)
     unguide(pipe)
-    tap = _tap(pipe, layout, verify)
+    tap = tap_of(pipe, layout, verify)
     tap.standing = tap.push(session, first=True)
     return session.record
 
@@ -88,7 +88,8 @@ def unguide(pipe: Any) -> None:
         tap.pop(standing)
 
 
-def _tap(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
+def tap_of(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
+    """The tap of a pipeline, made where it has none yet."""
     tap: Tap | None = getattr(pipe, TAP, None)
     if tap is None:
         return Tap(pipe, layout_of(pipe) if layout is None else layout, verify)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...rules import Rule
+from ..attach import listen, override
 from ..session import Session
 from . import check
-from .attach import listen, override
 from .layouts import Layout
 from .schedulers import Clock, family_of, first_stage
 from .state import same_state, shown_state

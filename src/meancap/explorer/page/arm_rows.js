@@ -10,7 +10,7 @@ const code = (text) => h('code', {}, text);
 // `change(arms)` is called with texts that can be read; `check(text)` resolves or throws a sentence.
 export function armRows(about, check, change) {
   const list = h('ol', { class: 'arms' });
-  const add = h('button', { type: 'button' }, 'Add an arm');
+  const add = h('button', { type: 'button' }, 'Add a rule');
   add.addEventListener('click', () => {
     rows.push(row('CFG(λ) | Cap(Γ)'));
     lay();
@@ -18,8 +18,8 @@ export function armRows(about, check, change) {
     rows.at(-1).input.focus();
   });
   const node = h('section', { class: 'card', 'aria-labelledby': 'arms-title' },
-    h('h2', { id: 'arms-title' }, 'Arms'),
-    h('p', { class: 'about' }, 'Each arm is a guidance rule; all start from the same noise. In a rule, ', code('λ'), ' and ',
+    h('h2', { id: 'arms-title' }, 'Rules'),
+    h('p', { class: 'about' }, 'Up to four guidance rules, all from the same noise. In a rule, ', code('λ'), ' and ',
       code('Γ'), ' (or ', code('scale'), ', ', code('gamma'), ') stand for the two sliders; ', code('|'), ' chains rules.'),
     list, add);
   let rows = [];
@@ -82,9 +82,9 @@ export function armRows(about, check, change) {
   function lay() {
     rows.forEach((one, i) => {
       one.node.style.setProperty('--own', `var(--arm-${i})`);
-      one.input.setAttribute('aria-label', `Rule of arm ${i + 1}`);
-      one.pick.setAttribute('aria-label', `Pick a rule for arm ${i + 1}`);
-      one.remove.setAttribute('aria-label', `Remove arm ${i + 1}`);
+      one.input.setAttribute('aria-label', `Rule ${i + 1}`);
+      one.pick.setAttribute('aria-label', `Pick rule ${i + 1}`);
+      one.remove.setAttribute('aria-label', `Remove rule ${i + 1}`);
       one.remove.disabled = rows.length === 1;
     });
     add.disabled = rows.length >= about.limits.arms;

@@ -46,7 +46,7 @@ export function scaleChart(arms, look, now, scale, W) {
   const part = (v) => (Math.min(Math.max(v, low), high) - low) / (high - low);
   const py = (v) => H - PAD.bottom - part(v) * (H - PAD.top - PAD.bottom);
   const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
-  const said = arms.map((arm, i) => (arm.error ? '' : `Arm ${i + 1}: ${summary(arm)}.`)).join(' ');
+  const said = arms.map((arm, i) => (arm.error ? '' : `Rule ${i + 1}: ${summary(arm)}.`)).join(' ');
   chart.setAttribute('aria-label', `Effective scale over time. ${said}`);
   for (const v of steps(low, high, 5)) {
     const kind = v === 1 ? 'unit' : 'grid';
@@ -92,7 +92,7 @@ export function bars(scene, arms, W) {
   const group = (W - PAD.left - PAD.right) / members.length;
   const py = (v) => H - PAD.bottom - (v / high) * (H - PAD.top - PAD.bottom);
   const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
-  const said = known.map(([arm, i]) => `Arm ${i + 1}: ${members.map((k, j) => `component ${k} has `
+  const said = known.map(([arm, i]) => `Rule ${i + 1}: ${members.map((k, j) => `component ${k} has `
     + `${percent(arm.numbers.occupancy[j])} of a target ${percent(scene.target[j])}`).join(', ')}.`);
   chart.setAttribute('aria-label', `Share of the samples at each component. ${said.join(' ')}`);
   for (const v of steps(0, high, 5)) {

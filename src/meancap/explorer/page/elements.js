@@ -57,20 +57,21 @@ export function slider({ label, hint, name, low, high, step, most = high, value,
   const field = h('input', {
     type: 'number', name: `${name}-number`, min: low, max: most, step: 'any', value, 'aria-label': `${label}, typed`,
   });
+  let current = Number(value); // the range ends before `most`, so it cannot be asked for the value
   const set = (next) => {
+    current = Number(next);
     range.value = next;
     field.value = next;
   };
   range.addEventListener('input', () => {
-    field.value = range.value;
-    oninput(Number(range.value));
+    set(range.value);
+    oninput(current);
   });
   field.addEventListener('change', () => {
     const typed = Number(field.value);
-    if (field.value.trim() === '' || !Number.isFinite(typed)) { set(range.value); return; }
+    if (field.value.trim() === '' || !Number.isFinite(typed)) { set(current); return; }
     const next = Math.min(Math.max(typed, low), most);
     set(next);
-    field.value = next;
     oninput(next);
   });
   const node = h('div', { class: 'slider' }, h('label', { for: id, title: hint }, label), range, field);

@@ -19,7 +19,7 @@ export function results({ state, change, complain }) {
   const time = stepper((frame) => { now = frame; repaint(); read(); });
   const wiper = slider();
   const compare = h('section', { class: 'card panel compare', 'aria-labelledby': 'compare-title' },
-    h('div', { class: 'title' }, h('h2', { id: 'compare-title' }, 'Between two arms'), wiper.zoom),
+    h('div', { class: 'title' }, h('h2', { id: 'compare-title' }, 'Between two rules'), wiper.zoom),
     h('p', { class: 'about' }, 'Left of the line one arm, right of it the other. Drag on a picture or move the slider.'), wiper.head, stage, wiper.foot);
   const rest = h('div', { class: 'rest', hidden: true }, time.node, h('div', { class: 'pair' }, compare, reading), numbers, downloads());
   const watch = new ResizeObserver(() => read());
@@ -97,7 +97,7 @@ export function results({ state, change, complain }) {
     return `${made.result.classes[k]}, seed ${seed}`;
   };
 
-  const label = (a, i) => `${word(i)}, arm ${a + 1}${made.result.arms[a].pictures ? `: ${verdict(a, i)}` : ''}`;
+  const label = (a, i) => `${word(i)}, rule ${a + 1}${made.result.arms[a].pictures ? `: ${verdict(a, i)}` : ''}`;
 
   function verdict(a, i) {
     const { sees, sure, finite } = made.result.arms[a].pictures[i];
@@ -121,15 +121,15 @@ export function results({ state, change, complain }) {
   // The slider: every picture of the stage shows its left part from one arm and the rest from another.
   function slider() {
     const range = h('input', { type: 'range', min: 0, max: 100, step: 1, value: state.wipe, class: 'wipe' });
-    const [left, right] = ['left', 'right'].map((side) => h('select', { 'aria-label': `Arm on the ${side}`, onchange: ({ target }) => { change({ [side]: Number(target.value) }); set(); repaint(); } }));
+    const [left, right] = ['left', 'right'].map((side) => h('select', { 'aria-label': `Rule on the ${side}`, onchange: ({ target }) => { change({ [side]: Number(target.value) }); set(); repaint(); } }));
     const zoom = h('button', { type: 'button', 'aria-pressed': false, onclick: () => { change({ one: !state.one }); set(); repaint(); } }, 'One picture');
     range.addEventListener('input', () => { change({ wipe: Number(range.value) }); move(); });
     function move() {
       range.value = state.wipe;
       state.wipe = Number(range.value); // within its bounds
       stage.style.setProperty('--wipe', `${state.wipe}%`);
-      range.setAttribute('aria-label', `Between arm ${state.left + 1} and arm ${state.right + 1}`);
-      range.setAttribute('aria-valuetext', `${state.wipe} per cent arm ${state.left + 1}, ${100 - state.wipe} per cent arm ${state.right + 1}`);
+      range.setAttribute('aria-label', `Between rule ${state.left + 1} and rule ${state.right + 1}`);
+      range.setAttribute('aria-valuetext', `${state.wipe} per cent rule ${state.left + 1}, ${100 - state.wipe} per cent rule ${state.right + 1}`);
     }
     function drag(event, box, i) {
       if (event.type === 'pointerdown') { box.setPointerCapture(event.pointerId); if (i !== state.pick) pick(i); }
@@ -170,7 +170,7 @@ export function results({ state, change, complain }) {
     const at = result.times[result.frame_steps[now]];
     const width = Math.max(reading.clientWidth, 240);
     const lines = (field) => known().map(([arm, a]) => ({
-      name: `Arm ${a + 1}`, arm: a, values: arm.pictures[i].meter[field],
+      name: `Rule ${a + 1}`, arm: a, values: arm.pictures[i].meter[field],
       asked: field === 'scale' ? arm.pictures[i].meter.asked : [], active: arm.pictures[i].meter.active,
     }));
     reading.replaceChildren(
@@ -192,14 +192,14 @@ export function results({ state, change, complain }) {
     const i = state.pick;
     numbers.replaceChildren(numbers.firstChild,
       table(`This picture: ${word(i)}`, [
-        ['arm', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', 'a classifier sees'],
+        ['rule', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', 'a classifier sees'],
         ...known().map(([arm, a]) => {
           const { asked: [low, high], first, last, capped, ratio } = arm.pictures[i].numbers;
           return [named(a, arm.rule), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
             `${fixed(first, 2)} → ${fixed(last, 2)}`, percent(capped, 0), fixed(ratio, 3), verdict(a, i)];
         })], { class: 'own' }),
-      table(`All ${result.images.length} pictures of each arm`, [
-        ['arm', 'recognised', 'confidence', 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
+      table(`All ${result.images.length} pictures of each rule`, [
+        ['rule', 'recognised', 'confidence', 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
         ...known().map(([{ rule, numbers: n }, a]) => [named(a, rule), percent(n.accuracy, 0), percent(n.sure), fixed(n.diversity, 2),
           fixed(n.brightness, 3), `${fixed(n.first, 2)} → ${fixed(n.last, 2)}`, percent(n.capped, 0), fixed(n.ratio, 3)])], { class: 'all' }),
       h('p', { class: 'note' }, 'Recognised and confidence: by the classifier that comes with the package. Diversity: mean distance of two pictures of one class in its features. Scale: granted at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures show a difference; ', h('code', {}, 'meancap reproduce fashion'), ' measures it.'),

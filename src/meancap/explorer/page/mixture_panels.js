@@ -63,7 +63,7 @@ function endsPanel(state, setState) {
     h('span', {}, text)));
   const node = panel('ends', 'Where the samples end',
     'Grey rings are the target; every dot is a sample, and dot for dot all squares began with the same noise. '
-    + 'A good arm fills each filled component evenly.',
+    + 'A good rule fills each filled component evenly.',
     h('fieldset', { class: 'chips' }, h('legend', { class: 'unseen' }, 'How much of the plane'), zoom),
     squares, note, words.node);
 
@@ -97,7 +97,7 @@ function endsPanel(state, setState) {
     const counts = [...new Set(known.map((arm) => whole(arm.n)))].join(' or ');
     const fewer = known.some((arm) => arm.n < run.n);
     const took = document.documentElement.dataset.saved === undefined ? `, in ${seconds.toFixed(2)} s` : '';
-    return `${counts} samples${fewer ? ` of ${whole(run.n)} while you move; the rest follows` : ' in each arm'}${took}.`
+    return `${counts} samples${fewer ? ` of ${whole(run.n)} while you move; the rest follows` : ' for each rule'}${took}.`
       + `${run.compiling ? ' The fast engine is being compiled; until it is ready answers take a little longer.' : ''}`;
   }
 
@@ -149,7 +149,7 @@ function sharesPanel() {
 
 function shareTable(caption, run, cell) {
   return table(caption, [
-    ['arm', ...run.members.map((k) => `component ${k}`)],
+    ['rule', ...run.members.map((k) => `component ${k}`)],
     ['target', ...run.target.map((v) => percent(v))],
     ...run.arms.map((arm, i) => [named(arm, i), ...run.members.map((_, j) => (arm.numbers ? cell(arm.numbers, j) : '–'))]),
   ]);

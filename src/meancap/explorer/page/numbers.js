@@ -107,6 +107,6 @@ export function asPython(result, { steps, solver, seed }) {
 // One sentence for those who cannot see the table change.
 export function spoken(result) {
   return result.arms.map(({ numbers }, i) => (numbers
-    ? `Arm ${i + 1}: total variation ${fixed(numbers.tv, 3)}, occupancy ${numbers.occupancy.map((v) => percent(v, 0)).join(', ')}.`
-    : `Arm ${i + 1} has no numbers.`)).join(' ');
+    ? `Rule ${i + 1}: total variation ${fixed(numbers.tv, 3)}, occupancy ${numbers.occupancy.map((v) => percent(v, 0)).join(', ')}.`
+    : `Rule ${i + 1} has no numbers.`)).join(' ');
 }

@@ -44,7 +44,7 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
         + '90 %. Arrows: velocity, grey without guidance. Amber stripes: the cap acts. Dots: samples'))),
     note, wayTable.node);
   const scales = panel('scale', 'Effective scale over time',
-    'How much of the scale λ is really applied. The shaded part is what the cap took from the chosen arm; the band '
+    'How much of the scale λ is really applied. The shaded part is what the cap took from the chosen rule; the band '
     + 'holds 80 % of its samples.', chart, legend, scaleNote, scaleTable.node);
 
   const planes = [

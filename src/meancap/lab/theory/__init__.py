@@ -26,6 +26,7 @@ from .potential import (
     potential_rate,
     tilted_log_density,
 )
+from .ratio import log_ratio, trusted_share
 from .release import (
     gap_envelope,
     initial_beta,
@@ -72,6 +73,7 @@ __all__ = [
     "initial_mean",
     "jacobian_shift",
     "log_likelihood",
+    "log_ratio",
     "posterior_force",
     "posterior_growth",
     "potential",
@@ -85,4 +87,5 @@ __all__ = [
     "tilted_log_density",
     "transport",
     "transport_jacobian",
+    "trusted_share",
 ]

@@ -6,6 +6,10 @@
     template     the renderer's own coverage of a shape; radius and centre are searched for on a grid
     IoU          sum of min(cover, template) over sum of max(cover, template), at the best fit
 
+Of both, cover and template, what is below 0.15 counts as 0 and what is above 0.85 as 1: noise of a few per
+cent in flat areas is no matter of form, and summed over a picture it would weigh more than an outline. (A
+sharp threshold at 1/2 would let most squares pass for discs.)
+
 A blob that a network takes for a disc overlaps no disc well. The fit also tells the size, the place and the
 colour of each object, which prompts leave open.
 """
@@ -20,6 +24,7 @@ from torch import Tensor
 from ...drawing import SHAPES, coverage
 from ...drawing.law import RADIUS
 
+FAINT = 0.15
 _COLOURED = 0.12  # chroma above this belongs to an object; the palest object of the law has 0.325
 
 
@@ -105,7 +110,12 @@ def cover_of(pictures: Tensor, background: Tensor, coloured: Tensor, half: Tenso
     way = colour - background
     moved = torch.einsum("nchw,nc->nhw", pictures - background[..., None, None], way)
     cover = moved / way.square().sum(1).clamp(min=1e-6)[:, None, None]
-    return cover.clamp(0, 1) * half, colour
+    return beyond_noise(cover) * half, colour
+
+
+def beyond_noise(cover: Tensor) -> Tensor:
+    """0 below FAINT, 1 above 1 - FAINT, and a straight line between."""
+    return ((cover - FAINT) / (1 - 2 * FAINT)).clamp(0, 1)
 
 
 def fit(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -123,7 +133,7 @@ def fit(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     for step in (1.0, 0.5, 0.25, 0.125):
         grid = torch.cartesian_prod(*[torch.tensor([-1.0, 0.0, 1.0]) * step] * 3)
         r, cx, cy = (v[..., None] + grid[:, k] for k, v in enumerate((radius, x, y)))
-        template = coverage(shape[..., None].expand_as(r), r, cx, cy, size)
+        template = beyond_noise(coverage(shape[..., None].expand_as(r), r, cx, cy, size))
         both = torch.minimum(template, cover[..., None, :, :]).sum((-2, -1))
         either = torch.maximum(template, cover[..., None, :, :]).sum((-2, -1))
         best, index = (both / either.clamp(min=1e-6)).max(-1)

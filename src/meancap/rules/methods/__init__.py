@@ -2,6 +2,7 @@
 
 from .adaptive import *
 from .caps import *
+from .density_feedback import *
 from .elsewhere import *
 from .over_time import *
 from .production import *

@@ -98,10 +98,9 @@ class Ray:
         if self._coefficient is None:
             assert self.limit is not None
             gamma, floor, ball = self.limit
-            like, margin = self.p.shown, margin_of(self.p.dtype)
-            c = vector(self._before, like)
-            share = kept(*self.lengths, c, vector(gamma, like), vector(floor, like), ball=ball, margin=margin)
-            self._coefficient = torch.where(c == 0, c, c * share)
+            c, margin = self._before, margin_of(self.p.dtype)
+            left = c * kept(*self.lengths, c, gamma, floor, ball=ball, margin=margin)
+            self._coefficient = torch.where(vector(c, self.p.shown) == 0, 0.0, left)
         return self._coefficient
 
     @property

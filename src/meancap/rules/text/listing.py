@@ -18,7 +18,7 @@ _SPACES = {
 _PLACES = {
     "rule": "a rule",
     "model": "model side: wraps predict (`meancap.sampling`)",
-    "solver": "solver side: moves x (`meancap.sampling`)",
+    "solver": "solver side: moves x, or asks the loop for more (`meancap.sampling`)",
     "laboratory": "laboratory: trained on a mixture (`meancap.lab`)",
 }
 

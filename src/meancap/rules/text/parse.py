@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 )
 _EQUALS = re.compile(r"\s*=")
 _DEEPEST, _LONGEST = 20, 1_000_000
+_LISTED = "known are CFG, Cap, CapDisplacement, apg and the others on the page docs/rules.md"
 
 
 class ParseError(ValueError):
@@ -86,7 +87,7 @@ class _Reader:
     def term(self) -> Any:
         name = self.token
         if self.kind != "name":
-            raise self.error(f"a rule name is needed; known are {self.names()}")
+            raise self.error(f"a rule name is needed; {_LISTED}")
         if name not in self.known:
             raise self.error(f"unknown name {name[:40]!r}; {self.nearest(name)}")
         self.advance()
@@ -101,7 +102,7 @@ class _Reader:
         named: dict[str, Any] = {}
         while not self.take(")"):
             if positional or named:
-                self.need(",")
+                self.need(",", ")")
             key = self.keyword()
             value = self.value()
             if key is None and named:
@@ -149,7 +150,7 @@ class _Reader:
         found: list[Any] = []
         while not self.take("]"):
             if found:
-                self.need(",")
+                self.need(",", "]")
             found.append(self.value())
         return found
 
@@ -159,9 +160,11 @@ class _Reader:
             return True
         return False
 
-    def need(self, mark: str) -> None:
+    def need(self, mark: str, end: str = "") -> None:
+        """Takes a mark; `end` is the one that could have closed the list instead."""
         if not self.take(mark):
-            raise self.error(f"{mark!r} is needed")
+            wanted = f"{mark!r} or {end!r}" if end and self.kind else repr(end or mark)
+            raise self.error(f"{wanted} is needed")
 
     def advance(self) -> None:
         match = _TOKEN.match(self.text, self.at)
@@ -174,13 +177,10 @@ class _Reader:
             raise self.error(f"{rest[:1]!r} does not belong in a rule")
         self.kind, self.token, self.at = match.lastgroup or "", match.group(match.lastgroup or 0), match.end()
 
-    def names(self) -> str:
-        return ", ".join(sorted(self.known, key=str.lower))
-
     def nearest(self, name: str) -> str:
         close = get_close_matches(name[:40].lower(), [known.lower() for known in self.known], n=3)
         found = [known for known in self.known if known.lower() in close]
-        return f"nearest are {', '.join(found)}" if found else f"known are {self.names()}"
+        return f"nearest are {', '.join(found)}" if found else _LISTED
 
     def error(self, what: str) -> ParseError:
         place = self.at - len(self.token) if self.kind else len(self.text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -59,7 +60,8 @@ def bench(
             yield task
         return
     count, fresh = min(processes, max(1, len(todo))), multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, fresh, initializer=end_with_parent) as pool:
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(count, fresh, initializer=_helper) as pool:
         running = {pool.submit(_measure, task): task for task in todo}
         try:
             for done in as_completed(running):
@@ -67,6 +69,9 @@ def bench(
                 yield running[done]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            # A cell takes up to a minute, and whoever stopped the run should not wait for those under way.
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
             raise
 
 
@@ -126,3 +131,8 @@ def _is_done(task: Task) -> bool:
         return False
     with np.load(task.path, allow_pickle=False) as archive:
         return bool(json.loads(str(archive["family"])) == asdict(task.family))
+
+
+def _helper() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer; it ends this process
+    end_with_parent()

@@ -1,0 +1,117 @@
+"""DiffSynth-Studio: every pipeline guides in one method, `cfg_guided_model_fn`, which is overridden here.
+
+with guided(pipe, Cap(1.1)) as record:
+    pipe(prompt, cfg_scale=7)
+
+latents   the state, in the method's shared inputs; two of them where a call predicts video and audio
+sigma     from the pipeline's flow scheduler, at the step that the method is told
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from ..path import Affine
+from ..rules import Rule
+from .attach import override
+from .record import RunRecord
+from .session import Session
+
+_STATES = (("latents",), ("video_latents", "audio_latents"))
+
+
+class _Guide:
+    """What stands before `cfg_guided_model_fn`: the two predictions are heard, and the result is capped."""
+
+    def __init__(self, rule: Rule | str) -> None:
+        self.sessions = [Session(rule)]
+
+    def __call__(
+        self,
+        original: Callable[..., Any],
+        pipe: Any,
+        model_fn: Callable[..., Any],
+        cfg_scale: float,
+        inputs_shared: dict[str, Any],
+        *inputs: Any,
+        **others: Any,
+    ) -> Any:
+        heard: list[Any] = []
+
+        def hear(**arguments: Any) -> Any:
+            heard.append(model_fn(**arguments))
+            return heard[-1]
+
+        nominal = original(hear, cfg_scale, inputs_shared, *inputs, **others)
+        if len(heard) < 2:
+            self.sessions[0].record.idle = f"cfg_scale was {cfg_scale}, which makes one prediction per step"
+            return nominal
+        first, c, u = others.get("progress_id", 0) == 0, *(_parts(one) for one in heard[:2])
+        results = _parts(nominal)
+        states = _states(inputs_shared, len(results), type(pipe).__name__)
+        self._count(len(results), first)
+        how = _edge(pipe.scheduler, others)
+        guided = tuple(
+            session.guide(how, x, *three)
+            for session, x, *three in zip(self.sessions, states, c, u, results, strict=True)
+        )
+        return guided if isinstance(nominal, tuple) else guided[0]
+
+    def _count(self, streams: int, first: bool) -> None:
+        rule, record = self.sessions[0].rule, self.sessions[0].record
+        while len(self.sessions) < streams:
+            self.sessions.append(Session(rule))
+        record.beside = [one.record for one in self.sessions[1:]]
+        for session in self.sessions if first else ():
+            session.begin()
+
+
+def _parts(output: Any) -> tuple[Tensor, ...]:
+    return output if isinstance(output, tuple) else (output,)
+
+
+def _states(shared: dict[str, Any], streams: int, name: str) -> list[Tensor]:
+    names = _STATES[streams - 1] if streams <= len(_STATES) else ()
+    if not names or any(shared.get(one) is None for one in names):
+        raise NotImplementedError(
+            f"{name} keeps no {' and '.join(names) or 'known states'} for its {streams} predictions, so "
+            "that its posterior means cannot be formed"
+        )
+    return [shared[one] for one in names]
+
+
+def _edge(scheduler: Any, others: dict[str, Any]) -> Affine:
+    """m = x - sigma v: noise is at sigma 1 there, and the velocity is noise - data."""
+    if not type(scheduler).__name__.startswith("FlowMatch"):
+        raise NotImplementedError(
+            f"{type(scheduler).__name__} walks no linear path; flow models are guided here"
+        )
+    place = others.get("progress_id")
+    if place is None:
+        time = others["timestep"].flatten()[0].to(scheduler.timesteps)
+        place = int((scheduler.timesteps - time).abs().argmin())
+    sigma = float(scheduler.sigmas[place])
+    after = float(scheduler.sigmas[place + 1]) if place + 1 < len(scheduler.sigmas) else 0.0
+    return Affine(1.0, -sigma, t=1 - sigma, t_next=1 - after)
+
+
+@contextmanager
+def guided(pipe: Any, rule: Rule | str) -> Iterator[RunRecord]:
+    """Guides a DiffSynth pipeline inside a `with` block, and gives the record of its latest call.
+
+    A rule that only caps keeps the pipeline's own result as the nominal one; any other chain replaces it.
+    """
+    if not hasattr(pipe, "cfg_guided_model_fn"):
+        raise TypeError(
+            f"a DiffSynth pipeline is needed, with cfg_guided_model_fn; got {type(pipe).__name__}"
+        )
+    guide = _Guide(rule)
+    undo = override(pipe, "cfg_guided_model_fn", guide)
+    try:
+        yield guide.sessions[0].record
+    finally:
+        undo()

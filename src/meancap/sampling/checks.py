@@ -1,0 +1,104 @@
+"""What a first attempt gets wrong, each in one sentence with the next move.
+
+The one check that reads numbers is `warn_if_reversed`. At t = 0 the state is noise and says nothing about
+the data, so the posterior mean must not follow it: over the batch, the slope of m_c against x is 0. A network
+whose velocity is noise - data gives m_c = x - (data - x) = 2 x - data there, slope 2, and so does one that is
+asked with its time reversed, because near its data end it takes the noise x for data. (A network with both
+reversed, such as SD3's, gives a mean near 0 that no first step can tell from a right one.)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from numbers import Number
+
+import torch
+from torch import Tensor
+
+from ..prediction import Prediction
+from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule
+from ..tensors import scalar_dtype, transformed
+
+_EARLY = 0.02  # later than this a mean may follow x for good reasons
+_SCALES = (CFG, CFGPP, FromUnconditional, Gain)
+
+
+def need_guidance(rule: object) -> None:
+    """Refuses what is no rule, a cap with nothing to cap, and a cap that stands before the scale."""
+    if not isinstance(rule, Rule):
+        raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
+    if rule.caps:
+        raise ValueError(
+            f"{rule} only limits guidance, and nothing here asks for any; write CFG(7) | {rule}, say"
+        )
+    capped: Rule | None = None
+    for part in rule.parts:
+        if part.caps:
+            capped = part
+        elif capped is not None and isinstance(part, _SCALES):
+            raise ValueError(
+                f"{rule} caps first and scales afterwards, so that nothing bounds the result; "
+                f"write {part} | {capped}"
+            )
+
+
+def need_prediction(said: object) -> Prediction:
+    """What `predict` returned, if it is a prediction."""
+    if isinstance(said, Prediction):
+        return said
+    raise TypeError(
+        "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
+        f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {_kind(said)}"
+    )
+
+
+def need_step(step: object) -> None:
+    if not callable(step):
+        raise TypeError(f"step is a function: euler, heun, midpoint or rk4, without quotes; got {step!r}")
+
+
+def need_seeds(seeds: Iterable[int]) -> None:
+    if isinstance(seeds, Number) or not isinstance(seeds, Iterable):
+        raise TypeError(
+            f"noise needs one seed for each sample, such as range({seeds}) for {seeds} of them; got {seeds!r}"
+        )
+
+
+def warn_if_reversed(p: Prediction) -> None:
+    """Warns where the first mean moves with the noise about twice as far as the noise itself."""
+    if isinstance(p.t, Tensor) or p.t > _EARLY or not _readable(p.shown):
+        return
+    dtype = scalar_dtype(p.shown.device)
+    slope, error = _slope(p.x.to(dtype), p.m_c.to(dtype))
+    if slope - 4 * error > 1.5:
+        warnings.warn(
+            f"at t = {p.t:.3g} the mean moves {slope:.1f} times as far as the noise, which it should ignore: "
+            "the sign of the velocity or the direction of time is probably reversed; here velocity is data - "
+            "noise, and t runs from 0 at the noise to 1 at the data (see docs/your-own-network.md)",
+            stacklevel=4,
+        )
+
+
+def _slope(x: Tensor, m: Tensor) -> tuple[float, float]:
+    """The slope of m against x over all samples and elements, and its standard error."""
+    x, m = x.flatten() - x.mean(), m.flatten() - m.mean()
+    spread = float(x @ x)
+    if spread == 0 or x.numel() < 32:  # too few to tell a slope from chance
+        return 0.0, 0.0
+    slope = float(x @ m) / spread
+    rest = m - slope * x
+    return slope, float((rest @ rest) / (x.numel() - 2) / spread) ** 0.5
+
+
+def _readable(x: Tensor) -> bool:
+    """Whether its numbers can be read here, where nothing is compiled, transformed or captured in a graph."""
+    if transformed(x) or x.device.type == "meta":
+        return False
+    return x.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
+
+
+def _kind(said: object) -> str:
+    if isinstance(said, Tensor):
+        return f"a tensor of shape {tuple(said.shape)}"
+    return f"a {type(said).__name__}"

@@ -1,0 +1,97 @@
+"""Calibration by a pipeline's own unguided calls: what is measured is what a pilot by hand measures."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from spy import Spy
+from tiny_pipelines import call, pipeline
+
+from meancap import Cap
+from meancap.adapters.diffusers import calibrate, guided
+from meancap.rules.parts.calibration import load_calibration
+from meancap.schedules import Piecewise
+
+NAMES = ["StableDiffusion3Pipeline", "FluxPipeline", "WanPipeline", "StableAudio3Pipeline"]
+
+
+class Asked:
+    """A pipeline of the tests, called with a prompt: every prompt has embeddings of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.pipe = name, pipeline(name)
+        asked, cls = self, type(self.pipe)
+
+        def prompted(self: Any, prompt: str, **options: Any) -> Any:
+            type(self).__call__, found = cls.__call__, None
+            try:
+                found = call(asked.name, self, seed=int(prompt), **options)
+            finally:
+                type(self).__call__ = prompted
+            return found
+
+        prompted.__signature__ = inspect.signature(cls.__call__)  # type: ignore[attr-defined]
+        self.pipe.__class__ = type(cls.__name__, (cls,), {"__call__": prompted})
+
+
+def prompts(count: int = 8) -> list[str]:
+    return [str(i) for i in range(count)]  # two samples each
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_anchor_and_radii_are_those_of_a_pilot_by_hand(name: str, tmp_path: Path) -> None:
+    pipe = Asked(name).pipe
+    found = calibrate(pipe, prompts())
+    plain = pipeline(name)
+    end = 1.0 if plain.scheduler.config.get("invert_sigmas", False) else 0.0
+    m_u, m_c = [], []
+    for i in range(8):
+        spy = Spy(name, plain)
+        with guided(plain, "CFG(1)"):
+            call(name, plain, seed=i, generator=torch.Generator().manual_seed(i))
+        rows = [(s["x"].double(), end - float(s["sigma"]), s["parts"]) for s in spy.steps]
+        m_u.append(rows[0][0] + rows[0][1] * rows[0][2]["u"].double())
+        m_c.append(torch.stack([x + k * parts["c"].double() for x, k, parts in rows]))
+        del plain.scheduler.step
+    anchor = torch.cat(m_u).flatten(2).mean((0, 2))
+    away = torch.cat(m_c, dim=1) - anchor.reshape(1, 1, -1, *[1] * (m_c[0].dim() - 3))
+    radii = away.flatten(2).norm(dim=2)
+    torch.testing.assert_close(found.anchor.tensor(anchor), anchor, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(found.radii["rms"]).double(), radii.square().mean(1).sqrt(), rtol=1e-4, atol=1e-6
+    )
+    torch.testing.assert_close(
+        torch.tensor(found.radii["q90"]).double(), radii.quantile(0.9, dim=1), rtol=1e-4, atol=1e-6
+    )
+    assert found.samples == 16 and found.model == f"{name}: 8 calls, 24 steps, two predictions each"
+    again = load_calibration(found.save(tmp_path / "model.json"))
+    assert again.cap(level="q90") == found.cap(level="q90")
+
+
+def test_the_cap_of_a_calibration_holds_its_bound_in_the_pipeline() -> None:
+    name = "StableDiffusion3Pipeline"
+    rule = calibrate(Asked(name).pipe, prompts()).cap(level="q50")
+    assert isinstance(rule, Cap) and isinstance(rule.floor, Piecewise)
+    pipe = pipeline(name)
+    spy = Spy(name, pipe)
+    with guided(pipe, rule) as record:
+        call(name, pipe, guidance_scale=20.0)
+    assert record.stacked()["active"].any()
+    anchor = rule.anchor.tensor(torch.ones(1).double())[:, None, None]  # type: ignore[union-attr]
+    for seen, t in zip(spy.steps, record.stacked()["t"][:, 0].tolist(), strict=True):
+        m, m_c = (seen["x"].double() - (1 - t) * v.double() for v in (seen["received"], seen["parts"]["c"]))
+        bound = torch.maximum((m_c - anchor).flatten(1).norm(dim=1), torch.tensor(rule.floor(t)).double())
+        assert bool(((m - anchor).flatten(1).norm(dim=1) <= bound * (1 + 1e-5)).all())
+
+
+def test_too_few_samples_and_a_call_without_guidance_are_refused() -> None:
+    asked = Asked("StableDiffusion3Pipeline")
+    with pytest.raises(ValueError, match="at least 16 samples"):
+        calibrate(asked.pipe, prompts(2))
+    with pytest.raises(ValueError, match="needs two predictions"):
+        calibrate(asked.pipe, prompts(), guidance_scale=1.0)
+    assert not asked.pipe.transformer._forward_hooks

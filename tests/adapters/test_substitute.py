@@ -1,0 +1,175 @@
+"""Hosts that hard-code u + s (c - u): the wrapped network makes them compute the rule's result."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+import pytest
+import torch
+from absent import Absent
+from flow_matching.solver import ODESolver
+from flow_matching.utils import ModelWrapper
+from torch import Tensor, nn
+
+from meancap import CFG, Cap, Prediction, Rule, guide, parse, sample
+from meancap.adapters.substitute import substituted
+
+INF = float("inf")
+FORMS = [(0, "u + s (c - u)"), (1, "c + s (c - u)")]
+
+
+class Network(nn.Module):
+    """A velocity field that looks at its condition; the unconditional half sees zeros."""
+
+    def __init__(self, size: int = 12) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(size + 2, 24), nn.Linear(24, size)
+
+    def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        label = torch.zeros(len(x), 1) if label is None else label
+        t = torch.as_tensor(t, dtype=x.dtype).reshape(-1, 1).expand(len(x), 1)
+        return self.two(torch.tanh(self.one(torch.cat([x, t, label], dim=1))))
+
+
+def host(
+    network: Network, x: Tensor, label: Tensor, scale: float, offset: int, calls: str, order: str
+) -> Tensor:
+    """Euler with guidance written into the loop, as many hosts have it."""
+    for i in range(5):
+        t = torch.tensor(i / 5, dtype=torch.float64)
+        both = {"c": label, "u": torch.zeros_like(label)}
+        if calls == "together":
+            halves = network(torch.cat([x, x]), t, torch.cat([both[k] for k in order])).chunk(2)
+        else:
+            halves = tuple(network(x, t, both[k]) for k in order)
+        c, u = halves if order == "cu" else halves[::-1]
+        v = c + scale * (c - u) if offset else u + scale * (c - u)
+        x = x + v / 5
+    return x
+
+
+def ours(network: Network, x: Tensor, label: Tensor, rule: Rule) -> Tensor:
+    def predict(x: Tensor, t: float) -> Prediction:
+        c, u = (
+            network(x, torch.tensor(t, dtype=torch.float64), one) for one in (label, torch.zeros_like(label))
+        )
+        return Prediction.from_velocity(x, t, c, u)
+
+    return sample(predict, rule, x, [i / 5 for i in range(6)])
+
+
+def drawn(size: int = 12) -> tuple[Network, Tensor, Tensor]:
+    torch.manual_seed(0)
+    network = Network(size).double().requires_grad_(False)
+    for parameter in network.parameters():
+        parameter.normal_(0, 0.7)
+    return network, torch.randn(3, size).double(), torch.tensor([[2.0], [-1.0], [3.0]]).double()
+
+
+@pytest.mark.parametrize("order", ["cu", "uc"])
+@pytest.mark.parametrize("calls", ["together", "apart"])
+@pytest.mark.parametrize(("offset", "formula"), FORMS)
+@pytest.mark.parametrize("rule", ["Cap(1.05)", "CapDisplacement(1.02)", "apg(4)", "CFG(3) | Rescale(0.5)"])
+def test_the_host_computes_what_the_core_samples(
+    rule: str, offset: int, formula: str, calls: str, order: str
+) -> None:
+    network, x, label = drawn()
+    chain = parse(rule)
+    expected = ours(network, x, label, CFG(6.0 + offset) | chain if chain.caps else chain)
+    with substituted(network, rule, scale=6.0, offset=offset, calls=calls, order=order) as record:
+        found = host(network, x, label, 6.0, offset, calls, order)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert len(record) == 5 and (not chain.caps or record.stacked()["active"].any())
+
+
+@pytest.mark.parametrize("calls", ["together", "apart"])
+def test_what_is_not_capped_keeps_the_hosts_own_bits_and_nothing_stays(calls: str) -> None:
+    network, x, label = drawn()
+    native = host(network, x, label, 6.0, 0, calls, "cu")
+    with substituted(network, Cap(INF), scale=6.0, calls=calls) as record:
+        assert torch.equal(host(network, x, label, 6.0, 0, calls, "cu"), native)
+        assert torch.equal(host(network, x, label, 6.0, 0, calls, "cu"), native)
+    assert len(record) == 5, "a new run begins where time goes back"
+    assert not network._forward_hooks
+    assert torch.equal(host(network, x, label, 6.0, 0, calls, "cu"), native)
+
+
+def test_noise_at_one_is_the_same_turned_round() -> None:
+    network, x, label = drawn()
+    t = torch.tensor(0.3, dtype=torch.float64)
+    c, u = (network(x, t, one) for one in (label, torch.zeros_like(label)))
+    expected, _ = guide(CFG(6) | Cap(1.05), Prediction.from_mean(x, 0.7, x - 0.3 * c, x - 0.3 * u))
+    with substituted(network, Cap(1.05), scale=6.0, noise_at=1):
+        both = torch.cat([label, torch.zeros_like(label)])
+        one, two = network(torch.cat([x, x]), t, both).chunk(2)
+    torch.testing.assert_close(x - 0.3 * (two + 6.0 * (one - two)), expected, rtol=1e-12, atol=1e-12)
+
+
+class Guided(ModelWrapper):  # type: ignore[misc]
+    """A wrapper for flow_matching's solvers that guides by two calls, as its image example does."""
+
+    def forward(self, x: Tensor, t: Tensor, label: Tensor, scale: float) -> Tensor:
+        with_label, without = self.model(x, t, label), self.model(x, t)
+        return (1 + scale) * with_label - scale * without
+
+
+def test_flow_matchings_solver_is_guided_by_the_network_it_wraps() -> None:
+    network, x, label = drawn()
+    solver = ODESolver(velocity_model=Guided(network))
+    grid = torch.linspace(0, 1, 6, dtype=torch.float64)
+    options: dict[str, Any] = {"step_size": None, "method": "euler", "time_grid": grid}
+    native = solver.sample(x_init=x, label=label, scale=5.0, **options)
+    with substituted(network, Cap(INF), scale=5.0, offset=1, calls="apart") as record:
+        assert torch.equal(solver.sample(x_init=x, label=label, scale=5.0, **options), native)
+    assert float(record.stacked()["ratio"].max()) > 1.05
+    with substituted(network, Cap(1.05), scale=5.0, offset=1, calls="apart") as record:
+        found = solver.sample(x_init=x, label=label, scale=5.0, **options)
+    torch.testing.assert_close(found, ours(network, x, label, CFG(6.0) | Cap(1.05)), rtol=1e-9, atol=1e-9)
+    assert float(record.stacked()["ratio"].max()) <= 1.05 * (1 + 1e-9)
+
+
+# What F5-TTS imports beside its model: audio input, training, Chinese text.
+UNUSED = ("torchaudio", "librosa", "rjieba", "pypinyin", "ema_pytorch", "wandb", "vocos", "jieba", "datasets")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_f5_tts_is_guided_in_its_own_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("f5_tts") is None:
+        pytest.skip("not run: pip install --no-deps f5-tts x-transformers (no weights are needed)")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Absent(*UNUSED)])
+    from f5_tts.model.backbones.dit import DiT
+    from f5_tts.model.cfm import CFM
+
+    torch.manual_seed(0)
+    network = DiT(
+        dim=32, depth=1, heads=2, dim_head=16, ff_mult=2, mel_dim=8, text_num_embeds=20, text_dim=16
+    )
+    for parameter in network.parameters():
+        parameter.requires_grad_(False).normal_(0, 0.2)
+    spectrogram = nn.Identity()  # the reference is given as a spectrogram already
+    spectrogram.n_mel_channels = 8
+    model = CFM(network, mel_spec_module=spectrogram).eval()
+    spoken: dict[str, Any] = {
+        "cond": torch.randn(1, 6, 8), "text": torch.randint(0, 20, (1, 7)), "duration": 16, "steps": 6,
+        "cfg_strength": 4.0, "seed": 3,
+    }  # fmt: skip
+    native = model.sample(**spoken)[0]
+    with substituted(model.transformer, Cap(INF), scale=4.0, offset=1) as record:
+        assert torch.equal(model.sample(**spoken)[0], native)
+    asked = record.stacked()["asked"]
+    torch.testing.assert_close(asked, torch.full_like(asked, 5.0), rtol=1e-4, atol=0)
+    gamma = float(record.stacked()["ratio"].max()) ** 0.5
+    assert gamma > 1.001
+    heard: list[Tensor] = []
+    with substituted(model.transformer, Cap(gamma), scale=4.0, offset=1) as record:
+        handle = model.transformer.register_forward_hook(lambda *call: heard.append(call[-1]))
+        found, trajectory = model.sample(**spoken)
+        handle.remove()
+    assert not torch.equal(found, native) and record.stacked()["active"].any()
+    for x, after, out, t in zip(trajectory, trajectory[1:], heard, record.stacked()["t"][:, 0], strict=False):
+        c, u = (v.double() for v in out.chunk(2))
+        v = c + 4.0 * (c - u)  # what the host makes of the substitute
+        ratio = (x + (1 - t) * v).norm() / (x + (1 - t) * c).norm()
+        assert float(ratio) <= gamma * (1 + 1e-4) and not torch.equal(x, after)

@@ -1,0 +1,41 @@
+"""Pictures of the model in the box name its classes; columns are equal; matplotlib is asked for by name."""
+
+import re
+import sys
+
+import pytest
+
+from meancap.cli import main
+from meancap.models import fashion
+from meancap.report.gallery import gallery
+from meancap.report.sheets import panels, sheet
+from meancap.runs.folder import Run
+from meancap.runs.generate import class_run, run
+from meancap.sampling import uniform
+
+
+@pytest.fixture(scope="module")
+def garments(tmp_path_factory):
+    folder, model = tmp_path_factory.mktemp("garments") / "run", fashion()
+    for _ in run(folder, model, class_run(model, "CFG(2)", per_class=1, times=uniform(2), batch=10)):
+        pass
+    return Run.open(folder)
+
+
+def test_classes_have_their_names_in_every_picture(garments):
+    assert "T-shirt" in gallery([garments]) and "class 0" not in gallery([garments])
+    assert panels([garments], 1).axes[0].get_yticklabels()[9].get_text() == "ankle boot"
+    assert sheet([garments], [0]).axes[0].get_ylabel() == "T-shirt\nseed 0"
+
+
+def test_no_column_of_the_gallery_is_wider_than_another(garments):
+    """Width 100 % made a picture as wide as its column, and a column as wide as the rule above it."""
+    (rule,) = re.findall(r"img \{(.*?)\}", gallery([garments]))
+    assert "width: 112px" in rule and "%" not in rule
+
+
+@pytest.mark.parametrize("command", [["pictures", "nowhere", "--out"], ["demo", "--out"]])
+def test_without_matplotlib_the_extra_is_named(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main([*command, str(tmp_path / "out")]) == 2
+    assert 'draws with matplotlib: pip install "meancap[report]"' in capsys.readouterr().err

@@ -1,0 +1,199 @@
+"""Density-ratio feedback: its scale, how log R is followed on ODEs and with noise, and what it is worth."""
+
+import math
+
+import pytest
+import torch
+
+from meancap import (
+    CFG,
+    Cap,
+    Interval,
+    Prediction,
+    ancestral,
+    euler,
+    guide,
+    heun,
+    noise,
+    parse,
+    sample,
+    trajectory,
+    uniform,
+)
+from meancap.lab.measures import Ruler
+from meancap.lab.problems import Cloud, Problem, problem
+from meancap.lab.theory import log_ratio, trusted_share
+from meancap.rules import DensityFeedback, density_feedback, feedback_scale
+from meancap.sampling.tracking import exact_trace, keys, log_ratio_rate, signs, trace_estimate
+
+WIDE = Problem(
+    "wide", "a leak in 8-D, all components wide", Cloud(8, spread=0.8, least=0.4), (0, 1), leak=0.3
+)
+FLAT = Problem("flat", "a leak in 2-D", Cloud(2, 6, spread=1.0, least=0.3), (0, 1), leak=0.25)
+
+
+def points(case, n=64, t=0.5, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    data = case.condition().mixture.sample(n, draw)
+    return t * data + (1 - t) * torch.randn(data.shape, generator=draw, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("case", [WIDE, FLAT, problem("leak-triple")], ids=lambda c: c.name)
+def test_the_scale_of_the_ratio_is_the_scale_that_undoes_the_leak(case):
+    model, pi = case.model(), trusted_share(case.model())
+    for t in (0.05, 0.4, 0.8):
+        x = points(case, t=t)
+        r = log_ratio(model, x, t)
+        due = 1 / model.best_scale(x, t)  # the scale grows without bound where R comes to 1 - pi
+        torch.testing.assert_close(1 / feedback_scale(r, pi), due, rtol=1e-7, atol=1e-12)
+        assert (r >= math.log1p(-pi) - 1e-12).all()
+
+
+def test_the_ratio_is_that_of_the_densities():
+    for t in (0.2, 0.7):
+        x = points(WIDE, t=t)
+        law, inside = WIDE.condition().mixture, WIDE.condition().inside
+        shares = torch.where(inside, (1 - WIDE.leak) * law.weights, WIDE.leak * law.weights)
+        sides = torch.where(inside, law.weights[inside].sum(), law.weights[~inside].sum())
+        labelled = type(law)(law.means, shares / sides, cov=law.cov)
+        due = labelled.log_density(x, t) - law.log_density(x, t)
+        torch.testing.assert_close(log_ratio(WIDE.model(), x, t), due, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", [FLAT, WIDE], ids=lambda c: f"{c.layout.dimensions}-D")
+@pytest.mark.parametrize("rule", [CFG(1), CFG(3), CFG(4) | Cap(1.2)], ids=str)
+def test_the_evolution_of_log_r_along_any_guided_ode_is_exact(case, rule):
+    """Simpson's rule on straight pieces of the path, exact trace: 1e-6 against the exact log-densities."""
+    model = case.model()
+    x = points(case, 16, t=0.1)
+    for one in trajectory(model.predict, rule, x, [0.1 + 0.01 * i for i in range(41)]):
+        t, h = one.t, one.t_next - one.t
+        w, total = (one.x_next - one.x) / h, 0.0
+        for weight, share in ((1, 0.0), (4, 0.5), (1, 1.0)):
+            y, s = one.x + share * h * w, t + share * h
+            p = model.predict(y, s)
+            total = total + weight / 6 * h * log_ratio_rate(p, w, exact_trace(model.predict, y, s))
+        gained = log_ratio(model, one.x_next, one.t_next) - log_ratio(model, one.x, t)
+        torch.testing.assert_close(total, gained, rtol=0, atol=1e-6)
+
+
+def test_probes_have_the_trace_as_their_mean_and_agree_with_each_other():
+    model, t, n = WIDE.model(), 0.5, 2048
+    x = points(WIDE, 1, t=t).expand(n, -1).contiguous()
+    p = model.predict(x, t)
+    z = signs(torch.arange(n), 3, x)
+    exact, difference = (trace_estimate(model.predict, p, z, derivative=how) for how in (True, False))
+    torch.testing.assert_close(difference, exact, rtol=1e-4, atol=1e-4)
+    due = float(exact_trace(model.predict, x[:1], t))
+    assert float(exact.mean()) == pytest.approx(due, abs=4.5 * float(exact.std()) / math.sqrt(n))
+
+
+def test_signs_are_fair_and_belong_to_samples_and_steps():
+    x = noise(range(256), (16,)).double()
+    z = signs(keys(x), 0, x)
+    assert set(z.unique().tolist()) == {-1.0, 1.0}
+    assert abs(float(z.mean())) < 4.5 / 64 and abs(float((z[:, 1:] * z[:, :-1]).mean())) < 4.5 / 62
+    assert abs(float((z * signs(keys(x), 1, x)).mean())) < 4.5 / 64
+    assert torch.equal(signs(keys(x[5:9]), 0, x[5:9]), z[5:9])
+
+
+def followed(case, rule, n, steps, stochastic, probe="derivative"):
+    """log R as the loop followed it and as it is, at every evaluation before t = 0.8."""
+    model, seeds = case.model(), range(n)
+    follow = DensityFeedback(0.999999, most=1e9, probe=probe) | CFG(rule)  # log R is not held above -13
+    x = noise(seeds, (case.layout.dimensions,)).double()
+    step = ancestral(seeds) if stochastic else euler
+    seen = [one for one in trajectory(model.predict, follow, x, uniform(steps), step) if 0 < one.t < 0.8]
+    return [(one.prediction.log_ratio, log_ratio(model, one.x, one.t)) for one in seen]
+
+
+def test_without_guidance_by_the_other_model_the_mean_of_r_stays_one_on_any_grid():
+    """CFG(0) steps by the unconditional model; R is then a likelihood ratio of two discrete chains."""
+    n = 2048
+    model, seeds = FLAT.model(), range(n)
+    assert DensityFeedback(0.999999, most=1e9).lowest < -13
+
+    class Unconditional(DensityFeedback):
+        def coefficient(self, ray, p):
+            return -1.0
+
+    x = noise(seeds, (2,)).double()
+    rule = Unconditional(0.999999, most=1e9)
+    for grid in (uniform(5), uniform(12)):
+        for one in trajectory(model.predict, rule, x, grid, ancestral(seeds)):
+            r = one.prediction.log_ratio.exp()
+            assert float(r.mean()) == pytest.approx(1, abs=4.5 * float(r.std()) / math.sqrt(n) + 1e-12)
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_the_followed_ratio_comes_nearer_to_the_exact_one_with_shorter_steps(stochastic):
+    """On an ODE (second order, but one probe per step is noise), and with noise (first order)."""
+    errors = []
+    for steps in (10, 80):
+        pairs = followed(FLAT, 1, 256, steps, stochastic)
+        errors.append(float((pairs[-1][0] - pairs[-1][1]).square().mean().sqrt()))
+    assert errors[1] < 0.6 * errors[0]
+
+
+def test_the_trace_matters_on_an_ode():
+    with_, without = (followed(WIDE, 1, 128, 40, False, probe)[-1] for probe in ("derivative", "none"))
+    assert (with_[0] - with_[1]).abs().mean() < 0.5 * (without[0] - without[1]).abs().mean()
+
+
+def test_a_batch_is_its_samples_and_evaluations_are_counted():
+    calls = []
+
+    def predict(x, t):
+        calls.append(t)
+        return WIDE.model().predict(x, t)
+
+    seeds, rule = range(6), density_feedback(0.6) | Interval(0.1, 0.9) | Cap(1.3)
+    x = noise(seeds, (8,)).double()
+    for step, some, count in ((euler, euler, 19), (ancestral(seeds), ancestral([2, 3]), 10)):
+        calls.clear()
+        whole = sample(predict, rule, x, uniform(10), step)
+        assert len(calls) == count
+        torch.testing.assert_close(sample(predict, rule, x[2:4], uniform(10), some), whole[2:4])
+    calls.clear()
+    sample(predict, density_feedback(0.6, every=3), x, uniform(10))
+    assert len(calls) == 10 + 4
+    calls.clear()
+    sample(predict, density_feedback(0.6, until=0.35), x, uniform(10))
+    assert len(calls) == 10 + 4
+    assert sample(predict, rule, x, uniform(10), heun).isfinite().all()
+    assert sample(predict, rule, x, uniform(10), ancestral(seeds, 0.5)).isfinite().all()
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_it_undoes_a_leak_on_mixtures_that_nobody_tuned_on(seed):
+    case = Problem("held out", "", Cloud(8, spread=0.5, seed=seed), (0, 1, 2), leak=0.3)
+    model, seeds = case.model(), range(1024)
+    ruler, x = Ruler(case.condition(), 1024), noise(seeds, (8,)).double()
+    rule = density_feedback(round(trusted_share(model), 6))
+    for step, share in ((euler, 0.75), (ancestral(seeds), 0.9)):
+        fixed = [
+            float(ruler.read(sample(model.predict, CFG(v), x, uniform(50), step))["sw2"]) for v in (1.5, 2)
+        ]
+        own = float(ruler.read(sample(model.predict, rule, x, uniform(50), step))["sw2"])
+        assert own < share * min(fixed)
+
+
+def test_errors_teach_and_text_is_read_back():
+    p = Prediction(torch.zeros(2, 3), 0.5, torch.ones(2, 3), torch.zeros(2, 3))
+    with pytest.raises(TypeError, match=r"sample\(\) and trajectory\(\) follow"):
+        guide(density_feedback(0.5), p)
+    for text in ("density_feedback(0.5)", "DensityFeedback(0.7, most=10, every=3) | Cap(1.1)"):
+        assert parse(str(parse(text))) == parse(text)
+    for bad, words in (
+        ((1.0,), "pi between"),
+        ((0.5, 1.0), "most above 1"),
+        ((0.5, 9, 1, 1, "no"), "probes by"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            DensityFeedback(*bad)
+    with pytest.raises(ValueError, match="one density feedback"):
+        rule = density_feedback(0.5) | density_feedback(0.6)
+        sample(WIDE.model().predict, rule, torch.zeros(1, 8).double(), uniform(2))
+    with pytest.raises(TypeError, match="cannot be differentiated"):
+        cut = torch.no_grad()(WIDE.model().predict)
+        sample(cut, density_feedback(0.5, probe="derivative"), noise([1], (8,)).double(), uniform(4))

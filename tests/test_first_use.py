@@ -1,0 +1,174 @@
+"""What a first attempt gets wrong is said in one sentence with the next move, and costs no memory."""
+
+import warnings
+from itertools import pairwise
+
+import pytest
+import torch
+
+from meancap import (
+    CFG,
+    Cap,
+    CapDisplacement,
+    Interval,
+    Linear,
+    Prediction,
+    Record,
+    euler,
+    from_karras,
+    from_sigmas,
+    noise,
+    parse,
+    rk4,
+    sample,
+    trajectory,
+    uniform,
+)
+
+START = noise(range(4), (3, 8, 8))
+RULE = CFG(3) | Cap(1.1)
+
+
+def velocity(x, t):
+    """The exact velocity of data N(0.5, 0.25) at time t, data - noise."""
+    gain = t * 0.25 / ((1 - t) ** 2 + t**2 * 0.25)
+    return (0.5 + gain * (x - t * 0.5) - x) / (1 - t)
+
+
+def predict(x, t):
+    v = velocity(x, t)
+    return Prediction.from_velocity(x, t, v, v - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: sample(lambda x, t: x, RULE, START, uniform(4)), TypeError,
+         "must return a Prediction.*from_velocity.*got a tensor of shape"),
+        (lambda: sample(lambda x, t: (x, x), RULE, START, uniform(4)), TypeError, "got a tuple"),
+        (lambda: noise(4, (3, 8, 8)), TypeError, r"one seed for each sample, such as range\(4\)"),
+        (lambda: sample(predict, RULE, START, 50), TypeError, r"such as uniform\(50\); got 50"),
+        (lambda: sample(predict, RULE, START, uniform(4), "heun"), TypeError, "without quotes; got 'heun'"),
+        (lambda: sample(predict, Cap(1.1), START, uniform(4)), ValueError,
+         r"nothing here asks for any; write CFG\(7\) \| Cap\(1.1\)"),
+        (lambda: sample(predict, Cap(1.1) | CapDisplacement(2), START, uniform(4)), ValueError,
+         "only limits guidance"),
+        (lambda: next(trajectory(predict, Cap(1.1) | CFG(7), START, uniform(4))), ValueError,
+         r"caps first.*write CFG\(7\) \| Cap\(1.1\)"),
+        (lambda: from_sigmas([80.0, 1.0, 0.0]), ValueError, r"1 / \(1 \+ sigma\): use from_karras"),
+        (lambda: from_karras([float("inf"), 0.0]), ValueError, "finite"),
+        (lambda: parse("CFG(8"), ValueError, r"'\)' is needed"),
+        (lambda: parse("CFG(8 Cap"), ValueError, "',' or '\\)' is needed"),
+        (lambda: parse("Cap(1.1, anchor=[1"), ValueError, r"'\]' is needed"),
+    ],
+)  # fmt: skip
+def test_a_slip_is_one_sentence_with_the_next_move(call, error, message):
+    with pytest.raises(error, match=message) as said:
+        call()
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("rule", [CFG(3) | Cap(1.1) | Interval(0.1, 0.9), CFG(Linear(1, 5)), RULE], ids=str)
+def test_rules_that_mean_something_are_let_through(rule):
+    assert sample(predict, rule, START, uniform(4)).isfinite().all()
+
+
+def test_sampling_keeps_no_gradients_unless_asked():
+    x = START.clone().requires_grad_()
+    assert not sample(predict, RULE, x, uniform(4)).requires_grad
+    sample(predict, CFG(3), x, uniform(4), grad=True).sum().backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+    with torch.no_grad():
+        assert not sample(predict, RULE, x, uniform(4), grad=True).requires_grad
+
+
+def reversed_sign(x, t):
+    v = -velocity(x, t)
+    return Prediction.from_velocity(x, t, v, v - 0.5)
+
+
+def reversed_time(x, t):
+    v = velocity(x, min(1 - t, 0.999))
+    return Prediction.from_velocity(x, t, v, v - 0.5)
+
+
+@pytest.mark.parametrize("wrong", [reversed_sign, reversed_time])
+def test_a_reversed_sign_or_time_is_flagged_at_the_first_step(wrong):
+    with pytest.warns(UserWarning, match="reversed; here velocity is data - noise") as said:
+        next(trajectory(wrong, RULE, START, uniform(20)))
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("count", [1, 2, 16, 64])
+def test_a_right_model_is_never_flagged(size, count):
+    """Off-centre data of any size, also in few numbers, where chance slopes are large."""
+    for seed in range(40):
+        x = noise(range(seed, seed + count), (2,)).double()
+        m = size * torch.randn(count, 2, generator=torch.Generator().manual_seed(seed)).double()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            next(trajectory(lambda x, t, m=m: Prediction.from_mean(x, t, m, m / 2), RULE, x, uniform(8)))
+
+
+def test_a_karras_grid_is_the_same_flow_in_other_units():
+    """Euler on x = data + sigma noise with a denoiser, and Euler on the linear path."""
+    sigmas = [80.0, 20.0, 5.0, 1.0, 0.2, 0.0]
+
+    def denoise(x, sigma):
+        return 0.5 + 0.25 / (0.25 + sigma**2) * (x - 0.5)
+
+    x = sigmas[0] * START.double()
+    y = x / (1 + sigmas[0])
+    for a, b in pairwise(sigmas):
+        x = x + (b - a) * (x - denoise(x, a)) / a
+
+    def asked(y, t):
+        sigma = (1 - t) / t
+        d = denoise(y * (1 + sigma), sigma)
+        return Prediction.from_denoiser(y * (1 + sigma), sigma, d, d - 1)
+
+    torch.testing.assert_close(sample(asked, CFG(1), y, from_karras(sigmas)), x, rtol=1e-9, atol=1e-9)
+
+
+# The certificate
+
+
+@pytest.mark.parametrize("cap", [Cap(1.1), CapDisplacement(1.3), Cap(1.1, floor=30.0)], ids=str)
+def test_the_cap_proves_a_bound_from_the_conditional_means_alone(cap):
+    record = Record()
+    x = sample(predict, CFG(9) | cap, START, uniform(10), record=record)
+    certificate, last = record.certificate(), record.measures[-1]
+    m_c = last.length / last.ratio
+    gamma, floor = cap.gamma, cap.floor or 0.0
+    torch.testing.assert_close(certificate.bound, torch.clamp(gamma * m_c, min=floor), rtol=1e-5, atol=0)
+    assert certificate.proved and certificate.holds(x)
+    assert "proved by the cap" in str(certificate)
+
+
+@pytest.mark.parametrize("rule", [CFG(9), CFG(9) | Cap(1.1, anchor=0.5)], ids=str)
+def test_without_a_cap_on_the_length_nothing_is_said_to_be_proved(rule):
+    record = Record()
+    x = sample(predict, rule, START, uniform(10), record=record)
+    certificate = record.certificate()
+    assert not certificate.proved and certificate.holds(x)
+    assert str(certificate).startswith("no cap bounds |m| itself, so nothing is proved")
+
+
+# The figure of a record
+
+
+def test_a_record_draws_itself():
+    pytest.importorskip("matplotlib")
+    record = Record()
+    sample(predict, RULE, START, uniform(5), euler, record=record)
+    figure = record.plot()
+    assert [axes.get_title() for axes in figure.axes][:2] == ["gap |m_c − m_u|", "scale that was granted"]
+    granted = figure.axes[1].lines[-2].get_ydata()  # before it the samples, after it what was asked for
+    assert granted.tolist() == pytest.approx(record.stacked()["scale"].mean(1).tolist())
+
+
+def test_several_stages_of_a_step_are_flagged_once():
+    with pytest.warns(UserWarning, match="reversed") as said:
+        sample(reversed_sign, RULE, START, uniform(3), rk4)
+    assert len(said) == 1

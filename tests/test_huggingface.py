@@ -1,0 +1,92 @@
+"""Folders for the Hub: a model that loads from its folder, a card with metadata, a Space that runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from meancap.models import fashion
+from meancap.models.sit import SiTConfig
+from pages import ROOT
+
+yaml = pytest.importorskip("yaml")
+sys.path.insert(0, str(ROOT / "tools"))
+import huggingface as hub_folders  # noqa: E402
+
+SPACE = ROOT / "huggingface" / "space"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    out = tmp_path_factory.mktemp("hub")
+    assert hub_folders.main([str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def app():
+    pytest.importorskip("matplotlib")
+    spec = importlib.util.spec_from_file_location("space_app", SPACE / "app.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_model_loads_from_its_folder_and_is_the_one_in_the_box(folders):
+    there, here = fashion(folders / "meancap-fashion" / "model.safetensors"), fashion()
+    pairs = zip(there.network.state_dict().values(), here.network.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    config = json.loads((folders / "meancap-fashion" / "config.json").read_text(encoding="utf-8"))
+    assert config.pop("model_type") == "sit" and config.pop("names") == list(here.names)
+    assert SiTConfig(**config) == here.network.config
+
+
+def test_the_card_has_metadata_that_the_hub_can_read(folders):
+    hub = pytest.importorskip("huggingface_hub")
+    card = hub.ModelCard.load(folders / "meancap-fashion" / "README.md")
+    assert card.data.license == "mit" and card.data.library_name == "meancap"
+    assert card.data.pipeline_tag == "unconditional-image-generation" and "sit" in card.data.tags
+    assert "](../" not in card.text and "![" not in card.text and "## Use" in card.text
+
+
+def test_the_space_says_how_it_is_started(folders):
+    head = (folders / "space" / "README.md").read_text(encoding="utf-8").split("---")[1]
+    found = yaml.safe_load(head)
+    assert found["sdk"] == "gradio" and (folders / "space" / found["app_file"]).exists()
+    assert len(found["short_description"]) <= 60
+
+
+def test_the_space_draws_garments_with_the_library(app):
+    image, said = app.garments(8, 1.1, 0, steps=4)
+    assert image.shape == (84, 280) and image.dtype == np.uint8
+    assert said.startswith("asked for 8.0") and "largest ratio 1.100" in said
+    again, _ = app.garments(8, 1.1, 0, steps=4)
+    np.testing.assert_array_equal(image, again)
+
+
+def test_the_space_draws_the_mixture(app):
+    figure = app.points(next(iter(app.SCENE_NAMES)), 3, 1.1, count=20)
+    assert [axes.get_title() for axes in figure.axes] == ["CFG(1)", "CFG(3)", "CFG(3) | Cap(1.1)"]
+
+
+@pytest.mark.slow
+def test_the_page_answers_a_press_of_its_button_in_chromium(app):
+    pytest.importorskip("gradio")
+    playwright = pytest.importorskip("playwright.sync_api")
+    blocks = app.page()
+    _, address, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1")
+    try:
+        with playwright.sync_playwright() as driver:
+            browser = driver.chromium.launch()
+            page = browser.new_page()
+            page.goto(address)
+            page.click("#make")
+            page.wait_for_function("document.querySelector('#said textarea')?.value.startsWith('asked')")
+            browser.close()
+    finally:
+        blocks.close()

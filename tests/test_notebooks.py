@@ -1,0 +1,60 @@
+"""Three notebooks that run as they stand, on Colab too, and hold what they print."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pages import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NAMES = ["cap_in_ten_minutes", "mixture_laboratory", "your_own_network"]
+
+
+def cells(path, kind):
+    book = json.loads(path.read_text(encoding="utf-8"))
+    return [cell for cell in book["cells"] if cell["cell_type"] == kind]
+
+
+def test_there_are_three():
+    assert [path.stem for path in NOTEBOOKS] == NAMES
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_first_cell_installs_the_package_where_it_is_missing(path):
+    first = "".join(cells(path, "code")[0]["source"])
+    assert 'find_spec("meancap") is None' in first and "git+https://github.com/" in first
+    asked = first.split("meancap[")[1].split("]")[0].split(",")
+    tomllib = pytest.importorskip("tomllib")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(asked) <= set(extras["optional-dependencies"])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_kept_small_and_without_errors(path):
+    assert path.stat().st_size < 150_000
+    outputs = [out for cell in cells(path, "code") for out in cell["outputs"]]
+    assert any("image/png" in out.get("data", {}) for out in outputs)
+    assert {out["output_type"] for out in outputs} <= {"stream", "display_data"}
+    assert not any(out.get("name") == "stderr" for out in outputs)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_cells_are_python(path):
+    for cell in cells(path, "code"):
+        ast.parse("".join(cell["source"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_prints_what_the_notebook_holds(name):
+    """In a process of its own, as a reader would run it."""
+    for package in ("nbclient", "ipykernel"):
+        pytest.importorskip(package)
+    command = [sys.executable, str(ROOT / "tools" / "notebooks.py"), "--check", name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
