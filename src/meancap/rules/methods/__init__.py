@@ -1,8 +1,8 @@
 """Published methods, each with its recipe and its facts in one place."""
 
 from .adaptive import *
+from .by_density_ratio import *
 from .caps import *
-from .density_feedback import *
 from .elsewhere import *
 from .over_time import *
 from .production import *

@@ -2,7 +2,7 @@
 
 from .adaptive import *
 from .cap import *
-from .density_feedback import *
+from .density_ratio import *
 from .elementwise import *
 from .feedback import *
 from .frequency import *

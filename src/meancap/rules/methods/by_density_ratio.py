@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..parts.density_feedback import DensityFeedback
+from ..parts.density_ratio import DensityFeedback
 from .registry import method
 
 
