@@ -69,7 +69,7 @@ def panels(
     names: Sequence[str] = (),
     page: float = PAGE,
 ) -> Figure:
-    """One panel for each run, side by side: rows of classes, `per_class` seeds in each; `page` inches wide."""
+    """One panel for each run, side by side: rows of classes, `per_class` seeds each; `page` inches wide."""
     need_matched(runs)
     rows, names = class_rows(runs[0], per_class), names or class_names(runs[0])
     width = 0.45 + page
