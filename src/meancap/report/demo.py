@@ -41,7 +41,9 @@ def write_demo(runs: Mapping[str, Run], out: Path, names: Sequence[str]) -> Path
     """demo.png, meter.png, gallery.html and report.md, from the run folders alone."""
     folders, titles = list(runs.values()), list(runs)
     with look():
-        save(panels(folders, 8, titles, names), out / "demo.png")
+        # Narrow, so that the labels can be read on a phone.
+        short = [title.replace(", ", ",\n") for title in titles]
+        save(panels(folders, 5, short, names, 3.6), out / "demo.png", 260)
         save(meters(folders, titles), out / "meter.png")
     write_gallery(folders, out / "gallery.html", names=names)
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}

@@ -63,16 +63,20 @@ def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: S
 
 
 def panels(
-    runs: Sequence[Run], per_class: int = 8, titles: Sequence[str] = (), names: Sequence[str] = ()
+    runs: Sequence[Run],
+    per_class: int = 8,
+    titles: Sequence[str] = (),
+    names: Sequence[str] = (),
+    page: float = PAGE,
 ) -> Figure:
-    """One panel for each run, side by side: a row for each class, `per_class` seeds in it."""
+    """One panel for each run, side by side: rows of classes, `per_class` seeds each; `page` inches wide."""
     need_matched(runs)
     rows, names = class_rows(runs[0], per_class), names or class_names(runs[0])
-    width = 0.45 + PAGE
+    width = 0.45 + page
     count, gap = len(runs), 0.04
     first = runs[0].images([0])
     tall = len(rows) * first.shape[1] / (per_class * first.shape[2])
-    height = (PAGE / count - 2 * gap) * tall + 0.25
+    height = (page / count - 2 * gap) * tall + 0.25
     figure = Figure(figsize=(width, height))
     figure.set_layout_engine("constrained", w_pad=gap, h_pad=0.05, wspace=0, hspace=0)
     all_axes: Any = figure.subplots(1, count, squeeze=False)[0]
