@@ -15,7 +15,7 @@ from pages import ROOT, blocks
 COMMANDS = {
     "": "rules apg",
     "fast": "rules pmc",
-    "report": "reproduce gmm --samples 200 --out gmm",
+    "report": "reproduce gmm --samples 1000 --out gmm",
     "images": "generate --model fashion --rule CFG(4) --per-class 1 --steps 2 --out made",
     "metrics": "score made --protocol fashion",
     "diffusers": "pipelines",
