@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 
 help:
 	@echo "make demo      set up, run the main job, say where the result is"
-	@echo "make quick     the laws of the core alone (under a minute)"
+	@echo "make quick     the laws of the core alone (about a minute)"
 	@echo "make test      set up, lint, types, tests (minutes)"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make bench     benchmarks, as ratios to peers in the same run"
@@ -42,7 +42,7 @@ test: lint
 
 quick: $(READY)
 	$(BIN)/ruff check -q .
-	$(BIN)/python -m pytest -m "not slow" -x tests/test_first_use.py tests/test_rules.py tests/test_caps.py \
+	$(BIN)/python -m pytest -m "not slow" -n 2 -x tests/test_first_use.py tests/test_rules.py tests/test_caps.py \
 	  tests/test_text.py tests/test_path.py tests/test_sampling.py tests/test_diagnostics.py tests/test_architecture.py
 
 test-all: lint

@@ -69,7 +69,7 @@ def bench(
                 yield running[done]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            # A cell takes up to a minute, and whoever stopped the run should not wait for those under way.
+            # Whoever stopped the run should not wait for the cells under way.
             for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()
             raise
