@@ -119,4 +119,4 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
             style
         )
     assert "<math" in (made / "theory.html").read_text(encoding="utf-8")
-    assert "meancap.rules.cap.Cap" in (made / "api" / "rules.html").read_text(encoding="utf-8")
+    assert "meancap.rules.parts.cap.Cap" in (made / "api" / "rules.html").read_text(encoding="utf-8")
