@@ -126,6 +126,7 @@ def class_names(run: Run) -> tuple[str, ...]:
 
 
 def class_name(label: int, names: Sequence[str]) -> str:
+    """The name of a class, or its number where it has none."""
     return names[label] if label < len(names) else f"class {label}"
 
 

@@ -110,6 +110,7 @@ def grouped(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
 
 
 def is_finished(folder: Path) -> bool:
+    """Whether the run in a folder made all its pictures."""
     from .ledger import Ledger
 
     known = Ledger(folder, "images").read()

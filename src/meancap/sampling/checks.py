@@ -54,11 +54,13 @@ def need_prediction(said: object) -> Prediction:
 
 
 def need_step(step: object) -> None:
+    """One sentence where a step is named by a text."""
     if not callable(step):
         raise TypeError(f"step is a function: euler, heun, midpoint or rk4, without quotes; got {step!r}")
 
 
 def need_seeds(seeds: Iterable[int]) -> None:
+    """One sentence where a count was given in the place of seeds."""
     if isinstance(seeds, Number) or not isinstance(seeds, Iterable):
         raise TypeError(
             f"noise needs one seed for each sample, such as range({seeds}) for {seeds} of them; got {seeds!r}"
