@@ -103,7 +103,7 @@ def test_text_of_a_link_stays_text(opened, tmp_path):
     )
     _, page = opened(path, "images")
     assert page.title() == "Images · meancap explorer"
-    assert page.get_by_label("Rule 2").input_value() == evil
+    assert page.get_by_label("Rule 2", exact=True).input_value() == evil
     assert evil in page.locator(".saved").inner_text()
     assert page.locator("#view img").count() == 0
 

@@ -174,7 +174,8 @@ def test_a_wrong_arm_says_so_and_the_others_are_made(text, said):
 
 
 def test_an_arm_that_fails_on_its_way_says_so_and_one_that_runs_away_is_marked():
-    found = view.run({**ASK, "arms": ["Gain(1e38) | Gain(1e38)", "Gain(1e30)", "CFG(λ)"]}, Work())["arms"]
+    late = "Phases(1, CFG(2), CFG(2) | Cap(1.1, anchor=[1, 2, 3]), together=False)"  # wrong from step 2 on
+    found = view.run({**ASK, "arms": [late, "Gain(1e30)", "CFG(λ)"]}, Work())["arms"]
     assert "cannot go on" in found[0]["error"]
     assert [picture["finite"] for picture in found[1]["pictures"]] == [False] * 5
     assert all(picture["finite"] for picture in found[2]["pictures"])

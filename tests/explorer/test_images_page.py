@@ -136,7 +136,7 @@ def test_the_steps_can_be_walked_through(tab):
 
 def test_a_wrong_rule_gets_its_sentence_and_the_others_stay(tab):
     page = tab.open(SMALL, READY)
-    field = page.get_by_label("Rule 2")
+    field = page.get_by_label("Rule 2", exact=True)
     field.fill("CFG(λ) | Cup(Γ)")
     until(lambda: "unknown name 'Cup'" in page.locator(".arms").inner_text(), 60)
     assert field.get_attribute("aria-invalid") == "true"
@@ -164,7 +164,9 @@ def test_a_link_may_say_anything(tab):
 
 def test_an_arm_that_runs_away_is_shown_as_such(tab):
     page = tab.open(
-        "#images?seeds=0-1&steps=3&arm=Gain(1e30)&arm=Gain(1e38)+|+Gain(1e38)&left=0&right=0", READY
+        "#images?seeds=0-1&steps=3&arm=Gain(1e30)&left=0&right=0"
+        "&arm=Phases(1,+CFG(2),+Cap(1.1,+anchor=[1,+2,+3]),+together=False)",
+        READY,
     )
     assert row(page, "own", 0)[-1] == "nothing: it ran away"
     assert "cannot go on" in page.locator(".arm-card.wrong").inner_text()

@@ -125,7 +125,7 @@ def test_every_paper_button_runs_that_setting(tab, settings):
 
 def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
     page = tab.open("#mixture?n=1000")
-    field = page.get_by_label("Rule 2")
+    field = page.get_by_label("Rule 2", exact=True)
     for text in ("CFG(3) | Cpa(1.1)", "CFG(3", "Cap(0.2)"):
         field.fill(text)
         with pytest.raises(ParseError) as caught:
@@ -144,7 +144,7 @@ def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
 
 def test_rules_are_picked_with_the_arrow_keys(tab):
     page = tab.open("#mixture?n=1000&arm=CFG(1)")
-    pick, field = page.get_by_label("Pick rule 1"), page.get_by_label("Rule 1")
+    pick, field = page.get_by_label("Pick rule 1"), page.get_by_label("Rule 1", exact=True)
     offered = pick.locator("option").evaluate_all("list => list.map(o => o.value)")
     pick.focus()
     for rule in offered[1:6]:
@@ -188,7 +188,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(tabs):
 def test_a_link_brings_everything_back(tab, tabs):
     page = tab.open("#mixture?n=1000&steps=20")
     page.get_by_label("Overlapping").check()
-    page.get_by_label("Rule 3").fill("apg(λ) | Cap(Γ)")
+    page.get_by_label("Rule 3", exact=True).fill("apg(λ) | Cap(Γ)")
     page.locator("select[name=n]").select_option("5000")
     page.locator("select[name=solver]").select_option("midpoint")
     page.locator("input[name=t]").fill("0.8")
@@ -198,7 +198,7 @@ def test_a_link_brings_everything_back(tab, tabs):
     other = tabs()
     again = other.open(where(page).removeprefix(tab.url))
     assert where(again) == where(page)
-    assert again.get_by_label("Rule 3").input_value() == "apg(λ) | Cap(Γ)"
+    assert again.get_by_label("Rule 3", exact=True).input_value() == "apg(λ) | Cap(Γ)"
     assert again.locator("select[name=solver]").input_value() == "midpoint"
     assert again.locator("input[name=t]").input_value() == "0.8"
     for arm in range(3):

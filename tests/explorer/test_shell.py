@@ -64,7 +64,7 @@ def test_a_link_that_is_set_while_the_page_loads_is_the_one_shown(holding, view,
 def test_a_rule_typed_just_before_a_view_is_left_belongs_to_that_view(holding):
     page = holding.open(FEW, IMAGES)
     hold(page, "path.endsWith('/check')")
-    page.get_by_label("Rule 1").fill("CFG(5)")
+    page.get_by_label("Rule 1", exact=True).fill("CFG(5)")
     held(page)
     page.evaluate("location.hash = '#mixture?n=1000'")
     page.wait_for_selector(READY)
