@@ -235,4 +235,4 @@ def test_the_source_archive_leaves_out_what_only_pages_need(archives):
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "tools/hatch_readme.py", "tests/conftest.py"} <= names
     assert not any(name.startswith(("docs/benchmark/", ".github/")) for name in names)
-    assert Path(archives[1]).stat().st_size < 8_000_000
+    assert Path(archives[1]).stat().st_size < 14_000_000  # ten of them are weights

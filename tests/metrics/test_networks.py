@@ -67,7 +67,8 @@ def test_inception_equals_torch_fidelitys_on_the_same_weights(random_inception: 
     # sFID: post-activation 1 x 1 branch of Mixed_6d, 7 of 192 channels, rows then columns then channels.
     assert tap[0].shape == (2, 192, 17, 17) and tap[0].min() >= 0
     by_hand = torch.stack([tap[0][:, c, y, x] for y in range(17) for x in range(17) for c in range(7)], 1)
-    torch.testing.assert_close(ours["spatial"], by_hand, rtol=1e-4, atol=1e-6)
+    # As for the other two: a unit that is nearly off has lost its relative digits, differently on each CPU.
+    torch.testing.assert_close(ours["spatial"], by_hand, rtol=1e-4, atol=1e-5)
 
 
 def test_logits_have_no_bias(random_inception: Path) -> None:
