@@ -16,14 +16,7 @@ from meancap.runs.bench.families import families
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def clean(monkeypatch):
-    """What a test registers is gone after it."""
-    for name in ("_METHODS", "_BUILDS"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
-
-
-def test_a_method_is_known_everywhere_after_one_edit(clean):
+def test_a_method_is_known_everywhere_after_one_edit():
     @registry.method("in the middle", "nobody", "any", "m", "middle({scale})", seen="here", unit=True)
     def middle(scale):
         return CFG(scale) | Interval(0.25, 0.75)
@@ -33,7 +26,7 @@ def test_a_method_is_known_everywhere_after_one_edit(clean):
     assert "middle" in {family.name for family in families(BenchConfig())}
 
 
-def test_a_registered_rule_says_what_its_docstring_says(clean):
+def test_a_registered_rule_says_what_its_docstring_says():
     @register
     def twice(scale: float):
         """CFG with twice the gap."""
@@ -45,7 +38,7 @@ def test_a_registered_rule_says_what_its_docstring_says(clean):
     ).rule() == CFG(7)
 
 
-def test_names_of_ours_cannot_be_taken(clean):
+def test_names_of_ours_cannot_be_taken():
     with pytest.raises(ValueError, match="'apg' is a rule of meancap already"):
         register(lambda scale: CFG(scale), name="apg")
     with pytest.raises(ValueError, match="'Cap' is a rule of meancap already"):
