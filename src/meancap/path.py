@@ -74,6 +74,8 @@ def number(v: float | Tensor, x: Tensor, name: str) -> Number:
 
 def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     """A time in [0, 1]; data lies at 1."""
+    if type(t) is float and 0.0 <= t <= 1.0 and not torch.compiler.is_compiling():
+        return t
     t = number(t, x, name)
     if isinstance(t, Tensor):
         if on_host(t) and not bool(((t >= 0) & (t <= 1)).all()):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from . import path
-from .operation import Lengths, mean_of, measured
+from .operation import Lengths, Step, lengths, mean_of, measured
 from .path import Affine
 from .tensors import Number, once, per_sample, working_dtype
 
@@ -42,8 +42,11 @@ class Prediction:
     log_ratio: Tensor | None = None  # log p(x | condition) / p(x), where the loop follows it, (n,)
 
     def __post_init__(self) -> None:
-        with_, without = "the prediction with the condition", "the prediction without it"
-        need_same_shapes(**{"x": self.shown, with_: self.out_c, without: self.out_u})
+        x, c, u = self.shown, self.out_c, self.out_u
+        usual = x.dim() > 1 and x.shape == c.shape == u.shape and x.numel() > 0
+        if not (usual and x.is_floating_point() and c.is_floating_point() and u.is_floating_point()):
+            with_, without = "the prediction with the condition", "the prediction without it"
+            need_same_shapes(**{"x": x, with_: c, without: u})
         object.__setattr__(self, "t", path.time(self.t, self.shown))
         if self.t_next is not None:
             object.__setattr__(self, "t_next", path.time(self.t_next, self.shown, "t_next"))
@@ -86,8 +89,8 @@ class Prediction:
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
-            return measured(self.m_c, self.m_c, self.gap, 0.0, 1.0, direct=True)
-        return measured(self.shown, self.out_c, self.out_u, self.a, self.k)
+            return lengths(self.m_c, self.gap)
+        return measured(Step(self.shown, self.out_c, self.out_u, self.a, self.k))
 
     def until(self, t_next: float | Tensor | None) -> Prediction:
         """The same prediction, knowing where the step will end (CFG++ needs it)."""

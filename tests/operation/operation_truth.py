@@ -2,7 +2,7 @@
 
 import torch
 
-from meancap.operation import fraction
+from meancap.operation import Step, fraction
 
 MARGIN = fraction.margin_of(torch.float32)
 
@@ -12,6 +12,21 @@ def tensors(*shape, seed=0, dtype=torch.float32, x_dtype=None):
     g = torch.Generator().manual_seed(seed)
     x, out_c, other = (torch.randn(*shape, generator=g) for _ in range(3))
     return x.to(x_dtype or dtype), out_c.to(dtype), (out_c + other).to(dtype)
+
+
+def cap_with(kernels, *given, **how):
+    """Result and numbers of x, out_c, other, a, k, c, gamma, floor."""
+    return kernels.run(Step(*given, **how))
+
+
+def measure_with(kernels, *given):
+    """The lengths of x, out_c, other, a, k: (3, batch)."""
+    return kernels.run(Step(*given))[1][:3]
+
+
+def combine_with(kernels, *given, **how):
+    """The result of x, out_c, other, a, k, c without a cap."""
+    return kernels.run(Step(*given, **how, capped=False))[0]
 
 
 def flat(v):

@@ -10,7 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from operation_truth import MARGIN, coefficient, flat, lengths, tensors, written
+from operation_truth import (
+    MARGIN,
+    cap_with,
+    coefficient,
+    combine_with,
+    flat,
+    lengths,
+    measure_with,
+    tensors,
+    written,
+)
 
 from cases import UNIT, adversarial
 
@@ -22,14 +32,15 @@ CAP = {"ball": True, "margin": MARGIN, "dtype": torch.float32, "mean": False}
 USUAL = 1.0, 0.7, 6.0, 1.1, 0.0  # a, k, c, gamma, floor
 SIZES = [1, 2, 3, 7, 16, 17, 31, 128, 129, 300, 4097, 32768, 32769, 65536 + 5]
 HALF = torch.bfloat16
+DTYPES = torch.float32, HALF
 
 
 def capped(given, numbers=USUAL, **options):
-    return host.capped(*given, *numbers, **{**CAP, **options})
+    return cap_with(host, *given, *numbers, **{**CAP, **options})
 
 
 def combined(given, c, a=1.0, k=0.7, dtype=torch.float32, mean=False):
-    return host.combined(*given, a, k, c, dtype=dtype, mean=mean)
+    return combine_with(host, *given, a, k, c, dtype=dtype, mean=mean)
 
 
 def agrees(given, numbers, **options):
@@ -101,18 +112,18 @@ def test_the_share_is_the_one_statement(ball):
     gamma = torch.where(torch.rand(n, generator=g) < 0.1, math.inf, 1 + gamma)
     x, out_c, out_u = torch.randn(n, 2, generator=g), torch.zeros(n, 2), torch.randn(n, 2, generator=g)
     x[:100], out_u[100:200] = 0, 0
-    _, found = host.capped(x, out_c, out_u, m, d, c, gamma, floor, **{**CAP, "ball": ball})
+    _, found = cap_with(host, x, out_c, out_u, m, d, c, gamma, floor, **{**CAP, "ball": ball})
     s = fraction.kept(*found[:3], c, gamma, floor, ball=ball, margin=MARGIN)
     torch.testing.assert_close(found[3], torch.where(c == 0, c, c * s), rtol=1e-11, atol=0)
 
 
 @pytest.mark.parametrize("mean", [False, True])
-@pytest.mark.parametrize("dtype", host.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [2, 9, 1000, 70000])
 def test_the_three_functions_agree_to_the_bit(size, dtype, mean):
     given, options = tensors(3, size, dtype=dtype), {"dtype": dtype, "mean": mean}
     result, found = capped(given, **options)
-    assert torch.equal(host.measured(*given, 1.0, 0.7), found[:3])
+    assert torch.equal(measure_with(host, *given, 1.0, 0.7), found[:3])
     assert torch.equal(combined(given, found[3], **options), result)
     free, left = capped(given, (1.0, 0.7, 6.0, 1e300, 0.0), **options)
     assert torch.equal(combined(given, 6.0, **options), free) and (left[3] == 6).all()
@@ -168,7 +179,7 @@ def test_the_stored_result_keeps_the_bound(samples, size):
 
 
 @pytest.mark.parametrize("mean", [False, True])
-@pytest.mark.parametrize("dtype", host.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 4097, 70000])
 def test_a_batch_equals_its_samples_in_any_order(size, dtype, mean):
     n = 600 if size < 200 else 5
@@ -230,7 +241,7 @@ def test_coefficients_0_and_minus_1_are_the_outputs_themselves(size):
     assert torch.equal(combined((x, v, u), torch.tensor([0.0, -1.0]).double()), torch.stack([v[0], u[1]]))
 
 
-@pytest.mark.parametrize("dtype", host.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "shape", [(300_000, 2), (300, 1000), (1, 300_001), (3, 200_000), (8, 40_000)], ids=str
 )
@@ -241,7 +252,7 @@ def test_threads_change_no_bit(shape, dtype):
         torch.set_num_threads(threads)
         several = capped(given, dtype=dtype)
         assert torch.equal(several[0], one[0]) and torch.equal(several[1], one[1])
-        assert torch.equal(host.measured(*given, 1.0, 0.7), one[1][:3])
+        assert torch.equal(measure_with(host, *given, 1.0, 0.7), one[1][:3])
         assert torch.equal(combined(given, one[1][3], dtype=dtype), one[0])
 
 
@@ -324,7 +335,8 @@ def test_without_a_place_for_its_cache_numba_compiles_all_the_same(tmp_path):
         "caching.FunctionCache.__init__ = nowhere\n"
         "from meancap.operation import host\n"
         "x = torch.ones(1, 20)\n"
-        "print(host.measured(x, x, x, 1.0, 1.0)[0].item())\n"
+        "from meancap.operation import Step\n"
+        "print(host.run(Step(x, x, x, 1.0, 1.0))[1][0].item())\n"
     )
     job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert job.returncode == 0 and float(job.stdout) == pytest.approx(2 * math.sqrt(20)), job.stderr
@@ -342,4 +354,6 @@ def test_a_direction_given_itself_is_the_difference(size, mean):
     direct, seen = capped((x, c, given[1] - given[2]), direct=True, **options)
     torch.testing.assert_close(direct, result, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(seen, found, rtol=1e-6, atol=1e-6)
-    assert torch.equal(host.combined(x, c, d, 1.0, 0.7, -1.0, direct=True, mean=False, dtype=x.dtype), c - d)
+    assert torch.equal(
+        combine_with(host, x, c, d, 1.0, 0.7, -1.0, direct=True, mean=False, dtype=x.dtype), c - d
+    )

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from operation_truth import MARGIN
+from operation_truth import MARGIN, cap_with, combine_with, measure_with
 
 from meancap.operation import cuda
 
@@ -67,15 +67,17 @@ def launch(
     shape, dtype, *, a=1.0, k=0.7, c=6.0, gamma=1.1, floor=0.0, ball=True, mean=False, x_dtype=None, out=None
 ):
     given = [torch.zeros(shape, dtype=d) for d in (x_dtype or dtype, dtype, dtype)]
-    cuda.capped(*given, a, k, c, gamma, floor, ball=ball, margin=MARGIN, dtype=out or dtype, mean=mean)
+    cap_with(cuda, *given, a, k, c, gamma, floor, ball=ball, margin=MARGIN, dtype=out or dtype, mean=mean)
 
 
 def measure(shape, dtype):
-    cuda.measured(*(torch.zeros(shape, dtype=dtype) for _ in range(3)), 1.0, 0.7)
+    measure_with(cuda, *(torch.zeros(shape, dtype=dtype) for _ in range(3)), 1.0, 0.7)
 
 
 def combine(shape, dtype, mean=False):
-    cuda.combined(*(torch.zeros(shape, dtype=dtype) for _ in range(3)), 1.0, 0.7, 6.0, dtype=dtype, mean=mean)
+    combine_with(
+        cuda, *(torch.zeros(shape, dtype=dtype) for _ in range(3)), 1.0, 0.7, 6.0, dtype=dtype, mean=mean
+    )
 
 
 def resources(kernel, folder):

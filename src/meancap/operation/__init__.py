@@ -1,28 +1,21 @@
 """One operation under every guided step: lengths, cap, result.
 
-    x             the state, in the host's own units
-    out_c         what the network said under the condition; the posterior mean is m = a x + k out_c
-    other         what it said without (d = out_c - other), or with `direct` the direction d itself
-    a, k, c       numbers: the two of the mean, and the coefficient that is asked for, g = c k d
-    gamma, floor  the cap; gamma = inf is none, floor = 0 no floor
-    ball          True for |m + g| <= gamma |m|, False for |g| <= (gamma - 1) |m|; see `fraction`
-
-`capped` measures each sample, solves its cap and writes out_c + c' d (or, with `mean`, the guided mean
-itself) in two passes over the tensors; `measured` and `combined` are its two halves. There are three
-implementations with these signatures, and no flag to choose one: `host` (numba, float32 and bfloat16 on the
-CPU), `cuda` (Triton), `reference` (plain PyTorch: everything else, and whatever autograd, a transform or a
-tracer follows). Inside `torch.compile` the fast ones are single nodes of the graph.
+`run` takes a `Step`, measures each sample, solves its cap (`fraction`, the one statement of it) and writes
+out_c + c' d or the guided mean, in two passes over the tensors. There are three implementations of that one
+function, and no flag to choose one: `host` (numba, float32 and bfloat16 on the CPU), `cuda` (Triton),
+`reference` (plain PyTorch: everything else, and whatever autograd, a transform or a tracer follows). Inside
+`torch.compile` the fast ones are single nodes of the graph.
 """
 
-from . import registered as registered  # torch's operators, for compiled graphs
-from .dispatch import Lengths, calls, capped, combined, lengths, mean_of, measured
+from . import registered as registered  # torch's operator, for compiled graphs
+from .dispatch import calls, lengths, mean_of, measured, run
 from .fraction import kept, largest_fraction, margin_of, room_of
+from .step import Lengths, Step
 
 __all__ = [
     "Lengths",
+    "Step",
     "calls",
-    "capped",
-    "combined",
     "kept",
     "largest_fraction",
     "lengths",
@@ -30,4 +23,5 @@ __all__ = [
     "mean_of",
     "measured",
     "room_of",
+    "run",
 ]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..tensors import Number
+from .step import Step
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LARGEST = 2**31 - 2**16  # kernels count the elements of a sample in 32 bits
+DEVICE = "cuda"
 
 ONE_LAUNCH = 16384  # elements of a sample that one program holds; half as many where they come one by one
 TILE = 4096  # elements at a time where they do not all fit
@@ -41,75 +41,21 @@ def ready(device: int | None) -> bool:
     return True
 
 
-def measured(
-    x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool = False
-) -> Tensor:
-    """|m|, |k||d| and the component of m along k d, for each sample: (3, batch), float64."""
-    return _launched((x, out_c, other), (a, k, 0.0, 1.0, 0.0), None, direct=direct)[1][:3]
-
-
-def combined(
-    x: Tensor,
-    out_c: Tensor,
-    other: Tensor,
-    a: Number,
-    k: Number,
-    c: Number,
-    *,
-    direct: bool = False,
-    mean: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    """out_c + c d, or with `mean` the guided mean a x + k (out_c + c d)."""
-    return _launched((x, out_c, other), (a, k, c, 1.0, 0.0), dtype, lengths=False, mean=mean, direct=direct)[
-        0
-    ]
-
-
-def capped(
-    x: Tensor,
-    out_c: Tensor,
-    other: Tensor,
-    a: Number,
-    k: Number,
-    c: Number,
-    gamma: Number,
-    floor: Number,
-    *,
-    ball: bool,
-    margin: float,
-    direct: bool = False,
-    mean: bool,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """`combined` with what a cap leaves of c; and the lengths and the coefficient: (4, batch), float64."""
-    numbers = (a, k, c, gamma, floor)
-    return _launched((x, out_c, other), numbers, dtype, mean=mean, direct=direct, ball=ball, margin=margin)
-
-
-def _launched(
-    tensors: tuple[Tensor, Tensor, Tensor],
-    numbers: tuple[Number, ...],
-    dtype: torch.dtype | None,
-    *,
-    lengths: bool = True,
-    mean: bool = False,
-    direct: bool = False,
-    ball: bool = False,
-    margin: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """The result, where a dtype is given, and the numbers, where lengths are asked for."""
+def run(step: Step) -> tuple[Tensor, Tensor]:
+    """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
     from .triton_kernels import PARTS, part_results, part_sums, whole_samples
 
-    x = tensors[0]
+    x, lengths, write = step.x, step.capped, step.dtype is not None
     batch, size = x.shape[0], x.shape[1:].numel()
-    inputs, out = _samples(*tensors, dtype)
+    inputs, out = _samples(*step[:3], step.dtype)
     rows = [v.stride(0) for v in inputs]
     lengths_and_coefficient = torch.empty(4, batch if lengths else 0, dtype=torch.float64, device=x.device)
-    words = [word for v in numbers for word in _words(v, batch, x.device)]
+    words = [word for v in step[3:8] for word in _words(v, batch, x.device)]
     near = 16 // min(v.element_size() for v in inputs)
-    write = dtype is not None
-    how = {"LENGTHS": lengths, "WRITE": write, "MEAN": mean, "DIRECT": direct, "BALL": ball, "MARGIN": margin}
+    how = {
+        "LENGTHS": lengths, "WRITE": write, "MEAN": step.mean, "DIRECT": step.direct,
+        "BALL": step.ball, "MARGIN": step.margin,
+    }  # fmt: skip
     # Triton launches on the current device.
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
         if size <= (ONE_LAUNCH if size % 16 == 0 else ONE_LAUNCH // 2):
@@ -126,7 +72,7 @@ def _launched(
             if lengths:
                 part_sums[(batch, parts)](
                     *inputs, sums, size, tiles, *rows, *words[:6],
-                    TILE=TILE, NEXT=near, DIRECT=direct, **_options(TILE),
+                    TILE=TILE, NEXT=near, DIRECT=step.direct, **_options(TILE),
                 )  # fmt: skip
             part_results[(batch, parts if write else 1)](
                 sums, parts, *inputs, out, lengths_and_coefficient, batch, size, tiles, *rows, *words,

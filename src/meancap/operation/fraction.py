@@ -55,9 +55,12 @@ from torch import Tensor
 from ..tensors import Number, magnitude, power
 
 
+_MARGIN, _MARGIN_64 = (4 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
+
+
 def margin_of(dtype: torch.dtype) -> float:
     """The part of a share below 1 that is given up to rounding: four units of float32, or of float64."""
-    return 4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    return _MARGIN_64 if dtype == torch.float64 else _MARGIN
 
 
 def largest_fraction(g: Tensor, along: Tensor, room: Tensor, margin: float = 0.0) -> Tensor:

@@ -29,88 +29,38 @@ from torch import Tensor
 
 from ..tensors import Number
 from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, few, parts, whole
+from .step import Step
 
-DTYPES = (torch.float32, torch.bfloat16)
+DEVICE = "cpu"
 
 _LIKE = {torch.float32: np.float32(0), torch.bfloat16: np.int16(0)}  # an element, as the kernels know it
 _WORTH = 2**18  # elements for each thread at least: another one costs 20 to 50 microseconds
 _NO_SUMS = np.empty((0, 0, 3))
 
 
-def measured(
-    x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool = False
-) -> Tensor:
-    """|m|, |k||d| and the component of m along k d, for each sample: (3, batch), float64."""
-    return _run(x, out_c, other, (a, k, 0.0, 1.0, 0.0), None, MEASURE, direct=direct)[1][:3]
-
-
-def combined(
-    x: Tensor,
-    out_c: Tensor,
-    other: Tensor,
-    a: Number,
-    k: Number,
-    c: Number,
-    *,
-    direct: bool = False,
-    mean: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    """out_c + c d, or with `mean` the guided mean a x + k (out_c + c d)."""
-    return _run(x, out_c, other, (a, k, c, 1.0, 0.0), dtype, WRITE, mean=mean, direct=direct)[0]
-
-
-def capped(
-    x: Tensor,
-    out_c: Tensor,
-    other: Tensor,
-    a: Number,
-    k: Number,
-    c: Number,
-    gamma: Number,
-    floor: Number,
-    *,
-    ball: bool,
-    margin: float,
-    direct: bool = False,
-    mean: bool,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """`combined` with what a cap leaves of c; and the lengths and the coefficient: (4, batch), float64."""
-    stages = MEASURE | SHARE | WRITE
-    return _run(x, out_c, other, (a, k, c, gamma, floor), dtype, stages, ball, margin, mean, direct)
-
-
-def _run(
-    x: Tensor,
-    out_c: Tensor,
-    other: Tensor,
-    numbers: tuple[Number, ...],
-    dtype: torch.dtype | None,
-    stages: int,
-    ball: bool = False,
-    margin: float = 0.0,
-    mean: bool = False,
-    direct: bool = False,
-) -> tuple[Tensor, Tensor]:
-    if isinstance(numbers[0], float) and numbers[0] == 0:
+def run(step: Step) -> tuple[Tensor, Tensor]:
+    """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
+    x, out_c, other, a = step[:4]
+    if type(a) is float and a == 0:
         x = out_c  # the mean does not depend on x: it is not read, and may hold anything
-    x, out_c, other = _checked(x), _checked(out_c), _checked(other)
+    x, out_c, other = _in_order(x), _in_order(out_c), _in_order(other)
     if not x.shape == out_c.shape == other.shape or out_c.dtype != other.dtype:
         shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]
         raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
-    batch = x.shape[0]
+    batch = len(x)
     size = x.numel() // batch if batch else 0
-    result = out_c if dtype is None else torch.empty_like(x, dtype=dtype, requires_grad=False)
-    table, results = _table(batch, numbers), np.empty((4, batch))
-    if stages == WRITE:
+    stages = (MEASURE | SHARE if step.capped else 0) | (WRITE if step.dtype is not None else 0)
+    result = out_c if step.dtype is None else torch.empty_like(out_c, dtype=step.dtype)
+    table, results = _table(batch, step[3:8]), np.empty((4, batch))
+    if not step.capped:
         results[3] = table[2]
     held = (x, out_c, other, result)
     at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
+    how = (step.ball, step.margin, step.mean, step.direct)
 
     def work(run: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS, _: Any = held) -> None:
-        run(at, like, table, sums, results, size, first, last, stage, ball, margin, mean, direct)
+        run(at, like, table, sums, results, size, first, last, stage, *how)
 
     workers = min(torch.get_num_threads(), x.numel() // _WORTH)
     if batch and workers <= 1:
@@ -120,7 +70,7 @@ def _run(
     return result, torch.from_numpy(results)
 
 
-def _checked(v: Tensor) -> Tensor:
+def _in_order(v: Tensor) -> Tensor:
     """The tensor with its elements in memory one after the other."""
     if v.dtype not in _LIKE or not v.is_cpu:
         raise TypeError(
@@ -131,6 +81,8 @@ def _checked(v: Tensor) -> Tensor:
 
 def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
     """The numbers as (5, batch), or (5, 1) where all samples share them."""
+    if all(type(v) is float for v in numbers):
+        return np.array(numbers).reshape(5, 1)
     rows = [v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for v in numbers]
     counts = [v.numel() for v in rows if isinstance(v, Tensor)]
     if not counts:

@@ -8,6 +8,7 @@ float32 sum one large element swallows the digits of the others.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..tensors import Number, on_host, per_sample, scalar_dtype, vector, working_dtype
 from .fraction import kept
+from .step import Step
 
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths that a float32 sum of squares can be trusted with
 
@@ -30,60 +32,36 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     return torch.add(base, out, alpha=k)
 
 
-def measured(x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number, *, direct: bool) -> Tensor:
-    """|m|, |k d| and the component of m along k d, (3, batch)."""
-    return _measured(x, out_c, _direction(x, out_c, other, direct), a, k)
+def run(step: Step) -> tuple[Tensor, Tensor]:
+    """The result, and (4, batch) numbers: the three lengths and the coefficient that is left."""
+    x, out_c, other, a, k, c = step[:6]
+    d = _direction(step)
+    if step.capped:
+        m, gap, along = _measured(x, out_c, d, a, k)
+        left = _left(step, m, gap, along)
+        numbers = torch.stack([m, gap, along, left])
+    else:
+        left = vector(c, out_c)
+        numbers = left.expand(4, -1)
+    if step.dtype is None:
+        return out_c, numbers
+    out = _written(out_c, d, left, None if step.direct else other)
+    return (mean_of(x, out, a, k, d.dtype) if step.mean else out).to(step.dtype), numbers
 
 
-def combined(
-    x: Tensor,
-    out_c: Tensor,
-    other: Tensor,
-    a: Number,
-    k: Number,
-    c: Number,
-    *,
-    direct: bool,
-    mean: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    """out_c + c d, or the mean a x + k (out_c + c d); exactly out_c at c = 0, and `other` at c = -1."""
-    d, numbers = _direction(x, out_c, other, direct), vector(c, out_c)
-    out = _written(out_c, d, numbers, None if direct else other)
-    return (mean_of(x, out, a, k, d.dtype) if mean else out).to(dtype)
+def _left(step: Step, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
+    """What the cap leaves of the coefficient; nothing asked for is nothing granted."""
+    c, gamma, floor = (vector(v, m) if isinstance(v, Tensor) else v for v in step[5:8])
+    if not isinstance(gamma, Tensor) and gamma == math.inf:
+        return vector(c, m)
+    left = c * kept(m, gap, along, c, gamma, floor, ball=step.ball, margin=step.margin)
+    return torch.where(vector(c, m) == 0, 0.0, left)
 
 
-def capped(
-    x: Tensor,
-    out_c: Tensor,
-    other: Tensor,
-    a: Number,
-    k: Number,
-    c: Number,
-    gamma: Number,
-    floor: Number,
-    *,
-    ball: bool,
-    margin: float,
-    direct: bool,
-    mean: bool,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """The result under a cap, and (4, batch) numbers: the three lengths and the coefficient that is left."""
-    d = _direction(x, out_c, other, direct)
-    m, gap, along = _measured(x, out_c, d, a, k)
-    c, gamma, floor = (vector(v, x) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
-    left = c * kept(m, gap, along, c, gamma, floor, ball=ball, margin=margin)
-    left = torch.where(vector(c, x) == 0, 0.0, left)  # nothing asked for is nothing granted
-    out = _written(out_c, d, left, None if direct else other)
-    result = (mean_of(x, out, a, k, d.dtype) if mean else out).to(dtype)
-    return result, torch.stack([m, gap, along, left])
-
-
-def _direction(x: Tensor, out_c: Tensor, other: Tensor, direct: bool) -> Tensor:
+def _direction(step: Step) -> Tensor:
     """out_c - other, or `other` itself where it is the direction already, in the working precision."""
-    dtype = working_dtype(x, out_c, other)
-    return other.to(dtype) if direct else out_c.to(dtype) - other.to(dtype)
+    dtype = working_dtype(*step[:3])
+    return step.other.to(dtype) if step.direct else step.out_c.to(dtype) - step.other.to(dtype)
 
 
 def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> Tensor:

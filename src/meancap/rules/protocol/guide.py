@@ -98,8 +98,8 @@ def guided_velocity(
     The velocity has the dtype of `v_c`, or `dtype`: ask for float32 where the bound must hold to the last
     unit.
     """
-    t = time(t, x)
     if rule.turns:  # at t = 1 the gap of the means vanishes and that of the velocities does not: just before
+        t = time(t, x)
         t = t.clamp(max=_LATEST) if isinstance(t, Tensor) else min(t, _LATEST)
     p = Prediction.from_velocity(x, t, v_c, v_u)
     return respond(rule, p if t_next is None else p.until(t_next), state, dtype=dtype, record=record)

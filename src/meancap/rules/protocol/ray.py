@@ -13,13 +13,13 @@ out.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ... import operation
-from ...operation import Lengths, kept, lengths, margin_of
+from ...operation import Lengths, Step, kept, lengths, margin_of, measured, run
 from ...prediction import Prediction
 from ...tensors import Number, per_sample, vector
 
@@ -30,6 +30,9 @@ class Limit(NamedTuple):
     gamma: Number
     floor: Number  # 0 is none
     ball: bool
+
+
+_NO_LIMIT = Limit(math.inf, 0.0, True)
 
 
 class Ray:
@@ -82,11 +85,12 @@ class Ray:
         if self._lengths is None:
             p = self.p
             if self._found is not None:
-                self._lengths = Lengths(*self._found[:3].unbind(0))
+                m, d, along, self._coefficient = self._found.unbind(0)
+                self._lengths = Lengths(m, d, along)
             elif self.turned is not None:
                 self._lengths = lengths(p.m_c, self.turned)
             elif self.nominal is not None:
-                self._lengths = operation.measured(p.shown, p.out_c, self.nominal, p.a, p.k)
+                self._lengths = measured(Step(p.shown, p.out_c, self.nominal, p.a, p.k))
             else:
                 self._lengths = p.lengths
         return self._lengths
@@ -136,19 +140,14 @@ class Ray:
         return (base + back * self.g).to(dtype)
 
     def _written(self, dtype: torch.dtype, *, mean: bool) -> Tensor:
-        p, direct = self.p, self._tensor
+        p, direction = self.p, self._tensor
         where: tuple[Tensor, Tensor, Tensor, Number, Number]
-        if direct is None:
+        if direction is None:
             where = (p.shown, p.out_c, p.out_u if self.nominal is None else self.nominal, p.a, p.k)
         else:  # the direction moves the mean, so the mean is what it is added to
-            where = (p.m_c, p.m_c, direct, 0.0, 1.0)
-        how: dict[str, Any] = {"direct": direct is not None, "mean": mean, "dtype": dtype}
-        if self._coefficient is not None or self._lengths is not None:
-            return operation.combined(*where, self.coefficient, **how)
-        assert self.limit is not None
-        gamma, floor, ball = self.limit
-        margin = margin_of(p.dtype)
-        result, self._found = operation.capped(
-            *where, self._before, gamma, floor, ball=ball, margin=margin, **how
-        )
+            where = (p.m_c, p.m_c, direction, 0.0, 1.0)
+        how = (direction is not None, mean, dtype)
+        if self.limit is None or self._lengths is not None:
+            return run(Step(*where, self.coefficient, *_NO_LIMIT, 0.0, *how, capped=False))[0]
+        result, self._found = run(Step(*where, self._before, *self.limit, margin_of(p.dtype), *how))
         return result
