@@ -67,7 +67,7 @@ def largest_fraction(g: Tensor, along: Tensor, room: Tensor, margin: float = 0.0
     """Largest s in [0, 1] with |y + s g|^2 <= |y|^2 + room^2, from |g| and the component of y along g."""
     reach = torch.hypot(along, room)
     s = torch.where(along > 0, (room / g) * (room / (along + reach)), (reach - along) / g)
-    s = torch.where(s < 1, s * (1 - margin), torch.where(s >= 1, 1.0, s))
+    s = torch.where(s < 1, s * (1 - margin), s.clamp(max=1))
     return torch.where((g == 0) | (room == math.inf), 1.0, s)
 
 

@@ -55,7 +55,9 @@ def _left(step: Step, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
     if not isinstance(gamma, Tensor) and gamma == math.inf:
         return vector(c, m)
     left = c * kept(m, gap, along, c, gamma, floor, ball=step.ball, margin=step.margin)
-    return torch.where(vector(c, m) == 0, 0.0, left)
+    if isinstance(c, Tensor):
+        return torch.where(c == 0, 0.0, left)
+    return left if c != 0 else torch.zeros_like(left)
 
 
 def _direction(step: Step) -> Tensor:
@@ -64,12 +66,13 @@ def _direction(step: Step) -> Tensor:
     return step.other.to(dtype) if step.direct else step.out_c.to(dtype) - step.other.to(dtype)
 
 
-def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> Tensor:
+def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> tuple[Tensor, Tensor, Tensor]:
+    """|m|, |k d| and the component of m along k d."""
     m, gap, along = _lengths(mean_of(x, out_c, a, k, d.dtype).flatten(1), d.flatten(1))
     if not isinstance(k, Tensor):
-        return torch.stack([m, abs(k) * gap, -along if k < 0 else along])
+        return m, abs(k) * gap, -along if k < 0 else along
     k = vector(k, x)
-    return torch.stack([m, k.abs() * gap, torch.where(k < 0, -along, along)])
+    return m, k.abs() * gap, torch.where(k < 0, -along, along)
 
 
 def _written(out_c: Tensor, d: Tensor, c: Tensor, other: Tensor | None) -> Tensor:
@@ -86,7 +89,7 @@ def _lengths(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """|m|, |d| and <m, d> / |d| (0 where d = 0) of flattened samples."""
     if scalar_dtype(m.device) != torch.float64:
         return _scaled(m, d)
-    if m.dtype != torch.float32 or not (on_host(m, d) and (run := _run(m.shape[1])) and len(m)):
+    if m.dtype != torch.float32 or not (on_host(m, d) and (run := _run_length(m.shape[1])) and len(m)):
         return _exact(m, d)
     norms = (torch.linalg.vector_norm(v.view(len(v), -1, run), dim=2) for v in (m, d))
     q, a = (torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) for v in norms)
@@ -123,6 +126,6 @@ def _from_squares(q: Tensor, a: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 @lru_cache(maxsize=256)
-def _run(size: int) -> int:
+def _run_length(size: int) -> int:
     """The longest run up to 128 that divides `size`, or 0 where float64 is as good."""
     return 0 if size < 512 else next((b for b in range(128, 31, -1) if size % b == 0), 0)
