@@ -54,7 +54,6 @@ from torch import Tensor
 
 from ..tensors import Number, magnitude, power
 
-
 _MARGIN, _MARGIN_64 = (4 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
 
 
