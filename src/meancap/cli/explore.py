@@ -48,7 +48,7 @@ def explore(args: argparse.Namespace) -> int:
         return save(args.state or "mixture", args.export)
     import torch
 
-    from ..explorer.arms import COMPILED
+    from ..explorer.comparison import COMPILED
     from ..explorer.export import hashed
     from ..explorer.server import Server
 
@@ -76,7 +76,7 @@ def save(state: str, path: Path) -> int:
     import torch
 
     from ..explorer.export import export
-    from ..explorer.work import Work
+    from ..explorer.jobs import Work
 
     torch.set_num_threads(1)
     with meter(path.name) as tell:

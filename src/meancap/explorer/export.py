@@ -20,9 +20,9 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from . import images, mixture
-from .plain import write_json
+from .jobs import Route, Work
 from .requests import Request, only, text
-from .work import Route, Work
+from .wire import write_json
 
 PAGE = Path(__file__).parent / "page"
 VIEWS = {"mixture": "Mixture", "images": "Images"}
@@ -82,6 +82,7 @@ def read_link(link: str) -> tuple[str, dict[str, Any]]:
     lists: dict[str, list[str]] = {}
     for pair in filter(None, query.split("&")):
         key, _, raw = pair.partition("=")
+        key = "rule" if key == "arm" else key  # what links said before it was renamed
         if key not in state:
             raise ValueError(f"the {view} view has no setting {key[:40]!r}; it has {', '.join(state)}")
         if isinstance(state[key], list):
@@ -118,9 +119,14 @@ def _typed(key: str, said: str, usual: Any) -> Any:
 def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Everything that the page asks while a reader looks at this state, in the page's own words."""
     yield f"{view}/about", {}
-    for arm in state["arm"]:
-        yield f"{view}/check", {"text": arm, "scale": state["scale"], "gamma": state["gamma"]}
-    shared = {"scale": state["scale"], "gamma": state["gamma"], "steps": state["steps"], "arms": state["arm"]}
+    for rule in state["rule"]:
+        yield f"{view}/check", {"text": rule, "scale": state["scale"], "gamma": state["gamma"]}
+    shared = {
+        "scale": state["scale"],
+        "gamma": state["gamma"],
+        "steps": state["steps"],
+        "rules": state["rule"],
+    }
     if view == "images":
         yield "images/run", {**shared, "classes": state["classes"], "seeds": state["seeds"]}
         return
@@ -129,9 +135,9 @@ def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[s
         request |= {"components": _components(state["parts"]), "std": state["std"], "eta": state["eta"]}
     yield "mixture/run", {**request, "quick": False}
     yield "mixture/meter", request
-    for arm in range(len(state["arm"])):
+    for index in range(len(state["rule"])):
         for t in sorted({*TIMES, state["t"]}):
-            yield "mixture/field", {**request, "t": t, "arm": arm}
+            yield "mixture/field", {**request, "t": t, "index": index}
 
 
 def _components(parts: str) -> list[list[Any]]:
@@ -144,7 +150,7 @@ def _components(parts: str) -> list[list[Any]]:
 
 
 def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
-    """What the server says; a sentence about one arm belongs to the page, one about the whole does not."""
+    """What the server says; a sentence about one rule belongs to the page, one about the whole does not."""
     routes = {**mixture.ROUTES, **images.ROUTES}
     try:
         found = routes[name](request, work)

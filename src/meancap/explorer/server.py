@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from . import export, images, mixture
-from .plain import read_object, sentence, write_json
-from .work import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
+from .jobs import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
+from .wire import read_object, sentence, write_json
 
 ROUTES: dict[str, Route] = {**mixture.ROUTES, **images.ROUTES, **export.ROUTES}
 

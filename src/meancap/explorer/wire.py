@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .work import SENTENCES
+from .jobs import SENTENCES
 
 _LONGEST = 400
 
