@@ -12,7 +12,7 @@ from browser import ask, until
 from meancap import parse, sample, uniform
 from meancap.diagnostics import Record
 from meancap.explorer import comparison, mixture, paths
-from meancap.explorer.comparison import COMPILED, filled
+from meancap.explorer.comparison import COMPILED, with_slider_values
 from meancap.explorer.jobs import Left, Work
 from meancap.explorer.numbers import FULL, OUTSIDE, packed
 from meancap.explorer.scene import PRESETS
@@ -22,7 +22,7 @@ from meancap.lab.sampler import flow
 from meancap.lab.scenes import PAIR, SINGLE, TRIPLE
 from meancap.lab.volume import displaced, kl_terms, log_volumes
 from meancap.runs.gmm import SETTINGS
-from meancap.runs.gmm.measure import measured
+from meancap.runs.gmm.measure import row_values
 from meancap.sampling import rk4
 
 WORK = Work()
@@ -64,11 +64,11 @@ def test_the_nine_settings_are_those_of_the_reproduction():
         (s.members, s.guidance, str(s.rule)) for s in SETTINGS
     ]
     for one, setting in zip(offered, SETTINGS, strict=True):
-        assert filled(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
+        assert with_slider_values(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
         found = mixture.run({"scene": one["scene"], "n": 2000, "rules": [one["rule"]], "quick": True}, WORK)[
             "rules"
         ][0]
-        due = measured(setting, noise(2000))
+        due = row_values(setting, noise(2000))
         assert found["numbers"]["tv"] == pytest.approx(
             due["tv"][0], abs=1.01 / 2000
         )  # engines round differently
@@ -189,7 +189,7 @@ def test_the_field_is_posterior_and_velocity():
     ],
 )
 def test_sliders_fill_the_templates(text, due):
-    assert filled(text, 3.0, 1.25) == due
+    assert with_slider_values(text, 3.0, 1.25) == due
 
 
 def test_every_rule_that_is_offered_runs():

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from ..lab.plan import plan
 from ..lab.sampler import engine_for, flow
-from ..notation import number as written
+from ..notation import number_text as written
 from ..rules import Rule
 from ..rules.text.parse import parse
 from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
 from .jobs import Work
-from .requests import Request, choice, items, number, text, whole
+from .requests import Request, choice, integer, items, number, text
 from .scene import PRESETS, Plane
 
 SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
@@ -68,10 +68,10 @@ def read_settings(request: Request) -> Settings:
     for one in rules:
         text({"rule": one}, "rule", LONGEST_RULE)
     return Settings(
-        whole(request, "steps", 1, MOST_STEPS, 50),
+        integer(request, "steps", 1, MOST_STEPS, 50),
         choice(request, "solver", SOLVERS, "euler"),
-        whole(request, "n", 100, MOST_SAMPLES, 20_000),
-        whole(request, "seed", 0, LARGEST_SEED, 0),
+        integer(request, "n", 100, MOST_SAMPLES, 20_000),
+        integer(request, "seed", 0, LARGEST_SEED, 0),
         number(request, "scale", 0.0, LARGEST_SCALE, 3.0),
         number(request, "gamma", 1.0, LARGEST_GAMMA, 1.1),
         tuple(rules),
@@ -79,11 +79,11 @@ def read_settings(request: Request) -> Settings:
     )
 
 
-def filled(template: str, scale: float, gamma: float) -> str:
+def with_slider_values(template: str, scale: float, gamma: float) -> str:
     """The rule's text with the sliders' values."""
 
-    def value(found: re.Match[str]) -> str:
-        token = found.group()
+    def value(match: re.Match[str]) -> str:
+        token = match.group()
         if token[0] in "'\"":
             return token
         return written(scale if token in ("λ", "scale") else gamma)
@@ -96,7 +96,7 @@ def read_rule(template: str, scale: float, gamma: float) -> Rule:
     if not template.strip():
         raise ValueError("type a rule, such as CFG(λ) | Cap(Γ), or pick one")
     try:
-        return parse(filled(template, scale, gamma))
+        return parse(with_slider_values(template, scale, gamma))
     except ValueError as error:
         # All names there are would fill the page, and the list beside the field has them.
         what, known, _ = str(error).partition("; known are ")
@@ -116,8 +116,8 @@ def engine(plane: Plane, rule: Rule, settings: Settings) -> str:
     if plane.eta:
         return "library"
     condition = plane.condition()
-    found = engine_for(condition, rule, torch.zeros(1, 2), settings.times, settings.step)
-    return "torch" if found == "numba" and not COMPILED.ready(plane) else found
+    fastest = engine_for(condition, rule, torch.zeros(1, 2), settings.times, settings.step)
+    return "torch" if fastest == "numba" and not COMPILED.ready(plane) else fastest
 
 
 def allowed(settings: Settings, engines: Sequence[str]) -> None:
@@ -193,8 +193,8 @@ class Compiled:
 
 def _shape(plane: Plane) -> tuple[int, int]:
     """Members and components with weight, for which a loop is compiled."""
-    found = plan(plane.condition(), parse("CFG(1)"))
-    return (0, 0) if found is None else (found.inside, len(found.means))
+    loop = plan(plane.condition(), parse("CFG(1)"))
+    return (0, 0) if loop is None else (loop.inside, len(loop.means))
 
 
 COMPILED = Compiled()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
+from ..files import write_whole
 from . import images, mixture
 from .jobs import Route, Work
 from .requests import Request, only, text
@@ -45,9 +46,7 @@ def export(link: str, path: str | Path, work: Work | None = None) -> Path:
     if not path.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {path.parent} to write {path.name} into")
     page = saved_page(link, Work() if work is None else work)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8", errors="replace")
-    return part.replace(path)
+    return write_whole(path, page.encode(errors="replace"))
 
 
 def saved_page(link: str, work: Work) -> str:
@@ -89,16 +88,16 @@ def read_link(link: str) -> tuple[str, dict[str, Any]]:
             lists.setdefault(key, []).append(unquote_plus(raw))
         else:
             state[key] = _typed(key, unquote_plus(raw), state[key])
-    return view, state | {key: [] if found == [""] else found for key, found in lists.items()}
+    return view, state | {key: [] if values == [""] else values for key, values in lists.items()}
 
 
 def defaults(view: str) -> dict[str, Any]:
     """The state of a view that no link has changed; the page's own script says it, in one literal."""
     source = (PAGE / f"{view}.js").read_text(encoding="utf-8")
-    found = re.search(r"^export const defaults = (\{.*?^\});", source, re.M | re.S)
-    if found is None:
+    match = re.search(r"^export const defaults = (\{.*?^\});", source, re.M | re.S)
+    if match is None:
         raise ValueError(f"page/{view}.js states no defaults")
-    literal = re.sub(r"\s*//.*", "", found[1])
+    literal = re.sub(r"\s*//.*", "", match[1])
     literal = re.sub(r"^\s*(\w+):", r'"\1":', literal, flags=re.M).replace("'", '"')
     value: dict[str, Any] = json.loads(re.sub(r",\s*([}\]])", r"\1", literal))
     return value
@@ -153,12 +152,12 @@ def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
     """What the server says; a sentence about one rule belongs to the page, one about the whole does not."""
     routes = {**mixture.ROUTES, **images.ROUTES}
     try:
-        found = routes[name](request, work)
+        answer = routes[name](request, work)
     except ValueError as error:
         if name.endswith("/run"):
             raise
         return {"error": str(error)}
-    return {"result": {key: False if key == "compiling" else value for key, value in found.items()}}
+    return {"result": {key: False if key == "compiling" else value for key, value in answer.items()}}
 
 
 def _assembled(title: str, banner: str, data: str) -> str:

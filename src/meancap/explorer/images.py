@@ -28,7 +28,7 @@ from ..rules import Rule, catalogue, guide
 from ..runs.config import sample_seed
 from .comparison import LARGEST_GAMMA, LARGEST_SCALE, LONGEST_RULE, MOST_RULES, RULE_ERRORS, read_rule
 from .jobs import Route, Work
-from .requests import Request, items, number, only, text, whole
+from .requests import Request, integer, items, number, only, text
 
 if TYPE_CHECKING:
     from .painter import Painter, Picture, Want
@@ -75,16 +75,16 @@ def about(request: Request, work: Work) -> dict[str, Any]:
 def check(request: Request, work: Work) -> dict[str, Any]:
     """Whether one text is a rule for pictures; while it is typed, being none is no failure."""
     only(request, ("text", "scale", "gamma"))
-    rule = attempt(text(request, "text", LONGEST_RULE), *_knobs(request))
+    rule = attempt_on_pictures(text(request, "text", LONGEST_RULE), *_knobs(request))
     return {"error": rule} if isinstance(rule, str) else {"rule": str(rule)}
 
 
 def run(request: Request, work: Work) -> dict[str, Any]:
     """The pictures of every rule, and the meter of each."""
     work.tell(0, "opening the model")
-    asked = read(request)
+    asked = read_request(request)
     painter = _painter()
-    found: list[dict[Want, Picture]] = [{} for _ in asked.rules]
+    made: list[dict[Want, Picture]] = [{} for _ in asked.rules]
     shown: list[list[str | None]] = [[None] * len(asked.wanted) for _ in asked.rules]
     from .painter import BLOCK
 
@@ -98,7 +98,7 @@ def run(request: Request, work: Work) -> dict[str, Any]:
             continue
         said = f"images {low + 1} to {low + len(block)} of {len(asked.wanted)}, rule {index + 1}"
         try:
-            for step, frames in enumerate(painter.paint(rule, asked.steps, block, found[index]), 1):
+            for step, frames in enumerate(painter.paint(rule, asked.steps, block, made[index]), 1):
                 for i, want in enumerate(block, low):
                     shown[index][i] = _bytes(frames[want]) if want in frames else shown[index][i]
                 share = (done + step / asked.steps) / len(blocks)
@@ -106,45 +106,45 @@ def run(request: Request, work: Work) -> dict[str, Any]:
         except RULE_ERRORS as error:
             rules[index] = f"{rule} cannot go on: {_sentence(error)}"
             continue
-        shown[index][low : low + BLOCK] = [_bytes(found[index][want].pixels) for want in block]
+        shown[index][low : low + BLOCK] = [_bytes(made[index][want].pixels) for want in block]
         work.tell((done + 1) / len(blocks), said, {"frames": shown})
-    return _answer(replace(asked, rules=tuple(rules)), found, painter)
+    return _answer(replace(asked, rules=tuple(rules)), made, painter)
 
 
-def read(request: Request) -> Asked:
+def read_request(request: Request) -> Asked:
     """The request, checked and bounded before any work."""
     from .painter import Want
 
     only(request, FIELDS)
     classes = tuple(_label(one) for one in items(request, "classes", 1, len(FASHION)))
     seeds = read_seeds(text(request, "seeds", 400))
-    steps = whole(request, "steps", 1, STEPS)
+    steps = integer(request, "steps", 1, STEPS)
     texts = [text({"rule": one}, "rule", LONGEST_RULE) for one in items(request, "rules", 1, MOST_RULES)]
     if len(seeds) * len(texts) * steps > WORK:
         raise ValueError(
             f"{len(seeds)} images × {len(texts)} rules × {steps} evaluations are more than {WORK:,}; "
             "take fewer of one of them, or `meancap generate`, which has no bound"
         )
-    rules = tuple(attempt(one, *_knobs(request)) for one in texts)
+    rules = tuple(attempt_on_pictures(one, *_knobs(request)) for one in texts)
     wanted = tuple(Want(classes[k % len(classes)], seed) for k, seed in enumerate(seeds))
     return Asked(wanted, classes, steps, tuple(texts), rules)
 
 
 def read_seeds(said: str) -> list[int]:
     """The seeds that a text such as '0-7, 12' lists, in its order."""
-    found: list[int] = []
+    seeds: list[int] = []
     for part in said.split(","):
         span = _SPAN.fullmatch(part)
         low, high = (0, 0) if span is None else (int(span[1]), int(span[2] or span[1]))
         if span is None or high >= 2**32 or low > high:
             raise ValueError(f"{_SEEDS}; got {part.strip()[:40]!r}")
-        if len(found) + high - low + 1 > IMAGES:
+        if len(seeds) + high - low + 1 > IMAGES:
             raise ValueError(f"the view shows at most {IMAGES} images; these seeds are more")
-        found += range(low, high + 1)
-    twice = [seed for seed in found if found.count(seed) > 1]
+        seeds += range(low, high + 1)
+    twice = [seed for seed in seeds if seeds.count(seed) > 1]
     if twice:
         raise ValueError(f"each seed is one image; {twice[0]} is there twice")
-    return found
+    return seeds
 
 
 def _label(said: Any) -> int:
@@ -158,7 +158,7 @@ def _knobs(request: Request) -> tuple[float, float]:
     return number(request, "scale", 0, LARGEST_SCALE), number(request, "gamma", 1, LARGEST_GAMMA)
 
 
-def attempt(said: str, scale: float, gamma: float) -> Rule | str:
+def attempt_on_pictures(said: str, scale: float, gamma: float) -> Rule | str:
     """The rule, tried on one prediction of the model's shape; or what is wrong with it."""
     m_c, m_u = (torch.linspace(low, 1, SIDE * SIDE).reshape(1, 1, SIDE, SIDE) for low in (-1.0, -0.5))
     try:
@@ -169,11 +169,11 @@ def attempt(said: str, scale: float, gamma: float) -> Rule | str:
     return rule
 
 
-def _answer(asked: Asked, found: Sequence[Mapping[Want, Picture]], painter: Painter) -> dict[str, Any]:
+def _answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]], painter: Painter) -> dict[str, Any]:
     from .painter import frame_steps
 
     entries: list[dict[str, Any]] = []
-    for said, rule, made in zip(asked.texts, asked.rules, found, strict=True):
+    for said, rule, made in zip(asked.texts, asked.rules, pictures_of, strict=True):
         if isinstance(rule, str):
             entries.append({"text": said, "error": rule})
             continue

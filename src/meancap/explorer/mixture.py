@@ -96,11 +96,11 @@ def run(request: Request, work: Work) -> dict[str, Any]:
     if not settings.quick:
         comparison.allowed(settings, [one for one in engines if one])
     start, slow = plane.noise(settings.n, settings.seed), engines.count("library")
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for template, rule, engine in zip(settings.rules, rules, engines, strict=True):
         work.check()
         if isinstance(rule, str):
-            found.append({"text": template, "error": rule})
+            entries.append({"text": template, "error": rule})
             continue
         n = comparison.samples_for(settings, engine, slow)
         try:
@@ -109,12 +109,14 @@ def run(request: Request, work: Work) -> dict[str, Any]:
             entry = {
                 "error": f"{rule} cannot run on points in the plane: {' '.join(str(error).split())[:300]}"
             }
-        found.append({"text": template, "rule": str(rule), "paper": _paper(request, settings, rule), **entry})
+        entries.append(
+            {"text": template, "rule": str(rule), "paper": _paper(request, settings, rule), **entry}
+        )
     return {
         **_plane(plane),
         "n": settings.n,
         "quick": settings.quick,
-        "rules": found,
+        "rules": entries,
         "exact": _exact(plane, settings.n, settings.seed),
         "compiling": COMPILED.busy,
     }
@@ -136,16 +138,16 @@ def _entry(
     seen["close"] = packed(end[:POINTS], plane.close())
     if seen["lost"]:
         return {**seen, "numbers": None}
-    found = numbers(plane.condition(), end)
+    measures = numbers(plane.condition(), end)
     if not settings.quick:
         # The compiled loop works in single precision, which is too coarse for the derivatives of the map.
         fine = "torch" if engine == "numba" else engine
-        found |= divergence(
+        measures |= divergence(
             plane.condition(),
             start[:KL_POINTS],
             lambda x: comparison.ends(plane, rule, x, settings, fine, work),
         )
-    return {**seen, "numbers": found}
+    return {**seen, "numbers": measures}
 
 
 def _plane(plane: Plane) -> dict[str, Any]:

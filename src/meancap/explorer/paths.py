@@ -18,7 +18,7 @@ from . import comparison, scene
 from .comparison import RULE_ERRORS, Settings, attempt, read_settings
 from .jobs import Work
 from .numbers import packed, shades
-from .requests import Request, number, only, whole
+from .requests import Request, integer, number, only
 from .scene import Plane, read_plane
 
 METERED, PATHS, FRAMES = 256, 128, 100
@@ -32,17 +32,17 @@ def meter(request: Request, work: Work) -> dict[str, Any]:
     only(request, _FIELDS)
     plane, settings = read_plane(request), read_settings(request)
     start = plane.noise(settings.n, settings.seed)[:METERED].double()
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for template in settings.rules:
         rule = attempt(settings, template)
         if isinstance(rule, str):
-            found.append({"error": rule})
+            entries.append({"error": rule})
             continue
         try:
-            found.append(_metered(plane, rule, start, settings, work))
+            entries.append(_metered(plane, rule, start, settings, work))
         except RULE_ERRORS as error:
-            found.append({"error": " ".join(str(error).split())[:300]})
-    return {"box": plane.wide(), "metered": len(start), "rules": found}
+            entries.append({"error": " ".join(str(error).split())[:300]})
+    return {"box": plane.wide(), "metered": len(start), "rules": entries}
 
 
 def _metered(plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: Work) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def field(request: Request, work: Work) -> dict[str, Any]:
     only(request, (*_FIELDS, "t", "index"))
     plane, settings = read_plane(request), read_settings(request)
     t = number(request, "t", 0.0, 1.0, 0.5)
-    rule = attempt(settings, settings.rules[whole(request, "index", 0, len(settings.rules) - 1, 0)])
+    rule = attempt(settings, settings.rules[integer(request, "index", 0, len(settings.rules) - 1, 0)])
     if isinstance(rule, str):
         return {"error": rule}
     box = plane.wide()
