@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from meancap.files import is_temporary, remove_leftovers, whole, write_whole
+from meancap.files import is_temporary, remove_leftovers, write_whole, writing
 
 
 class Interrupted(BaseException):
@@ -18,8 +18,8 @@ class Interrupted(BaseException):
 @pytest.mark.parametrize("failure", [OSError, ValueError, Interrupted])
 def test_a_failure_in_the_middle_keeps_the_old_file_and_leaves_nothing_else(tmp_path, failure):
     path = write_whole(tmp_path / "a.json", "old")
-    with pytest.raises(failure), whole(path) as part:
-        part.write_text("ne")
+    with pytest.raises(failure), writing(path) as temporary:
+        temporary.write_text("ne")
         raise failure
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -27,10 +27,10 @@ def test_a_failure_in_the_middle_keeps_the_old_file_and_leaves_nothing_else(tmp_
 
 def test_nothing_has_the_name_before_the_block_ends(tmp_path):
     path = tmp_path / "a.json"
-    with whole(path) as part:
-        part.write_text("new")
+    with writing(path) as temporary:
+        temporary.write_text("new")
         assert not path.exists()
-        assert part.suffix == path.suffix, "libraries choose a format by the suffix"
+        assert temporary.suffix == path.suffix, "libraries choose a format by the suffix"
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -38,9 +38,9 @@ def test_nothing_has_the_name_before_the_block_ends(tmp_path):
 def test_a_kill_in_the_middle_keeps_the_old_file_and_its_leftover_can_be_removed(tmp_path):
     path = write_whole(tmp_path / "a.json", "old")
     script = (
-        "import os, signal, sys\nfrom meancap.files import whole\n"
-        "with whole(sys.argv[1]) as part:\n"
-        "    part.write_text('ne')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\nfrom meancap.files import writing\n"
+        "with writing(sys.argv[1]) as temporary:\n"
+        "    temporary.write_text('ne')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     killed = subprocess.run([sys.executable, "-c", script, str(path)], env=os.environ, check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -51,7 +51,7 @@ def test_a_kill_in_the_middle_keeps_the_old_file_and_its_leftover_can_be_removed
 
 
 def test_a_block_that_writes_nothing_is_an_error_and_not_an_empty_file(tmp_path):
-    with pytest.raises(FileNotFoundError), whole(tmp_path / "a.json"):
+    with pytest.raises(FileNotFoundError), writing(tmp_path / "a.json"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -60,10 +60,10 @@ def test_two_threads_never_write_to_one_temporary_file(tmp_path):
     path, meet, names = tmp_path / "a.json", Barrier(2), []
 
     def write(content: str) -> None:
-        with whole(path) as part:
+        with writing(path) as temporary:
             meet.wait(10)
-            names.append(part)
-            part.write_text(content)
+            names.append(temporary)
+            temporary.write_text(content)
             meet.wait(10)
 
     threads = [Thread(target=write, args=(c * 100_000,)) for c in "ab"]

@@ -18,7 +18,7 @@ from meancap.lab import sampler
 from meancap.report import gmm as report
 from meancap.report import style
 from meancap.runs.gmm import SETTINGS, GMMConfig, Result, count_stages, measure, reproduce, stages
-from meancap.runs.gmm.config import noise
+from meancap.runs.gmm.config import start_noise
 from meancap.runs.gmm.table import spread_of
 from meancap.runs.ledger import RunRefused
 from meancap.runs.paper import paper_run, paper_source, paper_table
@@ -104,7 +104,7 @@ def test_every_figure_is_there_as_png_and_svg_and_comes_from_the_folder_alone(fo
     assert {"landscape", "endpoints", "marginals", "overview", "meter", "trajectories"} <= FIGURES
     copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("figures", "report*"))
     for draw in (report.overview, report.agreement):
-        for path in style.save(draw, copy, draw.__name__):
+        for path in style.save_figure(draw, copy, draw.__name__):
             assert path.read_bytes() == (folder / "figures" / path.name).read_bytes()
 
 
@@ -131,7 +131,7 @@ def test_the_html_report_needs_no_other_file_and_says_what_euler_did(folder):
 
 
 def test_the_continuous_column_is_one_without_guidance_and_keeps_the_order_of_the_rules():
-    single = {s.guidance: measure.limits(s)[1] for s in SETTINGS[:3]}
+    single = {s.guidance: measure.expectations(s)[1] for s in SETTINGS[:3]}
     assert all(v.metric == "variance_ratio" for v in single.values())
     free, fixed, capped = (single[g] for g in ("Conditional", "Fixed CFG", "PMC-CFG"))
     tolerance = 6 * free.standard_error + free.grid_error + 0.01
@@ -151,16 +151,16 @@ def test_same_seed_same_bytes_and_another_seed_other_noise(tmp_path):
 
 def test_every_row_and_repeat_has_noise_of_its_own():
     config = GMMConfig(samples=1000)
-    drawn = [noise(s, config, repeat) for s in SETTINGS for repeat in (0, 1)]
+    drawn = [start_noise(s, config, repeat) for s in SETTINGS for repeat in (0, 1)]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
-    assert torch.equal(noise(SETTINGS[4], config, 1), drawn[9])
+    assert torch.equal(start_noise(SETTINGS[4], config, 1), drawn[9])
 
 
 def test_numbers_do_not_depend_on_whether_numba_is_there(monkeypatch):
-    start = noise(SETTINGS[-1], GMMConfig(samples=20_000))
-    by_numba = measure.measured(SETTINGS[-1], start)
+    start = start_noise(SETTINGS[-1], GMMConfig(samples=20_000))
+    by_numba = measure.row_values(SETTINGS[-1], start)
     monkeypatch.setattr(sampler, "find_spec", lambda name: None)
-    by_torch = measure.measured(SETTINGS[-1], start)
+    by_torch = measure.row_values(SETTINGS[-1], start)
     for metric, values in by_numba.items():
         assert values == pytest.approx(by_torch[metric], abs=1e-3 if "ratio" in metric else 1e-2)
     assert by_numba["occupancy_percent"] == pytest.approx(by_torch["occupancy_percent"], abs=0.011)
@@ -242,7 +242,7 @@ def test_the_spread_in_the_package_was_made_by_this_command_and_describes_it():
     assert {r["repeats"] for r in rows} == {str(run["config"]["repeats"])}
     assert [r["rule"] for r in run["rows"]] == [str(s.rule) for s in SETTINGS]
     setting = SETTINGS[5]
-    fresh = measure.measured(setting, noise(setting, GMMConfig(seed=12345)))
+    fresh = measure.row_values(setting, start_noise(setting, GMMConfig(seed=12345)))
     for row in rows:
         if (row["members"], row["guidance"]) == (setting.members, setting.guidance):
             value = fresh[row["metric"]][int(row["position"])]

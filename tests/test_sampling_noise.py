@@ -22,7 +22,7 @@ from meancap import (
 )
 from meancap.lab.mixture import Mixture
 from meancap.sampling import weights
-from meancap.sampling.stochastic import coefficients
+from meancap.sampling.stochastic import step_coefficients
 
 ETAS = (0.0, 0.3, 0.7, 1.0)
 N = 2048
@@ -44,7 +44,7 @@ def test_without_noise_it_is_euler_bit_for_bit():
 @pytest.mark.parametrize("t,s", [(0.0, 0.1), (0.3, 0.4), (0.5, 0.95)])
 def test_a_step_keeps_the_law_of_the_path_where_the_data_is_one_point(eta, t, s):
     """x = (1 - t) n + t m has m exact; then the noise has variance (1 - s)^2, the mean s m."""
-    keep, pull, spread = coefficients(t, s, eta)
+    keep, pull, spread = step_coefficients(t, s, eta)
     assert keep * t + pull == pytest.approx(s)
     assert (keep * (1 - t)) ** 2 + spread**2 == pytest.approx((1 - s) ** 2)
     assert min(keep, pull, spread) >= 0
@@ -55,9 +55,9 @@ def test_the_memoryless_step_is_the_ancestral_step_of_the_variance_exploding_pat
     sigma, later = (1 - t) / t, (1 - s) / s
     r = (later / sigma) ** 2
     y = r * x / t + (1 - r) * m + later * math.sqrt(1 - r) * z
-    keep, pull, spread = coefficients(t, s, 1.0)
+    keep, pull, spread = step_coefficients(t, s, 1.0)
     assert keep * x + pull * m + spread * z == pytest.approx(s * y)
-    assert coefficients(0.0, 0.2, 1.0)[0] == 0  # the start is forgotten
+    assert step_coefficients(0.0, 0.2, 1.0)[0] == 0  # the start is forgotten
 
 
 @pytest.mark.parametrize("eta", ETAS)
@@ -71,7 +71,7 @@ def test_a_gaussian_gets_the_variance_that_the_steps_have(eta, grid):
     mean, variance = 0.0, 1.0
     for t, s in pairwise(grid):
         gain = t * std**2 / ((1 - t) ** 2 + t**2 * std**2)
-        keep, pull, spread = (0.0, 1.0, 0.0) if s == 1 else coefficients(t, s, eta)
+        keep, pull, spread = (0.0, 1.0, 0.0) if s == 1 else step_coefficients(t, s, eta)
         mean = keep * mean + pull * (mu + gain * (mean - t * mu))
         variance = (keep + pull * gain) ** 2 * variance + spread**2
     assert float(x.mean()) == pytest.approx(mean, abs=4.5 * math.sqrt(variance / N))
@@ -134,7 +134,7 @@ def test_guidance_counts_twice_on_a_memoryless_step_while_it_acts():
     """A short step moves the mean of x' by (1 + eta^2)(lambda - 1) times what the gap's velocity says."""
     t, h = 0.4, 1e-5
     for eta in ETAS:
-        pull = coefficients(t, t + h, eta)[1]
+        pull = step_coefficients(t, t + h, eta)[1]
         assert pull / (h / (1 - t)) == pytest.approx(1 + eta**2, rel=1e-3)
 
 

@@ -1,8 +1,8 @@
 """Files that are written whole: a name holds the complete new content, the complete old content, or nothing.
 
-    with whole("figure.png") as part:       # a temporary name in the same folder
-        figure.savefig(part)                # anything that writes to a path
-    write_whole("table.csv", text)          # the same for content that is at hand
+    with writing("figure.png") as temporary:   # a temporary name in the same folder
+        figure.savefig(temporary)              # anything that writes to a path
+    write_whole("table.csv", text)             # the same for content that is already in memory
 
 The temporary file is flushed to the disk and then renamed, which the system does in one step. If the block
 fails, the temporary file is removed and the old file stays. A killed process cannot remove its own;
@@ -21,7 +21,7 @@ _PREFIX = ".part-"
 
 
 @contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
+def writing(path: str | Path) -> Iterator[Path]:
     """Gives a temporary name to write to; after the block the file takes the name `path`.
 
     The temporary name contains the ids of the process and of the thread, so that writers never share one, and
@@ -33,24 +33,24 @@ def whole(path: str | Path) -> Iterator[Path]:
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into; make it first")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"{folder} cannot be written to; give another folder for {path.name}")
-    part = path.with_name(f"{_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}")
+    temporary = path.with_name(f"{_PREFIX}{os.getpid()}-{threading.get_native_id()}-{path.name}")
     try:
-        yield part
-        _flush(part)
-        part.replace(path)
+        yield temporary
+        _flush(temporary)
+        temporary.replace(path)
     finally:
-        part.unlink(missing_ok=True)  # after a rename there is nothing left to remove
+        temporary.unlink(missing_ok=True)  # after a rename there is nothing left to remove
 
 
 def write_whole(path: str | Path, content: bytes | str) -> Path:
     """Writes bytes, or text as UTF-8, so that the file appears whole or not at all; returns its path."""
-    with whole(path) as part:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+    with writing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     return Path(path)
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file is one that `whole` writes to, or that an earlier version of the package wrote to."""
+    """Whether a file is one that `writing` writes to, or that an earlier version of the package wrote to."""
     return path.name.startswith(_PREFIX) or path.name.endswith(".part") or path.name == ".parts"
 
 

@@ -17,7 +17,7 @@ def write(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return repr(value)
     if isinstance(value, (int, float)):
-        return number(float(value))
+        return number_text(float(value))
     if isinstance(value, str):
         return f"'{value}'"
     if isinstance(value, (tuple, list)):
@@ -29,7 +29,7 @@ def write(value: Any) -> str:
     return str(value)
 
 
-def number(value: float) -> str:
+def number_text(value: float) -> str:
     """A float as people write it: 7 and not 7.0."""
     text = repr(value)
     return text[:-2] if text.endswith(".0") else text

@@ -7,7 +7,7 @@ import torch
 
 from meancap.drawing import ATTRIBUTES, draw, masks, render
 from meancap.drawing.law import ACROSS, BRIGHTNESS, HUE, RADIUS, SATURATION, VALUE
-from meancap.drawing.render import rgb
+from meancap.drawing.render import hsv_to_rgb
 
 N = 20_000
 
@@ -89,7 +89,7 @@ def test_pictures_are_made_of_their_colours(scenes):
     assert pictures.min() >= 0 and pictures.max() <= 1
     column, row = (scenes.centre[:, 0, k].long() for k in (0, 1))
     at_centre = pictures[torch.arange(N), :, row, column]
-    expected = rgb(scenes.hue, scenes.saturation, scenes.value)[:, 0]
+    expected = hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value)[:, 0]
     assert (at_centre - expected).abs().max() < 1e-5
     assert (pictures[:, :, 0, 0] - scenes.background[:, None]).abs().max() < 1e-6
 
@@ -99,4 +99,4 @@ def test_pictures_are_made_of_their_colours(scenes):
 )
 def test_hues_are_those_of_the_colour_circle(hue, expected):
     one = torch.ones(1)
-    assert torch.allclose(rgb(hue * one, one, one), torch.tensor([expected]).float(), atol=1e-6)
+    assert torch.allclose(hsv_to_rgb(hue * one, one, one), torch.tensor([expected]).float(), atol=1e-6)

@@ -8,9 +8,9 @@ from browser import Tab, until
 
 from meancap.cli import main
 from meancap.explorer import export
-from meancap.explorer.work import Work
+from meancap.explorer.jobs import Work
 
-IMAGES = "images?classes=7&seeds=0-3&steps=5&scale=5&arm=CFG(λ)&arm=CFG(λ)+|+Cap(Γ)&left=0&right=1&pick=2"
+IMAGES = "images?classes=7&seeds=0-3&steps=5&scale=5&rule=CFG(λ)&rule=CFG(λ)+|+Cap(Γ)&left=0&right=1&pick=2"
 MIXTURE = "mixture?n=1000&steps=10&scale=4&t=0.3"
 
 
@@ -59,14 +59,14 @@ def test_what_needs_no_server_still_works(opened, tmp_path):
     page.get_by_role("slider", name="Between rule 1 and rule 2").focus()
     page.keyboard.press("End")
     assert page.evaluate("document.querySelector('.stage').style.getPropertyValue('--wipe')") == "100%"
-    page.locator(".arm-card .cell").first.click()
+    page.locator(".rule-card .cell").first.click()
     assert "seed 0" in page.locator(".reading h2").inner_text()
     page.evaluate("location.hash = '#images?seeds=5-6'")
     page.wait_for_selector("#error:not([hidden])")
     assert "run: meancap explore --state" in page.get_by_role("alert").inner_text()
 
 
-def test_time_and_arm_can_be_changed_in_a_saved_mixture(opened, tmp_path):
+def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, tmp_path):
     path = export.export(MIXTURE, tmp_path / "page.html")
     _, page = opened(path, "mixture")
     assert page.locator('[data-panel="ends"] .note').inner_text() == "1,000 samples for each rule."
@@ -82,7 +82,7 @@ def test_time_and_arm_can_be_changed_in_a_saved_mixture(opened, tmp_path):
 
 def test_a_scene_of_one_s_own_is_saved_too(opened, tmp_path):
     parts = "1,0,0.5,1;-0.5,0.8,0.25,0;0,-1,0.25,1"
-    link = f"mixture?scene=own&parts={parts}&std=0.1&eta=0.2&n=200&steps=4&arm=CFG(2)&look=0"
+    link = f"mixture?scene=own&parts={parts}&std=0.1&eta=0.2&n=200&steps=4&rule=CFG(2)&look=0"
     _, page = opened(export.export(link, tmp_path / "page.html"), "mixture")
     assert page.locator("#error").is_hidden() and "CFG(2)" in page.locator("#view").inner_text()
     with pytest.raises(ValueError, match="component"):
@@ -99,7 +99,7 @@ def test_text_of_a_link_stays_text(opened, tmp_path):
     """What ends a script, opens a comment or an element in one's own rule is shown, not run."""
     evil = "</script><!--<script><img src=x onerror=document.title=`owned`>"
     path = export.export(
-        f"images?seeds=0&steps=1&arm=CFG(1)&arm={evil}&left=0&right=0", tmp_path / "page.html"
+        f"images?seeds=0&steps=1&rule=CFG(1)&rule={evil}&left=0&right=0", tmp_path / "page.html"
     )
     _, page = opened(path, "images")
     assert page.title() == "Images · meancap explorer"
@@ -109,19 +109,20 @@ def test_text_of_a_link_stays_text(opened, tmp_path):
 
 
 def test_the_page_and_the_exporter_agree_on_the_defaults(tab, server):
-    page = tab.open("#images?seeds=0&steps=1&arm=CFG(1)", ready("images"))
+    page = tab.open("#images?seeds=0&steps=1&rule=CFG(1)", ready("images"))
     for view in export.VIEWS:
         own = page.evaluate(f"async () => (await import('/{view}.js')).defaults")
         assert own == export.defaults(view)
 
 
 def test_a_link_is_read_as_the_page_reads_it(tab, server):
-    page = tab.open("#images?seeds=0&steps=1&arm=CFG(1)", ready("images"))
+    page = tab.open("#images?seeds=0&steps=1&rule=CFG(1)", ready("images"))
     for link in (
         IMAGES,
         MIXTURE,
-        "images?one=true&arm=CFG(λ)%7CCap(1.5)&seeds=1,+2&gamma=1.25",
-        "mixture?arm=",
+        "images?one=true&rule=CFG(λ)%7CCap(1.5)&seeds=1,+2&gamma=1.25",
+        "mixture?rule=",
+        "mixture?arm=CFG(1)&arm=CFG(λ)",  # an old name of the same setting
     ):
         own = page.evaluate(
             "async link => { const { view, state } = (await import('/app.js')).fromLink('#' + link);"
@@ -167,7 +168,9 @@ def test_a_missing_folder_is_said_before_any_work(tmp_path):
 
 def test_half_a_character_in_a_link_leaves_a_file_that_can_be_read(tmp_path):
     """An argument that is not UTF-8 comes with surrogates, which no file and no answer can hold."""
-    path = export.export("mixture?n=100&steps=1&arm=CFG(1)&arm=\udcff&look=0", tmp_path / "page.html")
+    path = export.export("mixture?n=100&steps=1&rule=CFG(1)&rule=\udcff&look=0", tmp_path / "page.html")
     data = re.search(r'id="saved">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)[1]
-    arms = next(one for one in json.loads(data)["answers"] if one["name"] == "mixture/run")["result"]["arms"]
-    assert arms[0]["numbers"] and "does not belong in a rule" in arms[1]["error"]
+    rules = next(one for one in json.loads(data)["answers"] if one["name"] == "mixture/run")["result"][
+        "rules"
+    ]
+    assert rules[0]["numbers"] and "does not belong in a rule" in rules[1]["error"]

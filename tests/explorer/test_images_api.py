@@ -10,7 +10,7 @@ from meancap import CFG, Cap, Record, sample, uniform
 from meancap.cli import main
 from meancap.explorer import images as view
 from meancap.explorer import painter as studio
-from meancap.explorer.work import Left, Work
+from meancap.explorer.jobs import Left, Work
 from meancap.metrics import class_probability
 from meancap.metrics.extractors.fashion import fashion_classifier
 from meancap.models import fashion
@@ -18,7 +18,7 @@ from meancap.runs.folder import Run
 from meancap.sampling import noise
 
 ASK = {"classes": ["7", "9"], "seeds": "0-4", "steps": 4, "scale": 6, "gamma": 1.1,
-       "arms": ["CFG(λ)", "CFG(λ) | Cap(Γ)"]}  # fmt: skip
+       "rules": ["CFG(λ)", "CFG(λ) | Cap(Γ)"]}  # fmt: skip
 
 
 def pixels(text):
@@ -35,13 +35,13 @@ def answer():
 
 
 def test_pictures_are_the_bytes_of_the_run_that_the_view_names(answer, tmp_path):
-    arm = answer["arms"][1]
-    words = arm["command"].split('"')
+    entry = answer["rules"][1]
+    words = entry["command"].split('"')
     options = [*words[0].split()[1:], words[1], *words[2].split()]
     options[options.index("RUN")] = str(tmp_path / "run")
     assert main(options) == 0
     run = Run.open(tmp_path / "run")
-    for i, picture in enumerate(arm["pictures"]):
+    for i, picture in enumerate(entry["pictures"]):
         assert run.records[i]["seed"] == answer["images"][i]["seed"]
         assert run.labels[i] == answer["images"][i]["label"]
         assert torch.equal(last(picture), torch.tensor(run.images([i])[0, :, :, 0]))
@@ -55,26 +55,26 @@ def test_a_picture_depends_on_its_class_and_seed_alone(answer):
         found = {}
         for _ in studio.Painter().paint(rule, 4, company, found):
             pass
-        assert torch.equal(found[want].pixels, last(answer["arms"][1]["pictures"][3]))
+        assert torch.equal(found[want].pixels, last(answer["rules"][1]["pictures"][3]))
 
 
 def test_meter_and_verdict_are_the_library_s(answer):
     model, record = fashion(), Record()
     labels, seeds = [7, 9, 7, 9, 7], range(5)
     x = sample(model.predict(labels), CFG(6) | Cap(1.1), noise(seeds, model.shape), uniform(4), record=record)
-    meter, arm = record.stacked(), answer["arms"][1]
+    meter, entry = record.stacked(), answer["rules"][1]
     logits = fashion_classifier()(model.decode(x).permute(0, 2, 3, 1))["logits"]
     sure = class_probability(logits, torch.tensor(labels))
-    for i, picture in enumerate(arm["pictures"]):
+    for i, picture in enumerate(entry["pictures"]):
         for name in ("scale", "asked", "ratio", "gap", "cosine"):
             assert picture["meter"][name] == pytest.approx(meter[name][:, i].tolist(), rel=1e-4)
         assert picture["meter"]["active"] == meter["active"][:, i].int().tolist()
         assert picture["numbers"]["ratio"] == pytest.approx(float(meter["ratio"][:, i].max()), rel=1e-6)
         assert picture["sure"] == pytest.approx(float(sure[i]), rel=1e-5)
-    numbers = arm["numbers"]
+    numbers = entry["numbers"]
     assert numbers["capped"] == pytest.approx(float(meter["active"].double().mean()))
     assert numbers["first"] == pytest.approx(float(meter["scale"][0].mean()), rel=1e-5)
-    assert numbers["ratio"] <= 1.1 * (1 + 1e-6) < answer["arms"][0]["numbers"]["ratio"]
+    assert numbers["ratio"] <= 1.1 * (1 + 1e-6) < answer["rules"][0]["numbers"]["ratio"]
 
 
 def test_the_last_frame_is_the_picture_and_few_are_kept():
@@ -98,13 +98,13 @@ def test_progress_goes_up_and_shows_pictures_in_the_making():
     class Told(Work):
         def tell(self, share, said="", partial=None):
             if partial:
-                told.append((share, [sum(p is not None for p in arm) for arm in partial["frames"]]))
+                told.append((share, [sum(p is not None for p in entry) for entry in partial["frames"]]))
 
     view.run({**ASK, "seeds": "900-909", "steps": 3}, Told())
     shares = [share for share, _ in told]
     assert shares == sorted(shares) and shares[-1] == 1
     assert told[0][1] == [8, 0] and told[-1][1] == [10, 10]
-    assert [8, 8] in [shown for _, shown in told], "every arm's first block comes before anybody's second"
+    assert [8, 8] in [shown for _, shown in told], "every rule's first block comes before anybody's second"
 
 
 def test_a_reader_who_leaves_stops_the_work():
@@ -148,7 +148,7 @@ def test_memory_is_bounded(monkeypatch):
         ({"steps": 10**9}, "steps is a whole number from 1 to 100"),
         ({"classes": ["10"]}, "classes are numbers from 0 to 9"),
         ({"classes": []}, "classes has 1 to 10 entries"),
-        ({"arms": ["CFG(1)"] * 5}, "arms has 1 to 4 entries"),
+        ({"rules": ["CFG(1)"] * 5}, "rules has 1 to 4 entries"),
         ({"gamma": 0.2}, "gamma is a number from 1"),
         ({"colour": "red"}, "no field is called 'colour'"),
     ],
@@ -167,15 +167,15 @@ def test_bad_input_is_one_sentence(change, said):
         ("", "type a rule"),
     ],
 )
-def test_a_wrong_arm_says_so_and_the_others_are_made(text, said):
-    found = view.run({**ASK, "arms": [text, "CFG(λ)"]}, Work())["arms"]
+def test_a_wrong_rule_says_so_and_the_others_are_made(text, said):
+    found = view.run({**ASK, "rules": [text, "CFG(λ)"]}, Work())["rules"]
     assert said in found[0]["error"] and "pictures" not in found[0]
     assert len(found[1]["pictures"]) == 5
 
 
-def test_an_arm_that_fails_on_its_way_says_so_and_one_that_runs_away_is_marked():
+def test_a_rule_that_fails_on_its_way_says_so_and_one_that_runs_away_is_marked():
     late = "Phases(1, CFG(2), CFG(2) | Cap(1.1, anchor=[1, 2, 3]), together=False)"  # wrong from step 2 on
-    found = view.run({**ASK, "arms": [late, "Gain(1e30)", "CFG(λ)"]}, Work())["arms"]
+    found = view.run({**ASK, "rules": [late, "Gain(1e30)", "CFG(λ)"]}, Work())["rules"]
     assert "cannot go on" in found[0]["error"]
     assert [picture["finite"] for picture in found[1]["pictures"]] == [False] * 5
     assert all(picture["finite"] for picture in found[2]["pictures"])

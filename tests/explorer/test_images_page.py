@@ -16,7 +16,7 @@ from meancap.models import fashion
 from meancap.sampling import noise
 
 READY = '.images[data-busy="false"]'
-SMALL = "#images?classes=7&seeds=0-3&steps=5&scale=5&arm=CFG(λ)&arm=CFG(λ)+|+Cap(Γ)&left=0&right=1"
+SMALL = "#images?classes=7&seeds=0-3&steps=5&scale=5&rule=CFG(λ)&rule=CFG(λ)+|+Cap(Γ)&left=0&right=1"
 
 
 def made(rule, *, seeds=range(4), steps=5, label=7):
@@ -26,17 +26,17 @@ def made(rule, *, seeds=range(4), steps=5, label=7):
     return model.decode(x)[:, 0], record.stacked()
 
 
-def shown(page, arm, image):
+def shown(page, index, image):
     """The grey values on a canvas of a grid."""
-    cell = page.locator(".arm-card").nth(arm).locator("canvas").nth(image)
+    cell = page.locator(".rule-card").nth(index).locator("canvas").nth(image)
     found = cell.evaluate("c => [...c.getContext('2d').getImageData(0, 0, 28, 28).data]")
     grey = torch.tensor(found, dtype=torch.uint8).reshape(28, 28, 4)
     assert bool((grey[..., :3] == grey[..., :1]).all()) and bool((grey[..., 3] == 255).all())
     return grey[..., 0]
 
 
-def row(page, table, arm):
-    return page.locator(f"table.{table} tbody tr").nth(arm).locator("td").all_inner_texts()
+def row(page, table, index):
+    return page.locator(f"table.{table} tbody tr").nth(index).locator("td").all_inner_texts()
 
 
 def expected(meter, image):
@@ -54,16 +54,16 @@ def expected(meter, image):
 def test_pictures_and_meter_are_the_library_s_also_after_a_slider_moved(tab):
     page = tab.open(SMALL, READY)
     for scale in (5, 6):
-        for arm, rule in enumerate((CFG(scale), CFG(scale) | Cap(1.1))):
+        for index, rule in enumerate((CFG(scale), CFG(scale) | Cap(1.1))):
             pictures, meter = made(rule)
             for image in range(4):
-                assert torch.equal(shown(page, arm, image), pictures[image])
-            assert row(page, "own", arm)[:4] == expected(meter, 0)
+                assert torch.equal(shown(page, index, image), pictures[image])
+            assert row(page, "own", index)[:4] == expected(meter, 0)
         if scale == 5:
             page.get_by_label("λ scale", exact=True).focus()
             for _ in range(10):
                 page.keyboard.press("ArrowRight")
-            until(lambda: page.locator(".arm-card .named").first.inner_text() == "CFG(6)", 60)
+            until(lambda: page.locator(".rule-card .named").first.inner_text() == "CFG(6)", 60)
             page.wait_for_selector(READY)
     until(lambda: "scale=6" in page.evaluate("location.hash"), 60)
 
@@ -87,11 +87,11 @@ def test_a_slider_may_move_faster_than_jobs_notice_that_they_are_cancelled(tab, 
     for _ in range(10):
         page.keyboard.press("ArrowRight")
         page.wait_for_timeout(80)  # each is a job
-    until(lambda: page.locator(".arm-card .named").first.inner_text() == "CFG(6)", 60)
+    until(lambda: page.locator(".rule-card .named").first.inner_text() == "CFG(6)", 60)
     page.wait_for_selector(READY)
 
 
-def test_the_slider_between_two_arms_is_worked_by_keys(tab):
+def test_the_slider_between_two_rules_is_worked_by_keys(tab):
     page = tab.open(SMALL, READY)
     slider = page.get_by_role("slider", name="Between rule 1 and rule 2")
     slider.focus()
@@ -110,10 +110,10 @@ def test_the_slider_between_two_arms_is_worked_by_keys(tab):
 
 def test_a_picture_is_chosen_by_keys_and_its_meter_follows(tab):
     page = tab.open(SMALL, READY)
-    page.locator(".arm-card").first.locator(".cell").first.focus()
+    page.locator(".rule-card").first.locator(".cell").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("End")
-    assert page.locator('.cell[aria-pressed="true"]').count() == 2, "one in each arm"
+    assert page.locator('.cell[aria-pressed="true"]').count() == 2, "one in each rule"
     assert "seed 3" in page.locator(".reading h2").inner_text()
     _, meter = made(CFG(5) | Cap(1.1))
     assert row(page, "own", 1)[:4] == expected(meter, 3)
@@ -138,38 +138,38 @@ def test_a_wrong_rule_gets_its_sentence_and_the_others_stay(tab):
     page = tab.open(SMALL, READY)
     field = page.get_by_label("Rule 2", exact=True)
     field.fill("CFG(λ) | Cup(Γ)")
-    until(lambda: "unknown name 'Cup'" in page.locator(".arms").inner_text(), 60)
+    until(lambda: "unknown name 'Cup'" in page.locator(".rules").inner_text(), 60)
     assert field.get_attribute("aria-invalid") == "true"
     assert "Cap" in page.locator(".said.bad").inner_text(), "the nearest name is offered"
     pictures, _ = made(CFG(5))
     assert torch.equal(shown(page, 0, 1), pictures[1])
     field.fill("CFG(2)")
-    until(lambda: page.locator(".arm-card .named").nth(1).inner_text() == "CFG(2)", 60)
+    until(lambda: page.locator(".rule-card .named").nth(1).inner_text() == "CFG(2)", 60)
     assert field.get_attribute("aria-invalid") == "false"
 
 
 def test_a_link_to_a_wrong_rule_shows_it(tab):
-    page = tab.open("#images?seeds=0-1&steps=2&arm=CFG(1)&arm=Nothing(4)", READY)
-    assert "unknown name 'Nothing'" in page.locator(".arm-card.wrong").inner_text()
+    page = tab.open("#images?seeds=0-1&steps=2&rule=CFG(1)&rule=Nothing(4)", READY)
+    assert "unknown name 'Nothing'" in page.locator(".rule-card.wrong").inner_text()
     assert page.locator("table.own tbody tr").count() == 1
 
 
 def test_a_link_may_say_anything(tab):
     page = tab.open(
-        "#images?seeds=0-1&steps=2&arm=CFG(1)&pick=1.5&left=-3&right=99&wipe=700&one=yes&x=1", READY
+        "#images?seeds=0-1&steps=2&rule=CFG(1)&pick=1.5&left=-3&right=99&wipe=700&one=yes&x=1", READY
     )
     assert page.get_by_role("slider", name="Between rule 1 and rule 1").input_value() == "100"
     assert "seed 0" in page.locator(".reading h2").inner_text()
 
 
-def test_an_arm_that_runs_away_is_shown_as_such(tab):
+def test_a_rule_that_runs_away_is_shown_as_such(tab):
     page = tab.open(
-        "#images?seeds=0-1&steps=3&arm=Gain(1e30)&left=0&right=0"
-        "&arm=Phases(1,+CFG(2),+Cap(1.1,+anchor=[1,+2,+3]),+together=False)",
+        "#images?seeds=0-1&steps=3&rule=Gain(1e30)&left=0&right=0"
+        "&rule=Phases(1,+CFG(2),+Cap(1.1,+anchor=[1,+2,+3]),+together=False)",
         READY,
     )
     assert row(page, "own", 0)[-1] == "nothing: it ran away"
-    assert "cannot go on" in page.locator(".arm-card.wrong").inner_text()
+    assert "cannot go on" in page.locator(".rule-card.wrong").inner_text()
 
 
 def test_too_much_is_refused_with_a_sentence(tabs):
@@ -182,7 +182,7 @@ def test_too_much_is_refused_with_a_sentence(tabs):
     page.get_by_label("seeds").fill("0-1")
     page.keyboard.press("Enter")
     page.wait_for_selector("#error", state="hidden")
-    until(lambda: page.locator(".arm-card").first.locator(".cell").count() == 2, 60)
+    until(lambda: page.locator(".rule-card").first.locator(".cell").count() == 2, 60)
 
 
 def test_work_can_be_cancelled_and_taken_up(tab, monkeypatch):
@@ -202,7 +202,7 @@ def test_work_can_be_cancelled_and_taken_up(tab, monkeypatch):
     assert page.get_by_role("button", name="Make pictures").is_visible()
     page.get_by_label("seeds").fill("500-501")
     page.keyboard.press("Enter")
-    until(lambda: page.locator(".arm-card").first.locator(".cell").count() == 2, 60)
+    until(lambda: page.locator(".rule-card").first.locator(".cell").count() == 2, 60)
     page.wait_for_selector(READY)
 
 
@@ -212,8 +212,8 @@ def test_downloads_hold_the_pictures_and_the_numbers(tab, tmp_path):
         page.get_by_role("button", name="Numbers (JSON)").click()
     found = json.loads(waited.value.path().read_text())
     _, meter = made(CFG(5) | Cap(1.1))
-    assert found["settings"]["seeds"] == "0-3" and found["arms"][1]["rule"] == "CFG(5) | Cap(1.1)"
-    granted = found["arms"][1]["pictures"][2]["meter"]["scale"]
+    assert found["settings"]["seeds"] == "0-3" and found["rules"][1]["rule"] == "CFG(5) | Cap(1.1)"
+    granted = found["rules"][1]["pictures"][2]["meter"]["scale"]
     assert granted == pytest.approx(meter["scale"][:, 2].tolist(), rel=1e-4)
     with page.expect_download() as waited:
         page.get_by_role("button", name="Pictures (PNG)").click()
@@ -239,5 +239,5 @@ def test_the_default_view_fits_the_screen(tabs, name, options):
     tab = tabs(**options)
     page = tab.open("#images", READY)
     assert page.evaluate("document.documentElement.scrollWidth") <= options["viewport"]["width"]
-    assert page.locator(".arm-card").count() == 3
+    assert page.locator(".rule-card").count() == 3
     tab.shoot(f"images-{name}")

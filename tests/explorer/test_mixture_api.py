@@ -11,18 +11,18 @@ from browser import ask, until
 
 from meancap import parse, sample, uniform
 from meancap.diagnostics import Record
-from meancap.explorer import arms, mixture, paths
-from meancap.explorer.arms import COMPILED, filled
+from meancap.explorer import comparison, mixture, paths
+from meancap.explorer.comparison import COMPILED, with_slider_values
+from meancap.explorer.jobs import Left, Work
 from meancap.explorer.numbers import FULL, OUTSIDE, packed
 from meancap.explorer.scene import PRESETS
-from meancap.explorer.work import Left, Work
 from meancap.lab.branches import branches
 from meancap.lab.problems import problem
 from meancap.lab.sampler import flow
 from meancap.lab.scenes import PAIR, SINGLE, TRIPLE
 from meancap.lab.volume import displaced, kl_terms, log_volumes
 from meancap.runs.gmm import SETTINGS
-from meancap.runs.gmm.measure import measured
+from meancap.runs.gmm.measure import row_values
 from meancap.sampling import rk4
 
 WORK = Work()
@@ -40,21 +40,21 @@ def unpacked(text, box):
 
 @pytest.mark.parametrize("rule", ["CFG(1)", "CFG(4) | Cap(1.2)", "apg(3)", "CFG(3) | CapDisplacement(1.1)"])
 @pytest.mark.parametrize(("name", "scene"), [("single", SINGLE), ("pair", PAIR), ("triple", TRIPLE)])
-def test_an_arm_has_the_numbers_of_the_library(name, scene, rule):
-    found = mixture.run({"scene": name, "n": 1500, "seed": 5, "arms": [rule], "quick": True}, WORK)
-    arm, condition = found["arms"][0], scene.condition()
-    if arm["engine"] == "library":
+def test_a_rule_has_the_numbers_of_the_library(name, scene, rule):
+    found = mixture.run({"scene": name, "n": 1500, "seed": 5, "rules": [rule], "quick": True}, WORK)
+    entry, condition = found["rules"][0], scene.condition()
+    if entry["engine"] == "library":
         from meancap.lab.problems import Model
 
         end = sample(Model(condition).predict, parse(rule), noise(1500, 5).double(), uniform(50))
     else:
-        end = flow(condition, parse(rule), noise(1500, 5), uniform(50), engine=arm["engine"])
+        end = flow(condition, parse(rule), noise(1500, 5), uniform(50), engine=entry["engine"])
     due = branches(condition, end)
-    assert arm["numbers"]["tv"] == due.tv and arm["numbers"]["mean_error"] == due.mean_error
+    assert entry["numbers"]["tv"] == due.tv and entry["numbers"]["mean_error"] == due.mean_error
     for field in ("occupancy", "variance_ratio", "radial_ratio", "tangential_ratio"):
-        assert arm["numbers"][field] == getattr(due, field).tolist()
+        assert entry["numbers"][field] == getattr(due, field).tolist()
     share = due.occupancy
-    assert arm["numbers"]["occupancy_error"] == (share * (1 - share) / 1500).sqrt().tolist()
+    assert entry["numbers"]["occupancy_error"] == (share * (1 - share) / 1500).sqrt().tolist()
     assert found["target"] == condition.conditional.weights.tolist()
 
 
@@ -64,11 +64,11 @@ def test_the_nine_settings_are_those_of_the_reproduction():
         (s.members, s.guidance, str(s.rule)) for s in SETTINGS
     ]
     for one, setting in zip(offered, SETTINGS, strict=True):
-        assert filled(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
-        found = mixture.run({"scene": one["scene"], "n": 2000, "arms": [one["rule"]], "quick": True}, WORK)[
-            "arms"
+        assert with_slider_values(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
+        found = mixture.run({"scene": one["scene"], "n": 2000, "rules": [one["rule"]], "quick": True}, WORK)[
+            "rules"
         ][0]
-        due = measured(setting, noise(2000))
+        due = row_values(setting, noise(2000))
         assert found["numbers"]["tv"] == pytest.approx(
             due["tv"][0], abs=1.01 / 2000
         )  # engines round differently
@@ -77,22 +77,22 @@ def test_the_nine_settings_are_those_of_the_reproduction():
 
 
 def test_the_papers_row_is_shown_for_its_own_protocol_only():
-    for change in ({"steps": 49}, {"solver": "heun"}, {"scene": "overlap"}, {"arms": ["CFG(3.5)"]}):
-        request = {"scene": "triple", "arms": ["CFG(3)"], "n": 200, "quick": True, **change}
-        assert mixture.run(request, WORK)["arms"][0]["paper"] is None
+    for change in ({"steps": 49}, {"solver": "heun"}, {"scene": "overlap"}, {"rules": ["CFG(3.5)"]}):
+        request = {"scene": "triple", "rules": ["CFG(3)"], "n": 200, "quick": True, **change}
+        assert mixture.run(request, WORK)["rules"][0]["paper"] is None
 
 
 def test_an_under_conditioned_model_is_the_benchmarks():
     rule = "CFG(2) | Cap(1.3)"
-    arm = mixture.run({"scene": "under", "n": 1000, "arms": [rule], "quick": True}, WORK)["arms"][0]
+    entry = mixture.run({"scene": "under", "n": 1000, "rules": [rule], "quick": True}, WORK)["rules"][0]
     model = problem("under-triple").model()
     end = sample(model.predict, parse(rule), noise(1000).double(), uniform(50))
-    assert arm["numbers"]["tv"] == branches(model.condition, end).tv and arm["engine"] == "library"
+    assert entry["numbers"]["tv"] == branches(model.condition, end).tv and entry["engine"] == "library"
 
 
 def test_kl_is_that_of_the_benchmarks_formula():
-    request = {"scene": "overlap", "n": 1000, "arms": ["CFG(2) | Cap(1.1)"], "solver": "rk4", "steps": 20}
-    found = mixture.run(request, WORK)["arms"][0]["numbers"]
+    request = {"scene": "overlap", "n": 1000, "rules": ["CFG(2) | Cap(1.1)"], "solver": "rk4", "steps": 20}
+    found = mixture.run(request, WORK)["rules"][0]["numbers"]
     condition, first = PRESETS["overlap"].plane.condition(), noise(1000)[: mixture.KL_POINTS].double()
     rule = parse("CFG(2) | Cap(1.1)")
     end, moved = (flow(condition, rule, x, uniform(20), rk4) for x in (first, displaced(first)))
@@ -110,17 +110,17 @@ def test_a_scene_of_ones_own_is_sampled_as_given():
         "components": parts,
         "std": 0.2,
         "n": 2000,
-        "arms": ["CFG(λ)"],
+        "rules": ["CFG(λ)"],
         "scale": 2,
         "quick": True,
     }
-    arm = mixture.run(request, WORK)["arms"][0]
+    entry = mixture.run(request, WORK)["rules"][0]
     means = torch.tensor([p[:2] for p in parts], dtype=torch.float64)
     condition = Condition(Mixture(means, [2.0, 1.0, 1.0], std=0.2), (0, 2))
     due = branches(
-        condition, flow(condition, parse("CFG(2)"), noise(2000), uniform(50), engine=arm["engine"])
+        condition, flow(condition, parse("CFG(2)"), noise(2000), uniform(50), engine=entry["engine"])
     )
-    assert arm["numbers"]["occupancy"] == due.occupancy.tolist() and arm["numbers"]["tv"] == due.tv
+    assert entry["numbers"]["occupancy"] == due.occupancy.tolist() and entry["numbers"]["tv"] == due.tv
 
 
 def test_points_come_back_from_their_packing():
@@ -131,20 +131,20 @@ def test_points_come_back_from_their_packing():
     assert (at[3:, 0] == OUTSIDE).all()
 
 
-def test_points_are_the_ends_of_the_arms():
-    found = mixture.run({"scene": "triple", "n": 500, "arms": ["CFG(3)"], "quick": True}, WORK)
+def test_points_are_the_ends_of_every_rule():
+    found = mixture.run({"scene": "triple", "n": 500, "rules": ["CFG(3)"], "quick": True}, WORK)
     end = flow(
-        TRIPLE.condition(), parse("CFG(3)"), noise(500), uniform(50), engine=found["arms"][0]["engine"]
+        TRIPLE.condition(), parse("CFG(3)"), noise(500), uniform(50), engine=found["rules"][0]["engine"]
     )
-    got, at = unpacked(found["arms"][0]["points"], found["box"])
+    got, at = unpacked(found["rules"][0]["points"], found["box"])
     inside = torch.from_numpy(at[:, 0] != OUTSIDE)
     assert inside.double().mean() > 0.99
     assert (got - end)[inside].abs().max() <= found["box"][2] / FULL
 
 
 def test_the_meter_is_the_record_of_the_same_samples():
-    request = {"scene": "pair", "n": 1000, "arms": ["CFG(3) | Cap(1.1)"]}
-    seen = paths.meter(request, WORK)["arms"][0]
+    request = {"scene": "pair", "n": 1000, "rules": ["CFG(3) | Cap(1.1)"]}
+    seen = paths.meter(request, WORK)["rules"][0]
     record, model = Record(), PRESETS["pair"].plane.model()
     end = sample(
         model.predict, parse("CFG(3) | Cap(1.1)"), noise(1000)[:256].double(), uniform(50), record=record
@@ -162,7 +162,9 @@ def test_the_meter_is_the_record_of_the_same_samples():
 
 def test_the_field_is_posterior_and_velocity():
     t, plane = 0.4, PRESETS["triple"].plane
-    seen = paths.field({"scene": "triple", "arms": ["CFG(1)", "CFG(5) | Cap(1.05)"], "t": t, "arm": 1}, WORK)
+    seen = paths.field(
+        {"scene": "triple", "rules": ["CFG(1)", "CFG(5) | Cap(1.05)"], "t": t, "index": 1}, WORK
+    )
     n, (x, y, half) = seen["grid"], seen["box"]
     odds = np.frombuffer(base64.b64decode(seen["posterior"]), np.uint8).reshape(n, n)
     place = torch.tensor([[x - half + half / n, y + half - half / n]])  # the upper left cell
@@ -171,7 +173,7 @@ def test_the_field_is_posterior_and_velocity():
     v_c, _ = plane.condition().velocities(corner, t)
     assert seen["conditional"][0] == pytest.approx(v_c[0].tolist(), abs=1e-3)
     assert 0 < seen["capped_share"] <= 1
-    plain = paths.field({"scene": "triple", "arms": ["CFG(1)"], "t": t}, WORK)
+    plain = paths.field({"scene": "triple", "rules": ["CFG(1)"], "t": t}, WORK)
     assert plain["guided"] == plain["conditional"] and plain["capped_share"] == 0
 
 
@@ -187,28 +189,28 @@ def test_the_field_is_posterior_and_velocity():
     ],
 )
 def test_sliders_fill_the_templates(text, due):
-    assert filled(text, 3.0, 1.25) == due
+    assert with_slider_values(text, 3.0, 1.25) == due
 
 
 def test_every_rule_that_is_offered_runs():
     for rule in mixture.about({}, WORK)["rules"]:
-        request = {"n": 200, "steps": 8, "arms": [rule["text"]], "quick": True, "scale": 2.0}
-        assert "error" not in mixture.run(request, WORK)["arms"][0], rule
-        assert "error" not in paths.meter(request, WORK)["arms"][0], rule
+        request = {"n": 200, "steps": 8, "rules": [rule["text"]], "quick": True, "scale": 2.0}
+        assert "error" not in mixture.run(request, WORK)["rules"][0], rule
+        assert "error" not in paths.meter(request, WORK)["rules"][0], rule
 
 
-def test_a_bad_arm_says_why_and_the_others_go_on():
-    found = mixture.run({"n": 200, "arms": ["CFG(1)", "Cap(0.5)", "fdg(3)", "CGF(2)"], "quick": True}, WORK)[
-        "arms"
+def test_a_bad_rule_says_why_and_the_others_go_on():
+    found = mixture.run({"n": 200, "rules": ["CFG(1)", "Cap(0.5)", "fdg(3)", "CGF(2)"], "quick": True}, WORK)[
+        "rules"
     ]
     assert found[0]["numbers"] and "gamma >= 1" in found[1]["error"] and "nearest are" in found[3]["error"]
     assert "cannot run on points in the plane" in found[2]["error"]
 
 
 def test_samples_that_run_away_have_no_numbers():
-    request = {"scene": "overlap", "n": 200, "arms": ["Gain(1e300)"], "quick": True}
-    arm = mixture.run(request, WORK)["arms"][0]
-    assert arm["lost"] > 0.5 and arm["numbers"] is None
+    request = {"scene": "overlap", "n": 200, "rules": ["Gain(1e300)"], "quick": True}
+    entry = mixture.run(request, WORK)["rules"][0]
+    assert entry["lost"] > 0.5 and entry["numbers"] is None
 
 
 OWN = {"scene": "own", "components": [[0, 0, 1, True], [1, 1, 1, False]]}
@@ -232,11 +234,11 @@ OWN = {"scene": "own", "components": [[0, 0, 1, True], [1, 1, 1, False]]}
         ({"solver": "dopri5"}, "solver is one of euler, heun"),
         ({"scene": "../../etc"}, "scene is one of"),
         ({"scene": ["triple"]}, "scene is one of"),
-        ({"arms": []}, "arms has 1 to 4 entries"),
-        ({"arms": ["CFG(1)"] * 5}, "arms has 1 to 4 entries"),
-        ({"arms": "CFG(1)"}, "arms is a list"),
-        ({"arms": [3]}, "arm is a text"),
-        ({"arms": ["CFG(1)|" * 200 + "CFG(1)"]}, "arm has at most 600 characters"),
+        ({"rules": []}, "rules has 1 to 4 entries"),
+        ({"rules": ["CFG(1)"] * 5}, "rules has 1 to 4 entries"),
+        ({"rules": "CFG(1)"}, "rules is a list"),
+        ({"rules": [3]}, "rule is a text"),
+        ({"rules": ["CFG(1)|" * 200 + "CFG(1)"]}, "rule has at most 600 characters"),
         ({"sclae": 3}, "no field is called 'sclae'"),
         ({**OWN, "components": [[0, 0, 1, True]]}, "components has 2 to 12 entries"),
         ({**OWN, "components": [[0, 0, 1, True]] * 13}, "components has 2 to 12 entries"),
@@ -247,7 +249,7 @@ OWN = {"scene": "own", "components": [[0, 0, 1, True], [1, 1, 1, False]]}
         ({**OWN, "components": [[0, 0, 1], [1, 1, 1, False]]}, "component 0 is a list"),
         ({**OWN, "std": 0}, "std is a number from 0.01"),
         ({**OWN, "eta": 1}, "eta is a number from 0 to 0.9"),
-        ({"n": 200_000, "steps": 500, "arms": ["apg(3)"], "solver": "rk4"}, "choose fewer samples or steps"),
+        ({"n": 200_000, "steps": 500, "rules": ["apg(3)"], "solver": "rk4"}, "choose fewer samples or steps"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_in_a_sentence(request_, words):
@@ -262,7 +264,7 @@ def test_a_billion_samples_are_refused_before_any_work(server, monkeypatch):
     def never(*_):
         raise AssertionError("work was begun")
 
-    monkeypatch.setattr(arms, "engine", never)
+    monkeypatch.setattr(comparison, "engine", never)
     monkeypatch.setattr(PRESETS["triple"].plane.__class__, "noise", never)
     status, found = ask(server, "mixture/run", {"n": 10**9})
     assert status == 400 and "200,000" in found["error"]
@@ -288,13 +290,18 @@ def test_work_stops_when_nobody_waits():
     left = Work(lambda: False)
     for route in (mixture.run, paths.meter):
         with pytest.raises(Left):
-            route({"n": 20_000, "arms": ["apg(3)"]}, left)
+            route({"n": 20_000, "rules": ["apg(3)"]}, left)
 
 
 def test_moving_a_slider_is_answered_within_half_a_second(server):
-    if arms.engine(PRESETS["triple"].plane, parse("CFG(1)"), arms.read_settings({})) == "torch":
+    if comparison.engine(PRESETS["triple"].plane, parse("CFG(1)"), comparison.read_settings({})) == "torch":
         until(lambda: not COMPILED.busy, 600)
-    request = {"scene": "triple", "n": 20_000, "arms": ["CFG(1)", "CFG(λ)", "CFG(λ) | Cap(Γ)"], "quick": True}
+    request = {
+        "scene": "triple",
+        "n": 20_000,
+        "rules": ["CFG(1)", "CFG(λ)", "CFG(λ) | Cap(Γ)"],
+        "quick": True,
+    }
     took = []
     for scale in (2.0, 2.5, 3.0, 3.5, 4.0):
         began = (
@@ -302,5 +309,5 @@ def test_moving_a_slider_is_answered_within_half_a_second(server):
         )  # of this process, the server in it: other work on the machine does not count
         status, found = ask(server, "mixture/run", {**request, "scale": scale})
         took.append(time.process_time() - began)
-        assert status == 200 and all(arm["n"] == 20_000 for arm in found["arms"])
+        assert status == 200 and all(entry["n"] == 20_000 for entry in found["rules"])
     assert min(took) < 0.5, took

@@ -32,17 +32,17 @@ def where(page):
     return page.evaluate("location.href")
 
 
-def shown(page, arm):
-    """The numbers of one arm in the table, with all their digits."""
-    cells = page.locator(f'td[data-arm="{arm}"]')
+def shown(page, index):
+    """The numbers of one rule in the table, with all their digits."""
+    cells = page.locator(f'td[data-rule="{index}"]')
     found = cells.evaluate_all(
         "list => list.map(td => [td.dataset.number, td.dataset.value, td.firstChild.data])"
     )
     return {name: json.loads(value) for name, value, _ in found}, {name: text for name, _, text in found}
 
 
-def same(page, arm, condition, rule, n=N, steps=50):
-    values, text = shown(page, arm)
+def same(page, index, condition, rule, n=N, steps=50):
+    values, text = shown(page, index)
     expected = due(condition, rule, n, steps)
     assert {name: values[name] for name in FIELDS} == expected
     assert text["tv"] == f"{expected['tv']:.4f}" and text["mean_error"] == f"{expected['mean_error']:.4f}"
@@ -51,8 +51,8 @@ def same(page, arm, condition, rule, n=N, steps=50):
 
 def test_it_loads_and_shows_the_librarys_numbers(tab):
     page = tab.open()
-    for arm, rule in enumerate(("CFG(1)", "CFG(3)", "CFG(3) | Cap(1.1)")):
-        same(page, arm, TRIPLE.condition(), rule)
+    for index, rule in enumerate(("CFG(1)", "CFG(3)", "CFG(3) | Cap(1.1)")):
+        same(page, index, TRIPLE.condition(), rule)
     assert page.title() == "Mixture · meancap explorer"
     assert page.locator("canvas").count() == 5
     tab.shoot("mixture-desktop-light")
@@ -67,8 +67,8 @@ def test_scale_and_gamma_change_the_numbers_and_the_link(tab):
     page.keyboard.press("Enter")
     tab.rest()
     condition = PRESETS["pair"].plane.condition()
-    for arm, rule in enumerate(("CFG(1)", "CFG(3.5)", "CFG(3.5) | Cap(1.3)")):
-        same(page, arm, condition, rule)
+    for index, rule in enumerate(("CFG(1)", "CFG(3.5)", "CFG(3.5) | Cap(1.3)")):
+        same(page, index, condition, rule)
     until(lambda: where(page).endswith("#mixture?scene=pair&scale=3.5&gamma=1.3"))
     assert page.locator("input[name=scale]").input_value() == "3.5"
     assert "CFG(3.5) | Cap(1.3)" in page.locator('[data-panel="scale"] .note').inner_text()
@@ -115,7 +115,7 @@ def test_every_paper_button_runs_that_setting(tab, settings):
         tab.rest()
         same(page, 0, setting.scene.condition(), str(setting.rule), n=200_000)
         values, _ = shown(page, 0)
-        assert page.locator("td[data-arm]").count() == 7  # one arm
+        assert page.locator("td[data-rule]").count() == 7  # one rule
         printed = page.locator('td[data-number="occupancy"] small').inner_text().removeprefix("paper ")
         for ours, theirs in zip(values["occupancy"], printed.split(" / "), strict=True):
             # Two independent runs of 200,000; the paper prints two decimals of a per cent.
@@ -130,7 +130,7 @@ def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
         field.fill(text)
         with pytest.raises(ParseError) as caught:
             parse(text)
-        said = page.locator(".arms li").nth(1).locator(".said")
+        said = page.locator(".rules li").nth(1).locator(".said")
         until(lambda said=said, due=str(caught.value): said.inner_text() == due)
         assert field.get_attribute("aria-invalid") == "true"
     same(page, 1, TRIPLE.condition(), "CFG(3)", n=1000)  # the last rule that could be read
@@ -143,7 +143,7 @@ def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
 
 
 def test_rules_are_picked_with_the_arrow_keys(tab):
-    page = tab.open("#mixture?n=1000&arm=CFG(1)")
+    page = tab.open("#mixture?n=1000&rule=CFG(1)")
     pick, field = page.get_by_label("Pick rule 1"), page.get_by_label("Rule 1", exact=True)
     offered = pick.locator("option").evaluate_all("list => list.map(o => o.value)")
     pick.focus()
@@ -152,13 +152,13 @@ def test_rules_are_picked_with_the_arrow_keys(tab):
         assert field.input_value() == rule
     page.keyboard.press("Tab")
     assert pick.input_value() == "", "so that the same one can be picked again"
-    until(lambda: page.locator(".arms .said").inner_text().startswith("= "))
+    until(lambda: page.locator(".rules .said").inner_text().startswith("= "))
 
 
 def test_a_link_with_a_bad_rule_or_scene_says_so(tabs):
     one = tabs()
     one.refusals = True
-    page = one.open("#mixture?arm=CFG(1)&arm=Nonsense(2)&scale=abc&n=1000")
+    page = one.open("#mixture?rule=CFG(1)&rule=Nonsense(2)&scale=abc&n=1000")
     assert "Nonsense" in page.locator(".said.bad").inner_text()
     assert shown(page, 1)[0]["tv"] is None and shown(page, 0)[0]["tv"] is not None
     page.evaluate("location.hash = '#mixture?scene=own&parts=0,0,1,1;1,1,1,1'")
@@ -201,8 +201,8 @@ def test_a_link_brings_everything_back(tab, tabs):
     assert again.get_by_label("Rule 3", exact=True).input_value() == "apg(λ) | Cap(Γ)"
     assert again.locator("select[name=solver]").input_value() == "midpoint"
     assert again.locator("input[name=t]").input_value() == "0.8"
-    for arm in range(3):
-        assert shown(again, arm) == shown(page, arm)
+    for index in range(3):
+        assert shown(again, index) == shown(page, index)
     # The address bar changed by hand: the view follows without being loaded again.
     again.evaluate("location.hash = '#mixture?scene=single&n=1000'")
     until(lambda: again.locator("input[name=scene]:checked").input_value() == "single")
@@ -212,22 +212,22 @@ def test_a_link_brings_everything_back(tab, tabs):
 
 def test_copied_link_and_numbers_are_those_on_the_page(tabs):
     one = tabs(permissions=["clipboard-read", "clipboard-write"])
-    page = one.open("#mixture?n=1000&scene=pair&arm=CFG(λ)&arm=apg(λ)&arm=CFG(λ)|Cap(Γ)&steps=20")
+    page = one.open("#mixture?n=1000&scene=pair&rule=CFG(λ)&rule=apg(λ)&rule=CFG(λ)|Cap(Γ)&steps=20")
     page.get_by_role("button", name="Copy link").click()
     until(lambda: page.evaluate("navigator.clipboard.readText()") == where(page))
     page.get_by_role("button", name="Copy as JSON").click()
     until(lambda: page.evaluate("navigator.clipboard.readText()").startswith("{"))
     copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
     assert copied["link"] == where(page)
-    for arm, record in enumerate(copied["arms"]):
-        values, _ = shown(page, arm)
+    for index, record in enumerate(copied["rules"]):
+        values, _ = shown(page, index)
         assert {name: record[name] for name in (*FIELDS, "kl")} == {
             name: values[name] for name in (*FIELDS, "kl")
         }
     page.get_by_role("button", name="Copy as TSV").click()
     until(lambda: page.evaluate("navigator.clipboard.readText()").startswith("scene\t"))
     head, *rows = (line.split("\t") for line in page.evaluate("navigator.clipboard.readText()").splitlines())
-    assert [float(row[head.index("tv")]) for row in rows] == [record["tv"] for record in copied["arms"]]
+    assert [float(row[head.index("tv")]) for row in rows] == [record["tv"] for record in copied["rules"]]
     assert {len(row) for row in rows} == {len(head)}
     page.get_by_role("button", name="Copy as Python").click()
     until(lambda: page.evaluate("navigator.clipboard.readText()").startswith("import torch"))
@@ -236,8 +236,8 @@ def test_copied_link_and_numbers_are_those_on_the_page(tabs):
         page.evaluate("navigator.clipboard.readText()"),
         {"print": lambda rule, found: printed.update({rule: found})},
     )
-    assert [one.tv for one in printed.values()] == [record["tv"] for record in copied["arms"]]
-    assert [one.occupancy.tolist() for one in printed.values()] == [r["occupancy"] for r in copied["arms"]]
+    assert [one.tv for one in printed.values()] == [record["tv"] for record in copied["rules"]]
+    assert [one.occupancy.tolist() for one in printed.values()] == [r["occupancy"] for r in copied["rules"]]
 
 
 def test_dark_follows_the_system_and_the_button(tabs):
@@ -281,7 +281,7 @@ window.fetch = async (...asked) => {
 @pytest.mark.slow
 def test_a_late_answer_does_not_undo_what_came_after_it(tab):
     tab.page.add_init_script(LATE)
-    page = tab.open("#mixture?n=1000&arm=CFG(λ)")
+    page = tab.open("#mixture?n=1000&rule=CFG(λ)")
     page.get_by_role("button", name="Component 0 at").focus()
     for _ in range(8):
         page.keyboard.press("ArrowRight", delay=60)
@@ -313,7 +313,7 @@ void 0;"""
 
 @pytest.mark.slow
 def test_a_slow_rule_shows_fewer_samples_first_and_says_so(tab):
-    page = tab.open("#mixture?n=5000&arm=apg(λ)")
+    page = tab.open("#mixture?n=5000&rule=apg(λ)")
     page.evaluate(NOTES)
     page.locator("input[name=scale]").press("ArrowRight")
     tab.rest()
@@ -405,7 +405,7 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(tab):
 
 @pytest.mark.slow
 def test_opening_twice_and_leaving_in_the_middle_does_no_harm(tab, tabs):
-    page = tab.open("#mixture?scene=under&arm=apg(λ)&arm=CFG(λ)&n=1000")
+    page = tab.open("#mixture?scene=under&rule=apg(λ)&rule=CFG(λ)&n=1000")
     page.evaluate("location.hash = '#images'")
     page.wait_for_selector(".view.images")
     page.go_back()

@@ -14,8 +14,8 @@ from browser import ask, serving, until
 
 from meancap.cli import main
 from meancap.explorer import server as module
+from meancap.explorer.jobs import Job, Left
 from meancap.explorer.server import Server
-from meancap.explorer.work import Job, Left
 
 
 def get(server, path, **headers):
@@ -154,7 +154,7 @@ def test_readers_that_leave_do_no_harm(server, capsys, monkeypatch):
         return ended[-1]
 
     monkeypatch.setitem(module.ROUTES, "mixture/run", watched)
-    body = json.dumps({"n": 20000, "scene": "under", "arms": ["CFG(λ)"] * 4}).encode()
+    body = json.dumps({"n": 20000, "scene": "under", "rules": ["CFG(λ)"] * 4}).encode()
     head = posting(server, "mixture/run")
     for _ in range(4):
         with socket.create_connection(("127.0.0.1", server.port)) as link:
@@ -280,7 +280,7 @@ def test_a_page_s_next_job_takes_the_place_of_its_last(server, monkeypatch):
             running.discard(request["n"])
 
     monkeypatch.setitem(module.ROUTES, "endless", endless)
-    monkeypatch.setattr("meancap.explorer.work.ABANDONED", 600.0)
+    monkeypatch.setattr("meancap.explorer.jobs.ABANDONED", 600.0)
     begun = [
         ask(server, "jobs", {"name": "endless", "request": {"n": n}, "page": "a slider moves"})
         for n in range(6)
@@ -290,7 +290,7 @@ def test_a_page_s_next_job_takes_the_place_of_its_last(server, monkeypatch):
     assert most[0] <= 2
     # Another page has room beside it, a third has not and hears so; who leaves the queue takes no room.
     assert ask(server, "jobs", {"name": "endless", "request": {"n": 6}, "page": "another"})[0] == 200
-    monkeypatch.setattr("meancap.explorer.work.PATIENCE", 0.3)
+    monkeypatch.setattr("meancap.explorer.jobs.PATIENCE", 0.3)
     status, found = ask(server, "jobs", {"name": "endless", "request": {"n": 7}, "page": "a third"})
     assert status == 503 and "2 jobs are running already" in found["error"]
     with pytest.raises(Left):
@@ -303,7 +303,7 @@ def test_a_page_s_next_job_takes_the_place_of_its_last(server, monkeypatch):
 
 
 def test_a_job_that_nobody_asks_about_stops(monkeypatch):
-    monkeypatch.setattr("meancap.explorer.work.ABANDONED", 0.1)
+    monkeypatch.setattr("meancap.explorer.jobs.ABANDONED", 0.1)
     left = []
 
     def endless(work):

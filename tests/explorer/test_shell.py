@@ -9,7 +9,7 @@ from browser import READY, Tab, serving, until
 from meancap.explorer import server as server_module
 
 IMAGES = '.images[data-busy="false"]'
-FEW = "#images?classes=7&seeds=0-1&steps=2&arm=CFG(1)&arm=CFG(2)&left=0&right=1"
+FEW = "#images?classes=7&seeds=0-1&steps=2&rule=CFG(1)&rule=CFG(2)&left=0&right=1"
 
 # Answers to questions that `holds` accepts are kept back until `release()`.
 HOLD = """window.holds = () => false;
@@ -71,7 +71,7 @@ def test_a_rule_typed_just_before_a_view_is_left_belongs_to_that_view(holding):
     page.evaluate("release()")
     page.wait_for_timeout(400)
     assert page.evaluate("location.hash") == "#mixture?n=1000"
-    assert "CFG(5)" not in page.locator("input[name=arm]").evaluate_all("list => list.map(e => e.value)")
+    assert "CFG(5)" not in page.locator("input[name=rule]").evaluate_all("list => list.map(e => e.value)")
 
 
 def test_the_landscape_asked_for_last_stays(holding):

@@ -19,7 +19,7 @@ from meancap.models.checkpoint import save_sit
 from meancap.models.data import FASHION, Pixels
 from meancap.models.sit import SiTConfig
 from meancap.report.scores import collect, tables
-from meancap.report.scores.collect import Name, ScoredRun, named
+from meancap.report.scores.collect import Name, ScoredRun, method_name
 from meancap.report.scores.compare import at_level
 from meancap.report.scores.reading import reading, tally
 from meancap.runs.paper import paper_source, paper_table
@@ -42,12 +42,12 @@ from small_sit import random_sit
     ],
 )
 def test_rules_get_the_names_of_the_paper(rule: str, expected: Name) -> None:
-    assert named(rule) == expected
+    assert method_name(rule) == expected
 
 
 def test_a_pipelines_own_scale_counts_where_the_rule_only_caps() -> None:
-    assert named("CapDisplacement(1.15)", 7.0) == Name("PMC-CFG, displacement", 7.0, 1.15)
-    assert named("", 5.0) == Name("Fixed CFG", 5.0)
+    assert method_name("CapDisplacement(1.15)", 7.0) == Name("PMC-CFG, displacement", 7.0, 1.15)
+    assert method_name("", 5.0) == Name("Fixed CFG", 5.0)
 
 
 def flat(name: str, value: float, parts: Tensor | None = None) -> Estimate:
@@ -146,7 +146,7 @@ def entry(rule: str, pairing: str = "a", **values: float) -> ScoredRun:
     noise = torch.linspace(-1, 1, 9, dtype=torch.float64)
     scores = {k.replace("_", "-"): Estimate(k.replace("_", "-"), v, 9, v + noise) for k, v in values.items()}
     return ScoredRun(
-        Path(rule), rule, named(rule), 50, 9, pairing, None, {"fashion": scores}, {"fashion": "x"}
+        Path(rule), rule, method_name(rule), 50, 9, pairing, None, {"fashion": scores}, {"fashion": "x"}
     )
 
 

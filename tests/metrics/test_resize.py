@@ -8,7 +8,7 @@ from peers import peer
 from torch import Tensor
 
 from meancap.metrics.extractors.clip import MEAN, SPREAD, clip_pixels
-from meancap.metrics.resize import clean_bicubic, direct_8bit, rgb, tf1_bilinear
+from meancap.metrics.resize import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 
 def noise(n: int, high: int, wide: int, channels: int = 3) -> Tensor:
@@ -65,8 +65,8 @@ def test_direct_8bit_gives_bytes() -> None:
 
 def test_grey_images_become_three_equal_channels() -> None:
     grey = noise(2, 28, 28, 1)
-    assert torch.equal(rgb(grey), grey.repeat(1, 1, 1, 3))
-    assert torch.equal(direct_8bit(rgb(grey), 50)[:, 0], direct_8bit(grey, 50)[:, 0])
+    assert torch.equal(three_channels(grey), grey.repeat(1, 1, 1, 3))
+    assert torch.equal(direct_8bit(three_channels(grey), 50)[:, 0], direct_8bit(grey, 50)[:, 0])
 
 
 def test_clip_takes_the_middle_of_the_shorter_side() -> None:

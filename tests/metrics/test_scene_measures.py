@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from meancap.drawing import codes, draw, render
-from meancap.metrics.scenes import Readings, detect, detector, forms, measure, summary, violated
-from meancap.metrics.scenes.detector import answers_of, burnt, matched, spoilt
+from meancap.metrics.scenes import Readings, detect, detector, forms, measure_pictures, summary, violated
+from meancap.metrics.scenes.detector import answers_of, burnt, codes_in_prompt_order, spoilt
 from meancap.metrics.scenes.measure import hsv, number_tv, word_tv
 
 N = 1000
@@ -81,7 +81,7 @@ def test_a_blob_is_no_disc():
 def test_renders_keep_their_own_law(scenes, pictures):
     wanted = scenes.codes()
     wanted[N // 2 :, :4] = -1
-    found = summary(measure(detector(), pictures, wanted))
+    found = summary(measure_pictures(detector(), pictures, wanted))
     assert found["right all"] > 0.99 and found["drawn"] > 0.99
     for name in ("background", "radius", "saturation", "value", "hue"):
         assert found[f"spread {name}"] == pytest.approx(1, abs=0.06), name
@@ -94,12 +94,12 @@ def test_open_objects_are_matched_to_the_words_they_have():
         torch.zeros(2).long(), torch.tensor([[0, 1]] * 2), torch.tensor([[0, 4]] * 2), torch.zeros(2, 96)
     )
     wanted = codes(["a red disc and a blue object", "a square and a red object"])
-    seen = matched(readings, wanted)
+    seen = codes_in_prompt_order(readings, wanted)
     assert seen[:, :4].tolist() == [[0, 0, 1, 4], [1, 4, 0, 0]]
 
 
 def test_a_violation_is_an_object_with_every_forbidden_word(scenes, pictures):
-    made = measure(detector(), pictures[:300], scenes.codes()[:300])
+    made = measure_pictures(detector(), pictures[:300], scenes.codes()[:300])
     c = scenes.codes()[:300]
     red = codes(["a red object"] * 300)
     truth = (c[:, 1] == 0) | (c[:, 3] == 0)
@@ -121,9 +121,9 @@ def test_total_variation_is_zero_for_the_law_and_one_for_a_point():
 
 
 def test_hsv_undoes_the_renderer(scenes):
-    from meancap.drawing.render import rgb
+    from meancap.drawing.render import hsv_to_rgb
 
-    hue, saturation, value = hsv(rgb(scenes.hue, scenes.saturation, scenes.value))
+    hue, saturation, value = hsv(hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value))
     assert ((hue - scenes.hue + 180) % 360 - 180).abs().max() < 0.1
     assert (saturation - scenes.saturation).abs().max() < 1e-4 and (value - scenes.value).abs().max() < 1e-4
     assert math.isfinite(float(hsv(torch.zeros(1, 3))[0]))

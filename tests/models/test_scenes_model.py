@@ -7,7 +7,7 @@ import torch
 
 from meancap import CFG, noise, sample
 from meancap.drawing import codes, draw
-from meancap.metrics.scenes import detector, measure, violated
+from meancap.metrics.scenes import detector, measure_pictures, violated
 from meancap.models import scenes
 from meancap.models.checkpoint import digest
 from meancap.models.scenes import SHIPPED, WRONG
@@ -33,7 +33,7 @@ def test_the_files_are_small_and_the_card_is_about_them():
 def test_it_draws_what_a_sentence_asks_for(model):
     wanted = draw(N, torch.Generator().manual_seed(9)).codes()
     x = sample(model.predict(wanted), CFG(4.0), noise(range(N), model.shape), shifted(12))
-    made = measure(detector(), model.decode(x), wanted)
+    made = measure_pictures(detector(), model.decode(x), wanted)
     hits = {name: int(v.sum()) for name, v in made.right.items()}
     # Chance: colours 1 in 6, shapes 1 in 3, places 1 in 4.
     assert min(hits["colour 1"], hits["colour 2"], hits["place"]) >= N - 3
@@ -46,7 +46,9 @@ def test_a_negative_prompt_is_heeded(model):
     shown = []
     for negative in (None, against):
         pictures = model.decode(sample(model.predict(prompts, negative), CFG(4.0), x, shifted(12)))
-        shown.append(int(violated(measure(detector(), pictures, codes(prompts)), codes(against)).sum()))
+        shown.append(
+            int(violated(measure_pictures(detector(), pictures, codes(prompts)), codes(against)).sum())
+        )
     assert shown[1] <= shown[0] / 3
 
 

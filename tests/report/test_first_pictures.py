@@ -8,7 +8,7 @@ import pytest
 from meancap.cli import main
 from meancap.models import fashion
 from meancap.report.gallery import gallery
-from meancap.report.sheets import panels, sheet
+from meancap.report.sheets import class_panels, sheet
 from meancap.runs.folder import Run
 from meancap.runs.generate import class_run, run
 from meancap.sampling import uniform
@@ -24,7 +24,7 @@ def garments(tmp_path_factory):
 
 def test_classes_have_their_names_in_every_picture(garments):
     assert "T-shirt" in gallery([garments]) and "class 0" not in gallery([garments])
-    assert panels([garments], 1).axes[0].get_yticklabels()[9].get_text() == "ankle boot"
+    assert class_panels([garments], 1).axes[0].get_yticklabels()[9].get_text() == "ankle boot"
     assert sheet([garments], [0]).axes[0].get_ylabel() == "T-shirt\nseed 0"
 
 

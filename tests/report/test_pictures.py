@@ -11,8 +11,8 @@ from PIL import Image
 
 from meancap.cli import main
 from meancap.report.gallery import gallery
-from meancap.report.meter import bundle, mechanism, norms
-from meancap.report.sheets import Unmatched, class_rows, need_matched, panels, sheet, tiled
+from meancap.report.meter import bundle, mean_lengths, mechanism
+from meancap.report.sheets import Unmatched, class_panels, class_rows, need_matched, sheet, tiled
 from meancap.report.sweep import sweep
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Run
@@ -70,12 +70,14 @@ def test_a_panel_has_a_row_per_class(tmp_path):
     picture = tiled(run, [[0, 2, 4], [1, 3, 5]])
     assert picture.shape == (8, 12, 3)
     assert picture[::4, ::4, 0].tolist() == [[0, 2, 4], [1, 3, 5]]
-    assert [t.get_text() for t in panels([run], 2, names=("zero", "one")).axes[0].get_yticklabels()] == [
+    assert [
+        t.get_text() for t in class_panels([run], 2, names=("zero", "one")).axes[0].get_yticklabels()
+    ] == [
         "zero",
         "one",
     ]
     with pytest.raises(ValueError, match="no class with 4"):
-        panels([run], 4)
+        class_panels([run], 4)
 
 
 class Seen(HTMLParser):
@@ -114,7 +116,7 @@ def test_norms_come_back_from_the_meter():
         "gap": size(gap),
         "cosine": (m_c * gap).sum(-1) / size(m_c) / size(gap),
     }
-    found = norms(meter)
+    found = mean_lengths(meter)
     np.testing.assert_allclose(found[0], size(m_c))
     np.testing.assert_allclose(found[1], size(m_u))
 

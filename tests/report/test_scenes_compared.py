@@ -5,7 +5,14 @@ import math
 
 import pytest
 
-from meancap.report.scenes_compared import COLUMNS, at, compared, fixed_curve, scale_reaching, write_compared
+from meancap.report.scenes_compared import (
+    COLUMNS,
+    compared,
+    fixed_curve,
+    interpolated,
+    scale_reaching,
+    write_compared,
+)
 
 
 def row(method, scale, value, used=None):
@@ -18,8 +25,10 @@ ROWS = [row("Conditional", 1, 0.5), row("CFG", 4, 0.7), row("CFG", 16, 0.9), row
 
 def test_between_scales_the_curve_is_straight_in_the_logarithm():
     curve = fixed_curve([{k: str(v) for k, v in r.items()} for r in ROWS])
-    assert at(curve, 2.0)["tv"] == pytest.approx(0.6) and at(curve, 8.0)["tv"] == pytest.approx(0.8)
-    assert at(curve, 50.0) is None and at(curve, math.nan) is None
+    assert interpolated(curve, 2.0)["tv"] == pytest.approx(0.6) and interpolated(curve, 8.0)[
+        "tv"
+    ] == pytest.approx(0.8)
+    assert interpolated(curve, 50.0) is None and interpolated(curve, math.nan) is None
     assert scale_reaching(curve, "tv", 0.8) == pytest.approx(8.0)
     assert scale_reaching(curve, "tv", 0.2) == 1 and math.isnan(scale_reaching(curve, "tv", 0.95))
 

@@ -9,7 +9,7 @@ import pytest
 from meancap import CFG, Interval, parse
 from meancap.rules import catalogue, register
 from meancap.rules.methods import registry
-from meancap.rules.text.listing import page, table
+from meancap.rules.text.listing import catalogue_table, page
 from meancap.runs.bench.config import BenchConfig
 from meancap.runs.bench.families import families
 
@@ -22,7 +22,7 @@ def test_a_method_is_known_everywhere_after_one_edit():
         return CFG(scale) | Interval(0.25, 0.75)
 
     assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
-    assert "middle" in table() and "## middle" in page()
+    assert "middle" in catalogue_table() and "## middle" in page()
     assert "middle" in {family.name for family in families(BenchConfig())}
 
 

@@ -11,7 +11,7 @@ from meancap.cli import main
 from meancap.models.sit import SiT, named
 from meancap.report.sweep import read_table
 from meancap.runs import protocols
-from meancap.runs.cost import plan, sit_work
+from meancap.runs.cost import plan_text, sit_work
 from meancap.runs.folder import Run
 
 
@@ -76,7 +76,7 @@ def test_the_plan_shows_its_arithmetic_and_what_is_missing(tmp_path, capsys):
     assert not (tmp_path / "o").exists()
     assert main(["reproduce", "imagenet", "--out", str(tmp_path / "o")]) == 2
     assert "--checkpoint" in capsys.readouterr().err
-    assert "80,000" not in plan(protocols.sd35(), [], Path(), picture=1024)
+    assert "80,000" not in plan_text(protocols.sd35(), [], Path(), picture=1024)
 
 
 def rehearsed(kind, out, capsys):

@@ -24,7 +24,7 @@ from meancap.runs.scenes_study import (
     settings,
     with_negatives,
 )
-from meancap.runs.scenes_table import grouped, table, write_table
+from meancap.runs.scenes_table import grouped, scene_rows, write_table
 from meancap.runs.train_detector import DetectorConfig, examine, train_detector
 from meancap.runs.train_scenes import SceneTrainConfig, SceneTraining, scene_pixels
 
@@ -134,7 +134,7 @@ def test_the_table_adds_up(tmp_path):
         make_cell(study, cell, model, tmp_path)
     groups = grouped([*chosen, Cell(0, "scenes", ImageSetting("CFG", 9.0, CFG(9), 4))], tmp_path)
     assert len(groups) == 4  # what was not made is left out
-    rows = list(table(groups, tmp_path))
+    rows = list(scene_rows(groups, tmp_path))
     assert [r["method"] for r in rows] == ["Truth", "CFG", "Capped"] * 2
     truth, fixed, capped = rows[:3]
     assert truth["right all"] == 1 and truth["drawn"] == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Record
+from ..files import write_whole, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,14 +43,13 @@ class RunRecord(Record):
     def save(self, path: str | Path) -> Path:
         """Writes rows, summary and `about`, as JSON or as Parquet by the suffix; whole or not at all."""
         path = Path(path)
-        part = path.with_name(path.name + ".part")
-        if path.suffix == ".parquet":
-            self._write_parquet(part)
-        elif path.suffix in (".json", ""):
-            part.write_text(json.dumps(self.contents(), indent=1), encoding="utf-8")
-        else:
+        if path.suffix not in (".json", ".parquet", ""):
             raise ValueError(f"a record is saved as .json or .parquet; got {path.name!r}")
-        return part.replace(path)
+        if path.suffix != ".parquet":
+            return write_whole(path, json.dumps(self.contents(), indent=1))
+        with writing(path) as temporary:
+            self._write_parquet(temporary)
+        return path
 
     def contents(self) -> dict[str, Any]:
         """What a JSON file of the record holds."""

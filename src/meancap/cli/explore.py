@@ -45,10 +45,10 @@ def explore(args: argparse.Namespace) -> int:
     if find_spec("numpy") is None:
         raise ImportError('meancap explore needs numpy: pip install "meancap[fast]"')
     if args.export is not None:
-        return save(args.state or "mixture", args.export)
+        return write_export(args.state or "mixture", args.export)
     import torch
 
-    from ..explorer.arms import COMPILED
+    from ..explorer.comparison import COMPILED
     from ..explorer.export import hashed
     from ..explorer.server import Server
 
@@ -71,15 +71,15 @@ def explore(args: argparse.Namespace) -> int:
     return 0
 
 
-def save(state: str, path: Path) -> int:
+def write_export(state: str, path: Path) -> int:
     """The comparison as a file, under a bar while it is made."""
     import torch
 
     from ..explorer.export import export
-    from ..explorer.work import Work
+    from ..explorer.jobs import Work
 
     torch.set_num_threads(1)
-    with meter(path.name) as tell:
+    with progress_bar(path.name) as tell:
 
         class Shown(Work):
             def tell(self, share: float, said: str = "", partial: Any = None) -> None:
@@ -91,7 +91,7 @@ def save(state: str, path: Path) -> int:
 
 
 @contextmanager
-def meter(name: str) -> Iterator[Callable[[float], None]]:
+def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
     """A bar on stderr that is told the share done, where tqdm is installed."""
     try:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]

@@ -69,9 +69,9 @@ def imagenet(args: argparse.Namespace) -> int:
         few = RunRequest(f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine)
         return _run(replace(protocol, samples=3), replace(few, npz=True, diagnostics=True), args)
     if args.plan:
-        from ..runs.cost import imagenet_needs, plan
+        from ..runs.cost import imagenet_needs, plan_text
 
-        print(plan(protocol, imagenet_needs(args.checkpoint, args.vae), args.out, picture=256))
+        print(plan_text(protocol, imagenet_needs(args.checkpoint, args.vae), args.out, picture=256))
         return 0
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
@@ -94,9 +94,9 @@ def sd35(args: argparse.Namespace) -> int:
     given = args.prompts is not None and args.prompts.is_file()
     protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
     if args.plan:
-        from ..runs.cost import plan, sd35_needs
+        from ..runs.cost import plan_text, sd35_needs
 
-        print(plan(protocol, sd35_needs(args.pipeline, args.prompts), args.out, picture=args.size))
+        print(plan_text(protocol, sd35_needs(args.pipeline, args.prompts), args.out, picture=args.size))
         return 0
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
@@ -111,7 +111,7 @@ def fashion(args: argparse.Namespace) -> int:
     from ..runs.study import fashion_study
     from .study import finish_study
 
-    scales, evaluations = numbers(args.scales, float), numbers(args.evaluations, int)
+    scales, evaluations = comma_numbers(args.scales, float), comma_numbers(args.evaluations, int)
     counts = [int(n) for n in evaluations]
     names = [measured_by(name.strip()).name for name in args.protocols.split(",")]  # before hours of work
     model = shipped().to(device_of(args))
@@ -148,7 +148,7 @@ def _run(protocol: ImageProtocol, base: RunRequest, args: argparse.Namespace, sc
 def _draw(protocol: ImageProtocol, out: Path) -> None:
     """sweep-nN.png for every number N of evaluations."""
     try:
-        from ..report.pictures import save
+        from ..report.pictures import save_png
         from ..report.style import look
         from ..report.sweep import sweep
     except ImportError:
@@ -156,7 +156,7 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
         return
     for n in sorted({s.evaluations for s in protocol.settings}):
         with look():
-            save(sweep(out, evaluations=n), out / f"sweep-n{n}.png")
+            save_png(sweep(out, evaluations=n), out / f"sweep-n{n}.png")
 
 
 def _watch(steps: Iterable[BlockProgress], name: str) -> None:
@@ -191,7 +191,7 @@ def _rehearsals(p: argparse.ArgumentParser) -> None:
     how.add_argument("--tiny", action="store_true", help="the whole way on tiny random weights, in a minute")
 
 
-def numbers(text: str, kind: type[float] | type[int]) -> list[float]:
+def comma_numbers(text: str, kind: type[float] | type[int]) -> list[float]:
     try:
         return list(dict.fromkeys(kind(part) for part in text.split(",")))
     except ValueError:

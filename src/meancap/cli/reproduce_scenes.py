@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .generate import Commands, bar
-from .reproduce_images import numbers
+from .reproduce_images import comma_numbers
 
 _EXAMPLES = """\
 examples:
@@ -44,7 +44,7 @@ def scenes(args: argparse.Namespace) -> int:
     import torch
 
     from ..runs.scenes_study import QUICK, SceneStudy, cells_of, run_study
-    from ..runs.scenes_table import grouped, table, write_table
+    from ..runs.scenes_table import grouped, scene_rows, write_table
 
     torch.set_num_threads(args.threads)
     study = QUICK if args.quick else SceneStudy()
@@ -52,7 +52,7 @@ def scenes(args: argparse.Namespace) -> int:
         name: getattr(args, name) for name in ("prompts", "seeds") if getattr(args, name) is not None
     }
     if args.scales is not None:
-        given["scales"] = tuple(numbers(args.scales, float))
+        given["scales"] = tuple(comma_numbers(args.scales, float))
     study = replace(study, **given)
     seeds = None if args.only_seed is None else [args.only_seed]
     steps = run_study(study, args.out, threads=args.threads, seeds=seeds)
@@ -63,7 +63,7 @@ def scenes(args: argparse.Namespace) -> int:
     if seeds is not None:
         return 0
     groups = grouped(todo, args.out)
-    rows = list(bar(table(groups, args.out), len(groups), "measure", "row"))
+    rows = list(bar(scene_rows(groups, args.out), len(groups), "measure", "row"))
     path = write_table(rows, args.out / "table.csv")
     print(path.read_text(encoding="utf-8"), end="")
     _draw(args.out)
@@ -72,8 +72,8 @@ def scenes(args: argparse.Namespace) -> int:
 
 def _draw(out: Path) -> None:
     try:
-        from ..report.pictures import save
-        from ..report.scenes import curves, sheet
+        from ..report.pictures import save_png
+        from ..report.scenes import curves, prompt_sheet
         from ..report.scenes_compared import compared, write_compared
         from ..report.style import look
     except ImportError:
@@ -81,5 +81,5 @@ def _draw(out: Path) -> None:
         return
     write_compared(compared(out), out / "compared.csv")
     with look():
-        save(curves(out), out / "curves.png")
-        save(sheet(out), out / "sheet.png")
+        save_png(curves(out), out / "curves.png")
+        save_png(prompt_sheet(out), out / "sheet.png")

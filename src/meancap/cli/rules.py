@@ -21,14 +21,14 @@ def add_rules(commands: Any) -> None:
 
 def rules(args: argparse.Namespace) -> int:
     from ..rules.methods.registry import entry
-    from ..rules.text.listing import page, sheet, table
+    from ..rules.text.listing import catalogue_table, entry_text, page
 
     if args.page and args.names:
         raise ValueError("--page is the whole catalogue; leave the names out")
     if args.page:
         print(page(), end="")
     elif args.names:
-        print("\n\n".join(sheet(e) for e in [entry(name) for name in args.names]))
+        print("\n\n".join(entry_text(e) for e in [entry(name) for name in args.names]))
     else:
-        print(table())
+        print(catalogue_table())
     return 0

@@ -69,7 +69,7 @@ def score(args: argparse.Namespace) -> int:
     torch.set_num_threads(idle_cores() if args.threads is None else max(1, args.threads))
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
     watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
-    print(table(args.runs, protocols))
+    print(score_table(args.runs, protocols))
     return 0
 
 
@@ -99,7 +99,7 @@ def watch(steps: Iterable[ScoreProgress]) -> None:
             line.close()
 
 
-def table(names: Sequence[Path], protocols: Sequence[str]) -> str:
+def score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:
     """One line per run, one block per protocol; half of the 95 % interval below each value."""
     from ..runs.scores import read_scores
     from ..runs.scoring import results_of

@@ -26,7 +26,9 @@ def render(scenes: Scenes, size: int = SIZE) -> Tensor:
     """(n, 3, size, size) in [0, 1]."""
     cover = masks(scenes, size)
     ground = scenes.background[:, None, None, None] * (1 - cover.sum(1, keepdim=True))
-    return ground + torch.einsum("nkc,nkhw->nchw", rgb(scenes.hue, scenes.saturation, scenes.value), cover)
+    return ground + torch.einsum(
+        "nkc,nkhw->nchw", hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value), cover
+    )
 
 
 def masks(scenes: Scenes, size: int = SIZE) -> Tensor:
@@ -46,7 +48,7 @@ def coverage(shape: Tensor, radius: Tensor, x: Tensor, y: Tensor, size: int = SI
     return (0.5 - torch.where(shape == 0, disc, torch.where(shape == 1, square, triangle))).clamp(0, 1)
 
 
-def rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
+def hsv_to_rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     """Colours in [0, 1] with the channels last."""
     sector = hue[..., None] / 60 + torch.tensor([5.0, 3.0, 1.0])
     k = sector % 6

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
+from ..files import write_whole
 from . import images, mixture
-from .plain import write_json
+from .jobs import Route, Work
 from .requests import Request, only, text
-from .work import Route, Work
+from .wire import write_json
 
 PAGE = Path(__file__).parent / "page"
 VIEWS = {"mixture": "Mixture", "images": "Images"}
@@ -45,9 +46,7 @@ def export(link: str, path: str | Path, work: Work | None = None) -> Path:
     if not path.absolute().parent.is_dir():
         raise ValueError(f"there is no folder {path.parent} to write {path.name} into")
     page = saved_page(link, Work() if work is None else work)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8", errors="replace")
-    return part.replace(path)
+    return write_whole(path, page.encode(errors="replace"))
 
 
 def saved_page(link: str, work: Work) -> str:
@@ -82,22 +81,23 @@ def read_link(link: str) -> tuple[str, dict[str, Any]]:
     lists: dict[str, list[str]] = {}
     for pair in filter(None, query.split("&")):
         key, _, raw = pair.partition("=")
+        key = "rule" if key == "arm" else key  # what links said before it was renamed
         if key not in state:
             raise ValueError(f"the {view} view has no setting {key[:40]!r}; it has {', '.join(state)}")
         if isinstance(state[key], list):
             lists.setdefault(key, []).append(unquote_plus(raw))
         else:
             state[key] = _typed(key, unquote_plus(raw), state[key])
-    return view, state | {key: [] if found == [""] else found for key, found in lists.items()}
+    return view, state | {key: [] if values == [""] else values for key, values in lists.items()}
 
 
 def defaults(view: str) -> dict[str, Any]:
     """The state of a view that no link has changed; the page's own script says it, in one literal."""
     source = (PAGE / f"{view}.js").read_text(encoding="utf-8")
-    found = re.search(r"^export const defaults = (\{.*?^\});", source, re.M | re.S)
-    if found is None:
+    match = re.search(r"^export const defaults = (\{.*?^\});", source, re.M | re.S)
+    if match is None:
         raise ValueError(f"page/{view}.js states no defaults")
-    literal = re.sub(r"\s*//.*", "", found[1])
+    literal = re.sub(r"\s*//.*", "", match[1])
     literal = re.sub(r"^\s*(\w+):", r'"\1":', literal, flags=re.M).replace("'", '"')
     value: dict[str, Any] = json.loads(re.sub(r",\s*([}\]])", r"\1", literal))
     return value
@@ -118,9 +118,14 @@ def _typed(key: str, said: str, usual: Any) -> Any:
 def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Everything that the page asks while a reader looks at this state, in the page's own words."""
     yield f"{view}/about", {}
-    for arm in state["arm"]:
-        yield f"{view}/check", {"text": arm, "scale": state["scale"], "gamma": state["gamma"]}
-    shared = {"scale": state["scale"], "gamma": state["gamma"], "steps": state["steps"], "arms": state["arm"]}
+    for rule in state["rule"]:
+        yield f"{view}/check", {"text": rule, "scale": state["scale"], "gamma": state["gamma"]}
+    shared = {
+        "scale": state["scale"],
+        "gamma": state["gamma"],
+        "steps": state["steps"],
+        "rules": state["rule"],
+    }
     if view == "images":
         yield "images/run", {**shared, "classes": state["classes"], "seeds": state["seeds"]}
         return
@@ -129,9 +134,9 @@ def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[s
         request |= {"components": _components(state["parts"]), "std": state["std"], "eta": state["eta"]}
     yield "mixture/run", {**request, "quick": False}
     yield "mixture/meter", request
-    for arm in range(len(state["arm"])):
+    for index in range(len(state["rule"])):
         for t in sorted({*TIMES, state["t"]}):
-            yield "mixture/field", {**request, "t": t, "arm": arm}
+            yield "mixture/field", {**request, "t": t, "index": index}
 
 
 def _components(parts: str) -> list[list[Any]]:
@@ -144,15 +149,15 @@ def _components(parts: str) -> list[list[Any]]:
 
 
 def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
-    """What the server says; a sentence about one arm belongs to the page, one about the whole does not."""
+    """What the server says; a sentence about one rule belongs to the page, one about the whole does not."""
     routes = {**mixture.ROUTES, **images.ROUTES}
     try:
-        found = routes[name](request, work)
+        answer = routes[name](request, work)
     except ValueError as error:
         if name.endswith("/run"):
             raise
         return {"error": str(error)}
-    return {"result": {key: False if key == "compiling" else value for key, value in found.items()}}
+    return {"result": {key: False if key == "compiling" else value for key, value in answer.items()}}
 
 
 def _assembled(title: str, banner: str, data: str) -> str:

@@ -2,11 +2,11 @@
 
     images/about   classes, limits and the catalogue: what the page offers
     images/check   {"text", "scale", "gamma"} -> {"rule"} in full, or the {"error"} that says what is wrong
-    images/run     the pictures of every arm and the meter of each; a job, which shows them in the making
+    images/run     the pictures of every rule and the meter of each; a job, which shows them in the making
 
 image   a class and a seed; image k has class k mod (number of classes), as in `meancap generate`
-arm     a rule as text, in which λ and Γ stand for the view's scale and gamma
-work    images × arms × evaluations, bounded; pictures that were made before cost nothing
+rule    a text, in which λ and Γ stand for the view's scale and gamma
+work    images × rules × evaluations, bounded; pictures that were made before cost nothing
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ..models.data import FASHION
 from ..prediction import Prediction
 from ..rules import Rule, catalogue, guide
 from ..runs.config import sample_seed
-from .arms import ARM_ERRORS, LARGEST_GAMMA, LARGEST_SCALE, LONGEST_RULE, MOST_ARMS, read_rule
-from .requests import Request, items, number, only, text, whole
-from .work import Route, Work
+from .comparison import LARGEST_GAMMA, LARGEST_SCALE, LONGEST_RULE, MOST_RULES, RULE_ERRORS, read_rule
+from .jobs import Route, Work
+from .requests import Request, integer, items, number, only, text
 
 if TYPE_CHECKING:
     from .painter import Painter, Picture, Want
 
 IMAGES, STEPS, WORK = 64, 100, 6_400  # the last: half a minute on one core
 SIDE = 28  # of the model's pictures, which have one channel
-FIELDS = ("classes", "seeds", "steps", "scale", "gamma", "arms")
+FIELDS = ("classes", "seeds", "steps", "scale", "gamma", "rules")
 _SPAN = re.compile(r"\s*(\d{1,10})\s*(?:(?:-|–|\.\.)\s*(\d{1,10})\s*)?")
 _SEEDS = "seeds are whole numbers below 4,294,967,296 and ranges of them, such as 0-7 or 3, 14, 20-25"
 
@@ -58,7 +58,7 @@ def about(request: Request, work: Work) -> dict[str, Any]:
         "classes": list(FASHION),
         "limits": {
             "images": IMAGES,
-            "arms": MOST_ARMS,
+            "rules": MOST_RULES,
             "steps": STEPS,
             "work": WORK,
             "scale": LARGEST_SCALE,
@@ -73,78 +73,78 @@ def about(request: Request, work: Work) -> dict[str, Any]:
 
 
 def check(request: Request, work: Work) -> dict[str, Any]:
-    """Whether one arm's text is a rule for pictures; while it is typed, being none is no failure."""
+    """Whether one text is a rule for pictures; while it is typed, being none is no failure."""
     only(request, ("text", "scale", "gamma"))
-    rule = attempt(text(request, "text", LONGEST_RULE), *_knobs(request))
+    rule = attempt_on_pictures(text(request, "text", LONGEST_RULE), *_knobs(request))
     return {"error": rule} if isinstance(rule, str) else {"rule": str(rule)}
 
 
 def run(request: Request, work: Work) -> dict[str, Any]:
-    """The pictures of every arm, and the meter of each."""
+    """The pictures of every rule, and the meter of each."""
     work.tell(0, "opening the model")
-    asked = read(request)
+    asked = read_request(request)
     painter = _painter()
-    found: list[dict[Want, Picture]] = [{} for _ in asked.rules]
+    made: list[dict[Want, Picture]] = [{} for _ in asked.rules]
     shown: list[list[str | None]] = [[None] * len(asked.wanted) for _ in asked.rules]
     from .painter import BLOCK
 
     rules = list(asked.rules)
-    arms = [arm for arm, rule in enumerate(rules) if isinstance(rule, Rule)]
-    # Every arm's first block before anybody's second: there is something to compare early.
-    parts = [(low, arm) for low in range(0, len(asked.wanted), BLOCK) for arm in arms]
-    for part, (low, arm) in enumerate(parts):
-        rule, block = rules[arm], asked.wanted[low : low + BLOCK]
+    valid = [index for index, rule in enumerate(rules) if isinstance(rule, Rule)]
+    # The first block of every rule before any second one: there is something to compare early.
+    blocks = [(low, index) for low in range(0, len(asked.wanted), BLOCK) for index in valid]
+    for done, (low, index) in enumerate(blocks):
+        rule, block = rules[index], asked.wanted[low : low + BLOCK]
         if isinstance(rule, str):  # it failed in an earlier block
             continue
-        said = f"images {low + 1} to {low + len(block)} of {len(asked.wanted)}, rule {arm + 1}"
+        said = f"images {low + 1} to {low + len(block)} of {len(asked.wanted)}, rule {index + 1}"
         try:
-            for step, frames in enumerate(painter.paint(rule, asked.steps, block, found[arm]), 1):
+            for step, frames in enumerate(painter.paint(rule, asked.steps, block, made[index]), 1):
                 for i, want in enumerate(block, low):
-                    shown[arm][i] = _bytes(frames[want]) if want in frames else shown[arm][i]
-                share = (part + step / asked.steps) / len(parts)
+                    shown[index][i] = _bytes(frames[want]) if want in frames else shown[index][i]
+                share = (done + step / asked.steps) / len(blocks)
                 work.tell(share, f"{said}, step {step} of {asked.steps}", {"frames": shown})
-        except ARM_ERRORS as error:
-            rules[arm] = f"{rule} cannot go on: {_sentence(error)}"
+        except RULE_ERRORS as error:
+            rules[index] = f"{rule} cannot go on: {_sentence(error)}"
             continue
-        shown[arm][low : low + BLOCK] = [_bytes(found[arm][want].pixels) for want in block]
-        work.tell((part + 1) / len(parts), said, {"frames": shown})
-    return _answer(replace(asked, rules=tuple(rules)), found, painter)
+        shown[index][low : low + BLOCK] = [_bytes(made[index][want].pixels) for want in block]
+        work.tell((done + 1) / len(blocks), said, {"frames": shown})
+    return _answer(replace(asked, rules=tuple(rules)), made, painter)
 
 
-def read(request: Request) -> Asked:
+def read_request(request: Request) -> Asked:
     """The request, checked and bounded before any work."""
     from .painter import Want
 
     only(request, FIELDS)
     classes = tuple(_label(one) for one in items(request, "classes", 1, len(FASHION)))
     seeds = read_seeds(text(request, "seeds", 400))
-    steps = whole(request, "steps", 1, STEPS)
-    texts = [text({"arm": one}, "arm", LONGEST_RULE) for one in items(request, "arms", 1, MOST_ARMS)]
+    steps = integer(request, "steps", 1, STEPS)
+    texts = [text({"rule": one}, "rule", LONGEST_RULE) for one in items(request, "rules", 1, MOST_RULES)]
     if len(seeds) * len(texts) * steps > WORK:
         raise ValueError(
             f"{len(seeds)} images × {len(texts)} rules × {steps} evaluations are more than {WORK:,}; "
             "take fewer of one of them, or `meancap generate`, which has no bound"
         )
-    rules = tuple(attempt(one, *_knobs(request)) for one in texts)
+    rules = tuple(attempt_on_pictures(one, *_knobs(request)) for one in texts)
     wanted = tuple(Want(classes[k % len(classes)], seed) for k, seed in enumerate(seeds))
     return Asked(wanted, classes, steps, tuple(texts), rules)
 
 
 def read_seeds(said: str) -> list[int]:
     """The seeds that a text such as '0-7, 12' lists, in its order."""
-    found: list[int] = []
+    seeds: list[int] = []
     for part in said.split(","):
         span = _SPAN.fullmatch(part)
         low, high = (0, 0) if span is None else (int(span[1]), int(span[2] or span[1]))
         if span is None or high >= 2**32 or low > high:
             raise ValueError(f"{_SEEDS}; got {part.strip()[:40]!r}")
-        if len(found) + high - low + 1 > IMAGES:
+        if len(seeds) + high - low + 1 > IMAGES:
             raise ValueError(f"the view shows at most {IMAGES} images; these seeds are more")
-        found += range(low, high + 1)
-    twice = [seed for seed in found if found.count(seed) > 1]
+        seeds += range(low, high + 1)
+    twice = [seed for seed in seeds if seeds.count(seed) > 1]
     if twice:
         raise ValueError(f"each seed is one image; {twice[0]} is there twice")
-    return found
+    return seeds
 
 
 def _label(said: Any) -> int:
@@ -158,32 +158,32 @@ def _knobs(request: Request) -> tuple[float, float]:
     return number(request, "scale", 0, LARGEST_SCALE), number(request, "gamma", 1, LARGEST_GAMMA)
 
 
-def attempt(said: str, scale: float, gamma: float) -> Rule | str:
-    """The arm's rule, tried on one prediction of the model's shape; or what is wrong with it."""
+def attempt_on_pictures(said: str, scale: float, gamma: float) -> Rule | str:
+    """The rule, tried on one prediction of the model's shape; or what is wrong with it."""
     m_c, m_u = (torch.linspace(low, 1, SIDE * SIDE).reshape(1, 1, SIDE, SIDE) for low in (-1.0, -0.5))
     try:
         rule = read_rule(said, scale, gamma)
         guide(rule, Prediction(torch.zeros_like(m_c), 0.0, m_c, m_u, 0.05))
-    except ARM_ERRORS as error:
+    except RULE_ERRORS as error:
         return _sentence(error)
     return rule
 
 
-def _answer(asked: Asked, found: Sequence[Mapping[Want, Picture]], painter: Painter) -> dict[str, Any]:
+def _answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]], painter: Painter) -> dict[str, Any]:
     from .painter import frame_steps
 
-    arms: list[dict[str, Any]] = []
-    for said, rule, made in zip(asked.texts, asked.rules, found, strict=True):
+    entries: list[dict[str, Any]] = []
+    for said, rule, made in zip(asked.texts, asked.rules, pictures_of, strict=True):
         if isinstance(rule, str):
-            arms.append({"text": said, "error": rule})
+            entries.append({"text": said, "error": rule})
             continue
         pictures = [made[want] for want in asked.wanted]
-        arms.append(
+        entries.append(
             {
                 "text": said,
                 "rule": str(rule),
                 "command": command(asked, rule),
-                "numbers": arm_numbers(pictures, [want.label for want in asked.wanted]),
+                "numbers": mean_numbers(pictures, [want.label for want in asked.wanted]),
                 "pictures": [
                     _one(picture, want.label) for picture, want in zip(pictures, asked.wanted, strict=True)
                 ],
@@ -197,7 +197,7 @@ def _answer(asked: Asked, found: Sequence[Mapping[Want, Picture]], painter: Pain
         "times": [i / asked.steps for i in range(asked.steps)],
         "frame_steps": frame_steps(asked.steps),
         "images": [{"seed": want.seed, "label": want.label} for want in asked.wanted],
-        "arms": arms,
+        "rules": entries,
     }
 
 
@@ -226,8 +226,8 @@ def meter_numbers(picture: Picture) -> dict[str, Any]:
     }
 
 
-def arm_numbers(pictures: Sequence[Picture], labels: Sequence[int]) -> dict[str, Any]:
-    """Means over an arm's images; diversity where every class has two of them."""
+def mean_numbers(pictures: Sequence[Picture], labels: Sequence[int]) -> dict[str, Any]:
+    """Means over a rule's images; diversity where every class has two of them."""
     from ..metrics import class_hits, class_probability, diversity
 
     y = torch.tensor(labels)

@@ -1,10 +1,10 @@
-"""The mixture view's questions about whole arms; each is a route of `server`, and those of `paths` are too.
+"""The mixture view's questions about whole rules; each is a route of `server`, and those of `paths` are too.
 
 mixture/about   presets, bounds, solvers, the catalogue and the paper's nine settings: what the page offers
 mixture/check   {"text", "scale", "gamma"} -> the rule in full, or the sentence that says what is wrong
-mixture/run     every arm from the same noise: points and numbers; "quick" while a slider moves
-mixture/meter   every arm on a few samples: paths, guided means, effective scale over time
-mixture/field   one arm at one time: p(condition | x), velocities, and where a cap acts
+mixture/run     every rule from the same noise: points and numbers; "quick" while a slider moves
+mixture/meter   every rule on a few samples: paths, guided means, effective scale over time
+mixture/field   one rule at one time: p(condition | x), velocities, and where a cap acts
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 from ..rules import Rule, catalogue
 from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..runs.paper import paper_source, paper_table
-from . import arms, paths, scene
-from .arms import ARM_ERRORS, COMPILED, Settings, attempt, read_rule, read_settings
+from . import comparison, paths, scene
+from .comparison import COMPILED, RULE_ERRORS, Settings, attempt, read_rule, read_settings
+from .jobs import Route, Work
 from .numbers import divergence, lost, numbers, packed
 from .requests import Request, number, only, text
 from .scene import PRESETS, Plane, paper_scene, read_plane
-from .work import Route, Work
 
 POINTS, KL_POINTS = 6000, 1000
-FIELDS = (*scene.FIELDS, *arms.FIELDS)
+FIELDS = (*scene.FIELDS, *comparison.FIELDS)
 
 
 def about(request: Request, work: Work) -> dict[str, Any]:
@@ -37,13 +37,13 @@ def about(request: Request, work: Work) -> dict[str, Any]:
             {"name": name, "title": p.title, "about": p.about, **_plane(p.plane)}
             for name, p in PRESETS.items()
         ],
-        "solvers": list(arms.SOLVERS),
+        "solvers": list(comparison.SOLVERS),
         "limits": {
-            "arms": arms.MOST_ARMS,
-            "samples": arms.MOST_SAMPLES,
-            "steps": arms.MOST_STEPS,
-            "scale": arms.LARGEST_SCALE,
-            "gamma": arms.LARGEST_GAMMA,
+            "rules": comparison.MOST_RULES,
+            "samples": comparison.MOST_SAMPLES,
+            "steps": comparison.MOST_STEPS,
+            "scale": comparison.LARGEST_SCALE,
+            "gamma": comparison.LARGEST_GAMMA,
             "components": scene.MOST_COMPONENTS,
             "farthest": scene.FARTHEST,
             "heaviest": scene.HEAVIEST,
@@ -79,40 +79,44 @@ def about(request: Request, work: Work) -> dict[str, Any]:
 def check(request: Request, work: Work) -> dict[str, Any]:
     """What a rule's text stands for."""
     only(request, ("text", "scale", "gamma"))
-    scale = number(request, "scale", 0.0, arms.LARGEST_SCALE, 3.0)
-    gamma = number(request, "gamma", 1.0, arms.LARGEST_GAMMA, 1.1)
+    scale = number(request, "scale", 0.0, comparison.LARGEST_SCALE, 3.0)
+    gamma = number(request, "gamma", 1.0, comparison.LARGEST_GAMMA, 1.1)
     try:
-        return {"rule": str(read_rule(text(request, "text", arms.LONGEST_RULE), scale, gamma))}
+        return {"rule": str(read_rule(text(request, "text", comparison.LONGEST_RULE), scale, gamma))}
     except ValueError as error:  # half-typed text is no bad request
         return {"error": str(error)}
 
 
 def run(request: Request, work: Work) -> dict[str, Any]:
-    """The end of every arm, with its numbers."""
+    """Where the samples of every rule end, with their numbers."""
     only(request, FIELDS)
     plane, settings = read_plane(request), read_settings(request)
-    rules = [attempt(settings, one) for one in settings.arms]
-    engines = [arms.engine(plane, r, settings) if isinstance(r, Rule) else "" for r in rules]
+    rules = [attempt(settings, one) for one in settings.rules]
+    engines = [comparison.engine(plane, r, settings) if isinstance(r, Rule) else "" for r in rules]
     if not settings.quick:
-        arms.allowed(settings, [one for one in engines if one])
+        comparison.allowed(settings, [one for one in engines if one])
     start, slow = plane.noise(settings.n, settings.seed), engines.count("library")
-    found: list[dict[str, Any]] = []
-    for template, rule, engine in zip(settings.arms, rules, engines, strict=True):
+    entries: list[dict[str, Any]] = []
+    for template, rule, engine in zip(settings.rules, rules, engines, strict=True):
         work.check()
         if isinstance(rule, str):
-            found.append({"text": template, "error": rule})
+            entries.append({"text": template, "error": rule})
             continue
-        n = arms.samples_for(settings, engine, slow)
+        n = comparison.samples_for(settings, engine, slow)
         try:
-            arm = _arm(plane, rule, start[:n], settings, engine, work)
-        except ARM_ERRORS as error:
-            arm = {"error": f"{rule} cannot run on points in the plane: {' '.join(str(error).split())[:300]}"}
-        found.append({"text": template, "rule": str(rule), "paper": _paper(request, settings, rule), **arm})
+            entry = _entry(plane, rule, start[:n], settings, engine, work)
+        except RULE_ERRORS as error:
+            entry = {
+                "error": f"{rule} cannot run on points in the plane: {' '.join(str(error).split())[:300]}"
+            }
+        entries.append(
+            {"text": template, "rule": str(rule), "paper": _paper(request, settings, rule), **entry}
+        )
     return {
         **_plane(plane),
         "n": settings.n,
         "quick": settings.quick,
-        "arms": found,
+        "rules": entries,
         "exact": _exact(plane, settings.n, settings.seed),
         "compiling": COMPILED.busy,
     }
@@ -126,24 +130,24 @@ def _exact(plane: Plane, n: int, seed: int) -> dict[str, Any]:
     return numbers(condition, condition.conditional.sample(n, draw))
 
 
-def _arm(
+def _entry(
     plane: Plane, rule: Rule, start: Tensor, settings: Settings, engine: str, work: Work
 ) -> dict[str, Any]:
-    end = arms.ends(plane, rule, start, settings, engine, work)
+    end = comparison.ends(plane, rule, start, settings, engine, work)
     seen = {"engine": engine, "n": len(end), "points": packed(end[:POINTS], plane.box()), "lost": lost(end)}
     seen["close"] = packed(end[:POINTS], plane.close())
     if seen["lost"]:
         return {**seen, "numbers": None}
-    found = numbers(plane.condition(), end)
+    measures = numbers(plane.condition(), end)
     if not settings.quick:
         # The compiled loop works in single precision, which is too coarse for the derivatives of the map.
         fine = "torch" if engine == "numba" else engine
-        found |= divergence(
+        measures |= divergence(
             plane.condition(),
             start[:KL_POINTS],
-            lambda x: arms.ends(plane, rule, x, settings, fine, work),
+            lambda x: comparison.ends(plane, rule, x, settings, fine, work),
         )
-    return {**seen, "numbers": found}
+    return {**seen, "numbers": measures}
 
 
 def _plane(plane: Plane) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def _template(setting: Setting) -> str:
 
 
 def _paper(request: Request, settings: Settings, rule: Rule) -> dict[str, str] | None:
-    """The paper's own row, where this arm is one of its settings."""
+    """The paper's own row, where this rule is one of its settings."""
     one = paper_scene(request)
     if one is None or settings.steps != STEPS or settings.solver != "euler":
         return None

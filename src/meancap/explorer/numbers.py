@@ -25,17 +25,17 @@ OUTSIDE, FULL = -32768, 32000
 
 def numbers(condition: Condition, x: Tensor) -> dict[str, Any]:
     """What `branches` says of samples (n, 2), one entry per member where it has one."""
-    found, n = branches(condition, x), len(x)
-    share = found.occupancy
+    shape, n = branches(condition, x), len(x)
+    share = shape.occupancy
     return {
         "n": n,
         "occupancy": share.tolist(),
         "occupancy_error": (share * (1 - share) / n).sqrt().tolist(),
-        "tv": found.tv,
-        "mean_error": found.mean_error,
-        "variance_ratio": found.variance_ratio.tolist(),
-        "radial_ratio": found.radial_ratio.tolist(),
-        "tangential_ratio": found.tangential_ratio.tolist(),
+        "tv": shape.tv,
+        "mean_error": shape.mean_error,
+        "variance_ratio": shape.variance_ratio.tolist(),
+        "radial_ratio": shape.radial_ratio.tolist(),
+        "tangential_ratio": shape.tangential_ratio.tolist(),
     }
 
 

@@ -24,6 +24,7 @@ from ..metrics.extractors.fashion import fashion_classifier
 from ..models.classes import ClassModel, fashion
 from ..rules import Rule
 from ..sampling import noise, trajectory, uniform
+from ..torch_settings import torch_settings
 
 BLOCK = 8
 FRAMES = 32  # kept of each picture, the last step's among them
@@ -60,6 +61,16 @@ def frame_steps(steps: int) -> list[int]:
     return [round(i * (steps - 1) / max(count - 1, 1)) if count > 1 else steps - 1 for i in range(count)]
 
 
+def on_one_thread(frames: Iterator[Tensor]) -> Iterator[Tensor]:
+    """The same frames, each made with one thread of torch; between them the setting is what it was."""
+    while True:
+        with torch_settings(threads=1):
+            frame = next(frames, None)
+        if frame is None:
+            return
+        yield frame
+
+
 class Painter:
     """The model, its classifier, and the pictures made so far; one block is made at a time."""
 
@@ -77,21 +88,22 @@ class Painter:
             return self._model
 
     def paint(
-        self, rule: Rule, steps: int, wanted: Sequence[Want], found: dict[Want, Picture]
+        self, rule: Rule, steps: int, wanted: Sequence[Want], made_pictures: dict[Want, Picture]
     ) -> Iterator[dict[Want, Tensor]]:
-        """Fills `found` with the wanted pictures; yields, step by step, what those in the making look like.
+        """Fills `made_pictures`; yields, after each step, what the unfinished pictures look like.
 
-        Whoever stops listening stops the work.
+        The work stops when the caller stops iterating.
         """
         known = {want: self._find(rule, steps, want) for want in wanted}
-        found.update({want: picture for want, picture in known.items() if picture is not None})
+        made_pictures.update({want: picture for want, picture in known.items() if picture is not None})
         missing = [want for want, picture in known.items() if picture is None]
         for low in range(0, len(missing), BLOCK):
             block, made = missing[low : low + BLOCK], list[Picture]()
-            for frames in self._block(rule, steps, block, made):
+            # As in `meancap generate`: the bits of a matrix product depend on the number of threads.
+            for frames in on_one_thread(self._block(rule, steps, block, made)):
                 yield dict(zip(block, frames, strict=False))  # without what the block was filled up with
             for want, picture in zip(block, made, strict=True):
-                found[want] = picture
+                made_pictures[want] = picture
                 self._keep((str(rule), steps, want), picture)
 
     def _find(self, rule: Rule, steps: int, want: Want) -> Picture | None:
@@ -104,8 +116,6 @@ class Painter:
 
     def _block(self, rule: Rule, steps: int, block: Sequence[Want], made: list[Picture]) -> Iterator[Tensor]:
         """Yields what the block looks like at each step; puts the pictures into `made` at the end."""
-        # As in `meancap generate`: the bits of a matrix product depend on the number of threads.
-        torch.set_num_threads(1)
         model, record = self.model, Record()
         filled = [*block, *[block[0]] * (BLOCK - len(block))]
         predict = model.predict([want.label for want in filled])

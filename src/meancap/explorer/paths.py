@@ -1,7 +1,7 @@
 """The mixture view's questions about the way: where samples go, and what pushes them there.
 
-meter   a few samples of every arm with their guided means, and the effective scale over time
-field   one arm at one time: p(condition | x) on a lattice, the guided and the conditional velocity
+meter   a few samples of every rule with their guided means, and the effective scale over time
+field   one rule at one time: p(condition | x) on a lattice, the guided and the conditional velocity
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from torch import Tensor
 from ..diagnostics import Record
 from ..rules import Rule, guide
 from ..sampling import trajectory
-from . import arms, scene
-from .arms import ARM_ERRORS, Settings, attempt, read_settings
+from . import comparison, scene
+from .comparison import RULE_ERRORS, Settings, attempt, read_settings
+from .jobs import Work
 from .numbers import packed, shades
-from .requests import Request, number, only, whole
+from .requests import Request, integer, number, only
 from .scene import Plane, read_plane
-from .work import Work
 
 METERED, PATHS, FRAMES = 256, 128, 100
 GRID, ARROWS, LATEST = 72, 15, 0.99  # a mean tells no velocity at t = 1
 _SMALL = 1e-3
-_FIELDS = (*scene.FIELDS, *arms.FIELDS)
+_FIELDS = (*scene.FIELDS, *comparison.FIELDS)
 
 
 def meter(request: Request, work: Work) -> dict[str, Any]:
-    """The way of a few samples under every arm."""
+    """The paths of a few samples under every rule."""
     only(request, _FIELDS)
     plane, settings = read_plane(request), read_settings(request)
     start = plane.noise(settings.n, settings.seed)[:METERED].double()
-    found: list[dict[str, Any]] = []
-    for template in settings.arms:
+    entries: list[dict[str, Any]] = []
+    for template in settings.rules:
         rule = attempt(settings, template)
         if isinstance(rule, str):
-            found.append({"error": rule})
+            entries.append({"error": rule})
             continue
         try:
-            found.append(_metered(plane, rule, start, settings, work))
-        except ARM_ERRORS as error:
-            found.append({"error": " ".join(str(error).split())[:300]})
-    return {"box": plane.wide(), "metered": len(start), "arms": found}
+            entries.append(_metered(plane, rule, start, settings, work))
+        except RULE_ERRORS as error:
+            entries.append({"error": " ".join(str(error).split())[:300]})
+    return {"box": plane.wide(), "metered": len(start), "rules": entries}
 
 
 def _metered(plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: Work) -> dict[str, Any]:
@@ -82,11 +82,11 @@ def _metered(plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: 
 
 
 def field(request: Request, work: Work) -> dict[str, Any]:
-    """The landscape of the condition and the velocities at one time, under one arm."""
-    only(request, (*_FIELDS, "t", "arm"))
+    """The landscape of the condition and the velocities at one time, under one rule."""
+    only(request, (*_FIELDS, "t", "index"))
     plane, settings = read_plane(request), read_settings(request)
     t = number(request, "t", 0.0, 1.0, 0.5)
-    rule = attempt(settings, settings.arms[whole(request, "arm", 0, len(settings.arms) - 1, 0)])
+    rule = attempt(settings, settings.rules[integer(request, "index", 0, len(settings.rules) - 1, 0)])
     if isinstance(rule, str):
         return {"error": rule}
     box = plane.wide()
@@ -98,7 +98,7 @@ def field(request: Request, work: Work) -> dict[str, Any]:
     p = plane.model().predict(x, when).until(min(1.0, when + 1 / settings.steps))
     try:
         m, _ = guide(rule, p, record=record)
-    except ARM_ERRORS as error:
+    except RULE_ERRORS as error:
         return {"error": " ".join(str(error).split())[:300]}
     active = record.stacked()["active"][0, : len(fine)]
     toward, alone = (((mean - x) / (1 - when))[len(fine) :] for mean in (m, p.m_c))

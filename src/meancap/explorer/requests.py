@@ -30,7 +30,7 @@ def number(request: Request, name: str, low: float, high: float, default: float 
     return float(value)
 
 
-def whole(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
+def integer(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
     """A whole number in [low, high]."""
     value = request.get(name, default)
     real = isinstance(value, float) and math.isfinite(value) and value == int(value)

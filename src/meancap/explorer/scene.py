@@ -56,7 +56,7 @@ class Plane:
         return _model(self)
 
     def noise(self, n: int, seed: int) -> Tensor:
-        """The start of every arm, (n, 2) float32; the first of more are the same samples."""
+        """The start of every rule, (n, 2) float32; the first of more are the same samples."""
         return _noise(seed, n)
 
     def box(self) -> tuple[float, float, float]:

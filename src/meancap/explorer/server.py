@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from . import export, images, mixture
-from .plain import read_object, sentence, write_json
-from .work import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
+from .jobs import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
+from .wire import read_object, sentence, write_json
 
 ROUTES: dict[str, Route] = {**mixture.ROUTES, **images.ROUTES, **export.ROUTES}
 
@@ -141,12 +141,12 @@ class Handler(BaseHTTPRequestHandler):
             except ValueError as error:
                 self._refuse(HTTPStatus.NOT_FOUND, str(error))
             return
-        files = {f"/{file.name}": file for file in PAGE.iterdir() if file.suffix in _KINDS}
-        found = files.get("/index.html" if path == "/" else path)
-        if found is None:
+        files = {f"/{one.name}": one for one in PAGE.iterdir() if one.suffix in _KINDS}
+        file = files.get("/index.html" if path == "/" else path)
+        if file is None:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
         else:
-            self._send(HTTPStatus.OK, found.read_bytes(), _KINDS[found.suffix])
+            self._send(HTTPStatus.OK, file.read_bytes(), _KINDS[file.suffix])
 
     do_HEAD = do_GET
 

@@ -39,9 +39,8 @@ class Coefficients(NamedTuple):
     gain: Tensor
     bias: Tensor  # (K, 1)
     summing: Tensor  # (2 + 2 d, K)
-    loudest: tuple[
-        float, float
-    ]  # logits and the logarithms of their sums stay within loudest[0] |x| + loudest[1]
+    growth: float  # logits and the logarithms of their sums stay within growth |x| + offset
+    offset: float
 
 
 class Columns:
@@ -74,11 +73,11 @@ class Columns:
 
     def _mean(self, x: Tensor, t: float, bound: float) -> Tensor:
         """m_c + g at (x, t), |x| <= bound, in a buffer that the next call overwrites."""
-        stage, gain, bias, summing, loudest = self._stage(t)
+        stage, gain, bias, summing, growth, offset = self._stage(t)
         if stage.nominal == 0:
             return self._conditional(x, stage, gain, bias, summing)
         torch.addmm(bias, gain, x, out=self.logits)
-        if quiet := loudest[0] * bound + loudest[1] <= -self.floor:
+        if representable := growth * bound + offset <= -self.floor:
             torch.mm(summing, self.logits.exp2_(), out=self.sums)
         else:
             self.logits_a.sub_(torch.amax(self.logits_a, 0, out=self.top_a))
@@ -88,7 +87,7 @@ class Columns:
         torch.sub(m_c, u, out=u)
         m_c.add_(x, alpha=stage.slope)
         odds = self.in_b
-        if not quiet:
+        if not representable:
             odds = self.top_b.sub_(self.top_a).clamp_(self.floor, -self.floor).exp2_().mul_(self.in_b)
         share = odds.div_(self.in_a.add_(odds)).mul_(abs(stage.nominal) / self.shrink)
         if stage.ball is not None or stage.displacement is not None:
@@ -136,8 +135,8 @@ class Columns:
             summing[2 + d :, n:] = stage.pull * self.plan.means[n:].T
             gain, bias, summing = (v.to(self.like) for v in (stage.gain, stage.bias[:, None], summing))
             headroom = math.log2(1 + self.k * self.radius)  # the sums grow beyond their largest term
-            loudest = float(stage.gain.norm(dim=1).max()), float(stage.bias.abs().max()) + headroom
-            self.stages[t] = Coefficients(stage, gain, bias, summing, loudest)
+            growth, offset = float(stage.gain.norm(dim=1).max()), float(stage.bias.abs().max()) + headroom
+            self.stages[t] = Coefficients(stage, gain, bias, summing, growth, offset)
         return self.stages[t]
 
     def _buffers(self, size: int) -> None:

@@ -72,7 +72,7 @@ def _exp2(x: Any) -> Any:
 exp2 = numba.njit(inline="always", **_OPTIONS)(_exp2)
 
 
-def flow(plan: Plan, x: Tensor, times: Sequence[float]) -> Tensor:
+def compiled_flow(plan: Plan, x: Tensor, times: Sequence[float]) -> Tensor:
     """The end of the Euler flow from x (n, 2), float32 on the CPU."""
     run = _kernel(plan.inside, len(plan.means))
     steps, start = _steps(plan, times), np.ascontiguousarray(x.numpy())

@@ -121,7 +121,7 @@ def _by_numbers(numbers: Plan, x: Tensor, grid: Times, step: StepMethod, engine:
     if engine == "numba":
         from . import compiled_loop
 
-        return compiled_loop.flow(numbers, x, grid)
+        return compiled_loop.compiled_flow(numbers, x, grid)
     end = torch.empty_like(x)
     columns = Columns(numbers, x)
     for low in range(0, len(x), chunk):

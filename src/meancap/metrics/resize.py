@@ -64,7 +64,7 @@ def direct_8bit(images: Tensor, size: int, *, bicubic: bool = False) -> Tensor:
     return out
 
 
-def rgb(images: Tensor) -> Tensor:
+def three_channels(images: Tensor) -> Tensor:
     """Grey images repeated over three channels; colour ones as they are."""
     need_images(images)
     return images if images.shape[-1] == 3 else images.expand(-1, -1, -1, 3)

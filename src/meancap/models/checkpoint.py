@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import whole
+from ..files import writing
 from .data import Pixels
 from .sit import SiT, SiTConfig
 
@@ -52,9 +52,9 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
     """A safetensors file that appears whole or not at all."""
     path = Path(path)
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with whole(path) as part:
-        _safetensors().save_file(plain, str(part), metadata=dict(header))
-        part.chmod(0o644)  # the library makes files that only their owner may read
+    with writing(path) as temporary:
+        _safetensors().save_file(plain, str(temporary), metadata=dict(header))
+        temporary.chmod(0o644)  # the library makes files that only their owner may read
     return path
 
 

@@ -140,8 +140,8 @@ class PromptEmbedder(nn.Module):
             + self.place_words(p + 1)
             for k, p in enumerate((place, opposite))
         ]
-        found: Tensor = self.mlp(torch.stack([*words, self.background_words(code[:, 5] + 1)], dim=1))
-        return found
+        tokens: Tensor = self.mlp(torch.stack([*words, self.background_words(code[:, 5] + 1)], dim=1))
+        return tokens
 
 
 class ContextBlock(nn.Module):
@@ -159,16 +159,16 @@ class ContextBlock(nn.Module):
     def forward(self, h: Tensor, c: Tensor) -> Tensor:
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN(c)[:, None].chunk(6, dim=2)
         h = h + gate_a * self.attention(modulate(_normal(h), shift_a, scale_a))
-        found: Tensor = h + gate_m * self.fc2(F.relu(self.fc1(modulate(_normal(h), shift_m, scale_m))))
-        return found
+        out: Tensor = h + gate_m * self.fc2(F.relu(self.fc1(modulate(_normal(h), shift_m, scale_m))))
+        return out
 
     def attention(self, h: Tensor) -> Tensor:
         batch, tokens, width = h.shape
         qkv = self.qkv(h).view(batch, tokens, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v)
-        found: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return found
+        out: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return out
 
 
 class ConvolutionBlock(nn.Module):
@@ -184,8 +184,8 @@ class ConvolutionBlock(nn.Module):
         shift, scale, gate = self.adaLN(c)[:, None, None].chunk(3, dim=3)
         inner = modulate(_normal(h.permute(0, 2, 3, 1)), shift, scale).permute(0, 3, 1, 2)
         inner = self.second(F.relu(self.first(inner)))
-        found: Tensor = h + gate.permute(0, 3, 1, 2) * inner
-        return found
+        out: Tensor = h + gate.permute(0, 3, 1, 2) * inner
+        return out
 
 
 def _convolutions(count: int, channels: int, width: int) -> nn.ModuleList:

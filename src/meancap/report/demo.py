@@ -10,8 +10,8 @@ from ..runs.folder import Run
 from ..runs.scores import read_scores
 from .gallery import write_gallery
 from .meter import meters
-from .pictures import save
-from .sheets import panels
+from .pictures import save_png
+from .sheets import class_panels
 from .style import look
 
 _PAGE = """\
@@ -43,8 +43,8 @@ def write_demo(runs: Mapping[str, Run], out: Path, names: Sequence[str]) -> Path
     with look():
         # Narrow, so that the labels can be read on a phone.
         short = [title.replace(", ", ",\n") for title in titles]
-        save(panels(folders, 5, short, names, 3.6), out / "demo.png", 260)
-        save(meters(folders, titles), out / "meter.png")
+        save_png(class_panels(folders, 5, short, names, 3.6), out / "demo.png", 260)
+        save_png(meters(folders, titles), out / "meter.png")
     write_gallery(folders, out / "gallery.html", names=names)
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
     page = _PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))

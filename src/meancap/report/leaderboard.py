@@ -36,7 +36,7 @@ def write_report(folder: str | Path) -> Path:
     """Figures and leaderboard.html beside the tables of the folder."""
     root = Path(folder)
     for draw in (bench_figures.scale_error, bench_figures.fronts):
-        style.save(draw, root, draw.__name__)
+        style.save_figure(draw, root, draw.__name__)
     path = root / "leaderboard.html"
     write_whole(path, leaderboard(root).encode())
     return path

@@ -22,7 +22,7 @@ _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY)
 Array = npt.NDArray[np.float64]
 
 
-def norms(meter: Mapping[str, Array]) -> tuple[Array, Array]:
+def mean_lengths(meter: Mapping[str, Array]) -> tuple[Array, Array]:
     """|m_c| and |m_u|, from the ratio, the gap and the angle that the meter keeps."""
     m_c = meter["length"] / meter["ratio"]
     squared = m_c**2 - 2 * m_c * meter["gap"] * meter["cosine"] + meter["gap"] ** 2
@@ -36,7 +36,7 @@ def mechanism(runs: Sequence[Run], titles: Sequence[str] = (), samples: int = 30
     for row, run, k in zip(axes, runs, range(len(runs)), strict=True):
         meter = run.meter
         t = meter["t"][:, 0]
-        m_c, m_u = norms(meter)
+        m_c, m_u = mean_lengths(meter)
         bundle(row[0], t, m_c, BLUE, samples, "conditional")
         bundle(row[0], t, m_u, GREY, samples, "unconditional")
         bundle(row[1], t, meter["gap"], PURPLE, samples)

@@ -65,7 +65,7 @@ def _panel(place: Any, rows: Sequence[dict[str, str]], column: str, truth: bool)
         place.plot(*zip(*sorted(points), strict=True), "o-", markersize=2.5, color=colour, label=label)
 
 
-def sheet(out: str | Path, count: int = 8, scale: float | None = None) -> Figure:
+def prompt_sheet(out: str | Path, count: int = 8, scale: float | None = None) -> Figure:
     """The first prompts of the first seed: one column each, one row per rule, at one scale."""
     folder = Path(out) / "seed-0" / "scenes"
     runs = [Run.open(path) for path in sorted(folder.iterdir()) if (path / "run.json").is_file()]

@@ -39,7 +39,7 @@ def compared(out: str | Path, part: str = "scenes") -> list[dict[str, str]]:
             "equal adherence": scale_reaching(fixed, "right all", own["right all"]),
         }
         for kind, scale in places.items():
-            lines.append(_line(r, kind, own, scale, at(fixed, scale)))
+            lines.append(_line(r, kind, own, scale, interpolated(fixed, scale)))
     return lines
 
 
@@ -51,7 +51,7 @@ def fixed_curve(rows: Sequence[dict[str, str]]) -> list[Point]:
     return sorted(points, key=lambda one: one[0])
 
 
-def at(curve: Sequence[Point], scale: float) -> dict[str, float] | None:
+def interpolated(curve: Sequence[Point], scale: float) -> dict[str, float] | None:
     """The curve's values at a scale; None outside it."""
     for (low, a), (high, b) in pairwise(curve):
         if low <= scale <= high:
@@ -67,8 +67,8 @@ def scale_reaching(curve: Sequence[Point], column: str, value: float) -> float:
     for (low, a), (high, b) in pairwise(curve):
         if a[column] < value <= b[column]:
             share = (value - a[column]) / (b[column] - a[column])
-            found: float = low * (high / low) ** share
-            return found
+            scale: float = low * (high / low) ** share
+            return scale
     return math.nan
 
 

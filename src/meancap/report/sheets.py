@@ -62,7 +62,7 @@ def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: S
     return figure
 
 
-def panels(
+def class_panels(
     runs: Sequence[Run],
     per_class: int = 8,
     titles: Sequence[str] = (),

@@ -18,7 +18,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..files import whole
+from ..files import writing
 
 COLUMN, PAGE = 3.4, 7.0
 BLUE, VERMILION, GREEN, AMBER = "#0072B2", "#D55E00", "#009E73", "#E69F00"
@@ -81,7 +81,7 @@ def square(axes: Axes, low: float, high: float) -> None:
     axes.locator_params(nbins=4)
 
 
-def save(draw: Callable[[Path], Figure], folder: Path, name: str) -> list[Path]:
+def save_figure(draw: Callable[[Path], Figure], folder: Path, name: str) -> list[Path]:
     """`draw(folder)` as figures/NAME.png and .svg; a file appears whole or not at all."""
     target = folder / "figures"
     target.mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ def save(draw: Callable[[Path], Figure], folder: Path, name: str) -> list[Path]:
         figure = draw(folder)
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             path = target / f"{name}.{kind}"
-            with whole(path) as part:
-                figure.savefig(part, metadata=metadata)
+            with writing(path) as temporary:
+                figure.savefig(temporary, metadata=metadata)
             written.append(path)
     return written

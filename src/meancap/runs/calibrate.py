@@ -50,10 +50,10 @@ def calibrate(
 
 def _radii(predict: Predict, x: Tensor, times: Sequence[float], anchor: Values) -> Tensor:
     """|m_c - r| along the unguided flow, (steps, n)."""
-    found = []
+    radii = []
     for step in trajectory(predict, CFG(1.0), x, times):
         m_c = step.prediction.m_c
-        found.append(
+        radii.append(
             torch.linalg.vector_norm((m_c - anchor.on(m_c, "anchor")).flatten(1).double(), dim=1).cpu()
         )
-    return torch.stack(found)
+    return torch.stack(radii)

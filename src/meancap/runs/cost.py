@@ -93,7 +93,7 @@ def sd35_work() -> float:
     return 2.0 * weights * (tokens + text) + attention
 
 
-def plan(protocol: ImageProtocol, needs: list[Need], out: Path, *, picture: int) -> str:
+def plan_text(protocol: ImageProtocol, needs: list[Need], out: Path, *, picture: int) -> str:
     """The plan as text: settings, arithmetic, what is missing."""
     work = sit_work(named("SiT-XL/2")) if protocol.name == "imagenet" else sd35_work()
     calls = sum(2 * s.evaluations for s in protocol.settings) * protocol.samples

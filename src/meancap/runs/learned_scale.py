@@ -146,15 +146,15 @@ def _products(
 ) -> Tensor:
     """<data - m_u, D> and |D|^2 of each example at each time, means over the draws, (n, times, 2)."""
     streams = [torch.Generator().manual_seed(sample_seed(seed, first + i)) for i in range(len(data))]
-    found = torch.zeros(len(data), len(times), 2, dtype=torch.float64)
+    sums = torch.zeros(len(data), len(times), 2, dtype=torch.float64)
     for at, t in enumerate(times):
         for _ in range(draws):
             noise = torch.stack([torch.randn(data.shape[1:], generator=one) for one in streams])
             p = predict(torch.lerp(noise.to(data), data, t), t)
             gap = p.delta.flatten(1).double()
             off = (data.to(p.m_u) - p.m_u).flatten(1).double()
-            found[:, at] += torch.stack([(off * gap).sum(1), gap.square().sum(1)], 1).cpu() / draws
-    return found
+            sums[:, at] += torch.stack([(off * gap).sum(1), gap.square().sum(1)], 1).cpu() / draws
+    return sums
 
 
 def _ratio(sums: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..files import whole, write_whole
+from ..files import write_whole, writing
 from .ledger import RunRefused, differences
 
 
@@ -130,8 +130,8 @@ class TrainingLoop(ABC):
             "step": self.step,
             "seconds": self.seconds,
         }
-        with whole(self.folder / "state.pt") as part:
-            torch.save(state, part)
+        with writing(self.folder / "state.pt") as temporary:
+            torch.save(state, temporary)
 
 
 def read_log(folder: str | Path) -> list[LogLine]:

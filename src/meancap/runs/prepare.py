@@ -222,7 +222,7 @@ def open_model(request: RunRequest, device: str = "cpu") -> OpenClassModel | Ope
 def source_digest(source: str | Path) -> str:
     """SHA-256 over the names and contents of the files in a folder or a cached snapshot."""
     folder = local_folder(source)
-    found = hashlib.sha256()
+    combined = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        found.update(f"{path.relative_to(folder).as_posix()}\0{digest(path)}\n".encode())
-    return found.hexdigest()
+        combined.update(f"{path.relative_to(folder).as_posix()}\0{digest(path)}\n".encode())
+    return combined.hexdigest()

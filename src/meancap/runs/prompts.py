@@ -77,7 +77,7 @@ def prompt_run(
         model=name,
         model_sha256=sha256,
         rule=str(parse(rule)) if rule else "",
-        times=grid_of(pipe, steps, sigmas),
+        times=scheduler_grid(pipe, steps, sigmas),
         count=len(prompts),
         solver=type(pipe.scheduler).__name__,
         seed=seed,
@@ -95,7 +95,7 @@ def prompt_run(
     )
 
 
-def grid_of(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
+def scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
     """The grid t = 1 - sigma that the pipeline's scheduler will walk, read off a copy of it."""
     scheduler = copy.deepcopy(pipe.scheduler)
     if scheduler.config.get("use_dynamic_shifting", False):

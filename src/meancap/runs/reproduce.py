@@ -97,12 +97,12 @@ def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> No
         "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
     }
     write_whole(out / "protocol.json", json.dumps(about, indent=1) + "\n")
-    write_whole(out / "table.csv", table(protocol, out, score_by))
+    write_whole(out / "table.csv", settings_table(protocol, out, score_by))
 
 
-def table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
+def settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
     """The settings with their facts, as CSV."""
-    rows = [row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
+    rows = [setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
     columns = list(dict.fromkeys(key for r in rows for key in r))
     text = StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -111,7 +111,7 @@ def table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
     return text.getvalue()
 
 
-def row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
+def setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
     """One line of the table, from the run folder alone."""
     cells: dict[str, Any] = {
         "method": setting.method,

@@ -21,7 +21,7 @@ import torch
 from ..drawing import codes as codes_of
 from ..drawing import draw, prompt_of
 from ..files import write_whole
-from ..metrics.scenes import SceneDetector, detector, measure
+from ..metrics.scenes import SceneDetector, detector, measure_pictures
 from ..models.scenes import WRONG, SceneModel, scenes
 from ..rules import CFG, Cap, CapDisplacement, Rule, apg, parse
 from ..sampling import noise, sample, shifted
@@ -121,14 +121,14 @@ def settings(
 ) -> list[ImageSetting]:
     """The rules at each scale; without `rivals` only fixed guidance and the caps."""
     n = study.steps
-    found = [ImageSetting("Conditional", 1.0, CFG(1.0), n)]
+    rows = [ImageSetting("Conditional", 1.0, CFG(1.0), n)]
     for scale in scales:
         fixed = [ImageSetting("CFG", scale, CFG(scale), n)]
         if rivals:
             fixed.append(ImageSetting("APG", scale, apg(scale, radius=pilots.radius), n))
             fixed.append(ImageSetting("C2FG", scale, CFG(Exponential(scale, 0.2)), n))
-        found += [*fixed, *_caps(scale, n, pilots)]
-    return found
+        rows += [*fixed, *_caps(scale, n, pilots)]
+    return rows
 
 
 def _caps(scale: float, n: int, pilots: Pilots) -> list[ImageSetting]:
@@ -143,7 +143,7 @@ def _caps(scale: float, n: int, pilots: Pilots) -> list[ImageSetting]:
 
 def cells(study: SceneStudy, pilots: Pilots, parts: Sequence[str]) -> list[Cell]:
     """Every run, seed by seed, so that what a stopped study has is whole."""
-    found = []
+    planned = []
     for seed in range(study.seeds):
         everything = settings(study, pilots, study.scales)
         for scale in study.beyond:
@@ -153,17 +153,17 @@ def cells(study: SceneStudy, pilots: Pilots, parts: Sequence[str]) -> list[Cell]
             "negative": settings(study, pilots, study.negative_scales, rivals=False),
             "wrong": settings(study, pilots, study.wrong_scales, rivals=False),
         }
-        found += [Cell(seed, part, s) for part in parts for s in chosen[part]]
-    return found
+        planned += [Cell(seed, part, s) for part in parts for s in chosen[part]]
+    return planned
 
 
 def cells_of(study: SceneStudy, out: Path) -> list[Cell]:
     """The cells of a study, whose pilots run first where they have not."""
     pilots = open_pilots(study, out, scenes())
-    return cells(study, pilots, parts())
+    return cells(study, pilots, available_parts())
 
 
-def parts() -> list[str]:
+def available_parts() -> list[str]:
     """The parts whose model is in the box."""
     return ["scenes", "negative", *(["wrong"] if WRONG.is_file() else [])]
 
@@ -176,7 +176,7 @@ def run_study(
     `seeds` makes only those; two processes with different seeds share the work.
     """
     todo = [cell for cell in cells_of(study, out) if seeds is None or cell.seed in seeds]
-    models = {part: scenes(wrong_captions=part == "wrong") for part in parts()}
+    models = {part: scenes(wrong_captions=part == "wrong") for part in available_parts()}
     for number, cell in enumerate(todo, start=1):
         make_cell(study, cell, models[cell.part], out, threads)
         yield cell, number, len(todo)
@@ -222,12 +222,12 @@ def find_pilots(study: SceneStudy, model: SceneModel, network: SceneDetector) ->
     scale = study.scales[len(study.scales) // 2]
 
     def hits(rule: Rule) -> float:
-        made = measure(network, model.decode(sample(model.predict(codes), rule, x, times)), codes)
+        made = measure_pictures(network, model.decode(sample(model.predict(codes), rule, x, times)), codes)
         return float((made.right["all"] & made.drawn).double().mean())
 
     radius = best_of(RADII, lambda r: hits(apg(scale, radius=r)))
-    found = calibrate([(model.predict(codes), x)], times, model=model.name)
-    return Pilots(radius, str(found.cap()))
+    calibration = calibrate([(model.predict(codes), x)], times, model=model.name)
+    return Pilots(radius, str(calibration.cap()))
 
 
 def best_of(values: Sequence[float], score: Callable[[float], float]) -> float:

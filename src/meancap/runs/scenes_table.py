@@ -28,7 +28,7 @@ from ..drawing import draw, render
 from ..files import write_whole
 from ..metrics.frechet import frechet_distance
 from ..metrics.manifold import recall_at
-from ..metrics.scenes import Measured, SceneDetector, detector, measure, summary, violated
+from ..metrics.scenes import Measured, SceneDetector, detector, measure_pictures, summary, violated
 from ..metrics.scenes.measure import joined_measures, mean_tv
 from ..metrics.score import bootstrap
 from .config import sample_seed
@@ -38,7 +38,7 @@ from .scenes_study import Cell
 TRUTH_SEED = 2000
 
 
-def table(groups: Sequence[list[Cell]], out: Path) -> Iterator[dict[str, Any]]:
+def scene_rows(groups: Sequence[list[Cell]], out: Path) -> Iterator[dict[str, Any]]:
     """Yields the rows; each group holds the cells of one part, rule and scale."""
     network = detector()
     truths: dict[str, Measured] = {}
@@ -48,48 +48,50 @@ def table(groups: Sequence[list[Cell]], out: Path) -> Iterator[dict[str, Any]]:
         runs = [Run.open(out / cell.folder) for cell in group]
         if first.part not in truths:
             truths[first.part] = joined_measures([truth_of(run, network) for run in runs])
-            yield row(first.part, "Truth", None, truths[first.part], truths[first.part], runs, truth_row=True)
-        made = joined_measures([measured(run, network) for run in runs])
+            yield scene_row(
+                first.part, "Truth", None, truths[first.part], truths[first.part], runs, truth_row=True
+            )
+        made = joined_measures([measured_run(run, network) for run in runs])
         s = first.setting
-        found = row(first.part, s.method, s.scale, made, truths[first.part], runs)
-        found["gamma"] = "" if s.gamma is None else s.gamma
-        found["scale used"] = round(float(sum(r.meter["scale"].mean() for r in runs)) / len(runs), 4)
+        line = scene_row(first.part, s.method, s.scale, made, truths[first.part], runs)
+        line["gamma"] = "" if s.gamma is None else s.gamma
+        line["scale used"] = round(float(sum(r.meter["scale"].mean() for r in runs)) / len(runs), 4)
         right = made.right["all"]
         if s.method == "CFG":
             fixed[first.part, s.scale] = right
         if (other := fixed.get((first.part, s.scale))) is not None:
-            found["lost"] = round(float((other & ~right).double().mean()), 4)
-            found["gained"] = round(float((right & ~other).double().mean()), 4)
-        yield found
+            line["lost"] = round(float((other & ~right).double().mean()), 4)
+            line["gained"] = round(float((right & ~other).double().mean()), 4)
+        yield line
 
 
-def row(
+def scene_row(
     part: str, method: str, scale: float | None, made: Measured, truth: Measured, runs: list[Run], *,
     truth_row: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """One line of the table."""
     numbers = summary(made)
     shown = "" if scale is None else scale
-    found: dict[str, Any] = {"part": part, "method": method, "scale": shown, "gamma": ""}
-    found["pictures"] = len(made.codes)
-    found |= {name: round(value, 4) for name, value in numbers.items()}
-    found["tv"] = round(mean_tv(numbers), 4)
+    line: dict[str, Any] = {"part": part, "method": method, "scale": shown, "gamma": ""}
+    line["pictures"] = len(made.codes)
+    line |= {name: round(value, 4) for name, value in numbers.items()}
+    line["tv"] = round(mean_tv(numbers), 4)
     for name, hits in (("right all", made.right["all"]), ("drawn", made.drawn)):
         low, high = bootstrap(hits.double())
-        found[f"{name} low"], found[f"{name} high"] = round(low, 4), round(high, 4)
+        line[f"{name} low"], line[f"{name} high"] = round(low, 4), round(high, 4)
     if not truth_row:
-        found["FD"] = round(frechet_distance(made.readings.pool, truth.readings.pool), 4)
-        found["recall"] = round(recall_at(truth.readings.pool, made.readings.pool), 4)
+        line["FD"] = round(frechet_distance(made.readings.pool, truth.readings.pool), 4)
+        line["recall"] = round(recall_at(truth.readings.pool, made.readings.pool), 4)
     if part == "negative":
         negatives = codes_of([r["negative"] for run in runs for r in run.records])
-        found["violated"] = round(float(violated(made, negatives).double().mean()), 4)
-    return found
+        line["violated"] = round(float(violated(made, negatives).double().mean()), 4)
+    return line
 
 
-def measured(run: Run, network: SceneDetector) -> Measured:
+def measured_run(run: Run, network: SceneDetector) -> Measured:
     """What is on the pictures of a run."""
     pictures = torch.from_numpy(run.images().copy()).permute(0, 3, 1, 2)
-    return measure(network, pictures, codes_of(run.prompts))
+    return measure_pictures(network, pictures, codes_of(run.prompts))
 
 
 def truth_of(run: Run, network: SceneDetector) -> Measured:
@@ -97,16 +99,16 @@ def truth_of(run: Run, network: SceneDetector) -> Measured:
     wanted = codes_of(run.prompts)
     g = torch.Generator().manual_seed(sample_seed(TRUTH_SEED + run.config["seed"], 0))
     pictures = (render(draw(wanted, g)) * 255).round().byte()
-    return measure(network, pictures, wanted)
+    return measure_pictures(network, pictures, wanted)
 
 
 def grouped(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
     """The finished cells by part, rule and scale, in the study's order."""
-    found: dict[tuple[str, str], list[Cell]] = {}
+    groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         if is_finished(out / cell.folder):
-            found.setdefault((cell.part, cell.setting.name), []).append(cell)
-    return list(found.values())
+            groups.setdefault((cell.part, cell.setting.name), []).append(cell)
+    return list(groups.values())
 
 
 def is_finished(folder: Path) -> bool:

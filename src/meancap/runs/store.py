@@ -19,7 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ..files import remove_leftovers, whole, write_whole
+from ..files import remove_leftovers, write_whole, writing
 from .arrays import Bytes, np, npt
 from .config import RunConfig
 from .ledger import Ledger, locked
@@ -88,13 +88,13 @@ class Store:
             labels = np.asarray(
                 [-1 if r.get("label") is None else r["label"] for r in records], dtype=np.int64
             )
-            with whole(self.folder / "samples.npz") as part, part.open("wb") as file:
+            with writing(self.folder / "samples.npz") as temporary, temporary.open("wb") as file:
                 write_npz(file, {"arr_0": pixels}, {"arr_1": labels})
         if self.config.diagnostics:
             paths = [self._block(b, "meter.npz") for b in blocks]
             meters = [_load(path) for path in paths if path.is_file()]
             fields = list(meters[0]) if meters else []
-            with whole(self.folder / "diagnostics.npz") as part, part.open("wb") as file:
+            with writing(self.folder / "diagnostics.npz") as temporary, temporary.open("wb") as file:
                 write_npz(file, {}, {k: np.concatenate([m[k] for m in meters], axis=-1) for k in fields})
         self._write("records.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
         evaluations = sum(r["evaluations"] for r in records)

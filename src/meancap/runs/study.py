@@ -34,7 +34,7 @@ def fashion_study(
     plain = fashion(per_class, scales, evaluations, seed)
     settings = list(plain.settings)
     for n in evaluations:
-        calibration = pilot(model, n, seed, out / f"calibration-n{n}-seed{seed}.json")
+        calibration = pilot_calibration(model, n, seed, out / f"calibration-n{n}-seed{seed}.json")
         for scale in scales:
             first = Cap(1.10, anchor="first")
             settings.append(ImageSetting("PMC anchored", scale, CFG(scale) | first, n, gamma=1.10))
@@ -44,7 +44,7 @@ def fashion_study(
     return replace(plain, settings=tuple(settings), choices=(*plain.choices, choice))
 
 
-def pilot(model: ClassModel, evaluations: int, seed: int, path: Path) -> Calibration:
+def pilot_calibration(model: ClassModel, evaluations: int, seed: int, path: Path) -> Calibration:
     """Unguided samples from noise that no run of the study uses; what was found before is not sought again.
 
     The radii stand in the rules, and a resumed study must have the same rules to the last digit.

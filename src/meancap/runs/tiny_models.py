@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..files import whole, write_whole
+from ..files import write_whole, writing
 from ..models.sit import SiT, SiTConfig
 
 
@@ -43,8 +43,8 @@ def tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
     _randomise(model, seed, 0.05)
     with torch.no_grad():
         model.y_embedder.embedding_table.weight.mul_(40)  # classes far apart, so that a cap has work to do
-    with whole(path) as part:
-        torch.save(model.state_dict(), part)
+    with writing(path) as temporary:
+        torch.save(model.state_dict(), temporary)
     return path
 
 

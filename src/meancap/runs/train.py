@@ -74,7 +74,7 @@ class Training(TrainingLoop):
 
     def __init__(self, folder: str | Path, config: TrainConfig, pictures: Pictures) -> None:
         self.config, self.pictures, self.pixels = config, pictures, Pixels.of(pictures.images)
-        with torch.random.fork_rng(devices=[]):  # the caller's own random numbers go on as they were
+        with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers unchanged
             torch.manual_seed(config.seed)
             model = SiT(config.model)
             torch.nn.init.normal_(model.y_embedder.embedding_table.weight, std=config.labels)

@@ -35,8 +35,9 @@ class DetectorConfig:
 
 def train_detector(config: DetectorConfig) -> Iterator[tuple[int, float, SceneDetector]]:
     """Yields the step, its loss and the network after every step."""
-    torch.manual_seed(config.seed)
-    network = SceneDetector()
+    with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers unchanged
+        torch.manual_seed(config.seed)
+        network = SceneDetector()
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.AdamW(network.parameters(), lr=config.rate, weight_decay=0.01)
     cycle = torch.optim.lr_scheduler.OneCycleLR(
@@ -65,14 +66,14 @@ def examine(network: SceneDetector, count: int = 10_000, seed: int = 77) -> dict
     kinds: dict[str, Tensor] = {"clean": clean, "spoilt": spoilt(clean, g)}
     kinds |= {f"burnt x{k:g}": burnt(clean, k) for k in (1.5, 2.0, 3.0)}
     answers = answers_of(scenes.codes())
-    found = {}
+    table = {}
     for kind, pictures in kinds.items():
         r = detect(network, pictures)
         given = [r.axis, r.shape[:, 0], r.colour[:, 0], r.shape[:, 1], r.colour[:, 1]]
         hits = torch.stack([a == b for a, b in zip(given, answers, strict=True)], dim=1)
         shares = {name: round(float(v), 5) for name, v in zip(NAMES, hits.double().mean(0), strict=True)}
-        found[kind] = {**shares, "all": round(float(hits.all(1).double().mean()), 5)}
-    return found
+        table[kind] = {**shares, "all": round(float(hits.all(1).double().mean()), 5)}
+    return table
 
 
 def write_detector(out: Path, network: SceneDetector, config: DetectorConfig, seconds: float) -> Path:

@@ -75,9 +75,10 @@ class SceneTraining(TrainingLoop):
 
     def __init__(self, folder: str | Path, config: SceneTrainConfig, start: str | Path | None = None) -> None:
         self.config = config
-        torch.manual_seed(config.seed)
         if start is None:
-            model, self.pixels = SceneNet(config.model), scene_pixels()
+            with torch.random.fork_rng(devices=[]):  # leaves the caller's random numbers unchanged
+                torch.manual_seed(config.seed)
+                model, self.pixels = SceneNet(config.model), scene_pixels()
         else:
             model, self.pixels = load_scene_net(start)
             for name, p in model.named_parameters():

@@ -61,7 +61,7 @@ class Stochastic:
             m = mean(x, t)
             if s == 1:
                 return m
-            keep, pull, spread = coefficients(t, s, self.eta)
+            keep, pull, spread = step_coefficients(t, s, self.eta)
             return keep * x + pull * m + spread * draw()
 
         return step
@@ -80,7 +80,7 @@ def kept_variance(t: float, s: float) -> float:
     return ((1 - s) * t / (s * (1 - t))) ** 2
 
 
-def coefficients(t: float, s: float, eta: float) -> tuple[float, float, float]:
+def step_coefficients(t: float, s: float, eta: float) -> tuple[float, float, float]:
     """The factors of x, m and fresh noise in one step t -> s."""
     fresh = 1 - kept_variance(t, s)
     keep = (1 - s) / (1 - t) * math.sqrt(1 - eta**2 * fresh)

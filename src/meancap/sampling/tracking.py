@@ -142,8 +142,8 @@ def _pulled_back(predict: Predict, x: Tensor, t: float, z: Tensor) -> Tensor:
             raise TypeError(
                 "this predictor cannot be differentiated (no_grad inside?): use probe='difference'"
             )
-        (found,) = torch.autograd.grad((delta * z.to(delta)).sum(), y)
-    return found
+        (gradient,) = torch.autograd.grad((delta * z.to(delta)).sum(), y)
+    return gradient
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from tiny_pipelines import call, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import LAYOUTS, UNSUPPORTED, Layout, LayoutError, guided
-from meancap.adapters.diffusers.check import fit
+from meancap.adapters.diffusers.check import fit_output
 
 SOME = ["StableDiffusion3Pipeline", "ZImagePipeline", "FluxPipeline", "QwenImagePipeline", "Lumina2Pipeline"]
 
@@ -54,14 +54,14 @@ def test_the_fit_finds_scale_and_factor() -> None:
     drawn = torch.Generator().manual_seed(0)
     c, u = torch.randn(2, 3, 4, 32, 8, generator=drawn).unbind()
     rho = torch.rand(3, 4, 32, 1, generator=drawn) + 0.5
-    found = fit(rho * (u + 5.5 * (c - u)), c, u, [], "row")
+    found = fit_output(rho * (u + 5.5 * (c - u)), c, u, [], "row")
     assert found.residual < 1e-6 and abs(found.scale - 5.5) < 1e-4 and found.rho > 0.4
-    assert fit(rho * (u + 5.5 * (c - u)), c, u, [], "sample").residual > 0.05
+    assert fit_output(rho * (u + 5.5 * (c - u)), c, u, [], "sample").residual > 0.05
 
 
 def test_a_missing_gap_tells_nothing_and_accuses_nobody() -> None:
     c = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
-    found = fit(c, c, c, [], "sample")
+    found = fit_output(c, c, c, [], "sample")
     assert found.scale != found.scale and found.complaint(1e-3) is None
 
 

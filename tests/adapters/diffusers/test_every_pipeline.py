@@ -12,14 +12,14 @@ from tiny_pipelines import CASES, call, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import LAYOUTS, guided
-from meancap.adapters.diffusers.schedulers import flow
+from meancap.adapters.diffusers.schedulers import is_flow
 from meancap.adapters.diffusers.table import READ, RUN
 
 INF = float("inf")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # numpy about diffusers
-    FLOW = [name for name, case in CASES.items() if flow(case.scheduler())]
+    FLOW = [name for name, case in CASES.items() if is_flow(case.scheduler())]
 
 
 def rescaled(name: str) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meancap import Cap
 from meancap.adapters.diffusers import guided
-from meancap.adapters.diffusers.schedulers import FAMILIES, Clock, family_of
+from meancap.adapters.diffusers.schedulers import FAMILIES, PathReader, family_of
 
 PLAIN = {"clip_sample": False, "thresholding": False}
 KINDS = {
@@ -59,14 +59,14 @@ def own_mean(scheduler: Any, result: Any) -> Tensor:
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_the_mean_is_the_schedulers_own(name: str, kind: str) -> None:
-    scheduler, clock = made(name, kind), Clock()
+    scheduler, reader = made(name, kind), PathReader()
     scheduler.set_timesteps(10)
     drawn = torch.Generator().manual_seed(0)
     x = torch.randn(SHAPE, generator=drawn) * getattr(scheduler, "init_noise_sigma", 1.0)
     for t in scheduler.timesteps:
         out = torch.randn(SHAPE, generator=drawn)
         scheduler.scale_model_input(x, t)
-        edge = clock.edge(scheduler, t)
+        edge = reader.edge(scheduler, t)
         result = scheduler.step(out, t, x)
         own, found = own_mean(scheduler, result), edge.a * x.double() + edge.k * out.double()
         if (
@@ -91,13 +91,13 @@ def test_the_mean_is_the_schedulers_own(name: str, kind: str) -> None:
 def test_on_a_straight_line_the_mean_of_a_flow_is_its_end(name: str, inverted: bool) -> None:
     """Noise and data are fixed and the velocity exact, so every step of every solver stays on the line."""
     options = {"shift": 3.0} | ({"invert_sigmas": True} if inverted else {})
-    scheduler, clock = getattr(diffusers, name)(**options), Clock()
+    scheduler, reader = getattr(diffusers, name)(**options), PathReader()
     scheduler.set_timesteps(7)
     noise, data = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(0))
     x, out = noise.clone(), data - noise if inverted else noise - data
     seen = []
     for t in scheduler.timesteps:
-        edge = clock.edge(scheduler, t)
+        edge = reader.edge(scheduler, t)
         seen.append(edge.t)
         torch.testing.assert_close(edge.a * x + edge.k * out, data, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(x, edge.t * data + (1 - edge.t) * noise, rtol=1e-5, atol=1e-5)

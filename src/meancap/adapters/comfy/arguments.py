@@ -24,7 +24,7 @@ Args = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Clock:
+class NoiseLevels:
     """The host's noise levels as times. Data is at t = 1, so the clock is turned round here, once."""
 
     flow: bool  # alpha = 1 - sigma; otherwise alpha = 1
@@ -40,7 +40,7 @@ class Clock:
         return Affine(0.0, 1.0, self.time(sigma), unit)
 
 
-def clock(args: Args) -> Clock:
+def noise_levels(args: Args) -> NoiseLevels:
     """Asked of the model, which holds its schedule as `model_sampling` (ComfyUI) or `predictor` (Forge).
 
     At sigma = 1/2, how much of the data is left? Forge classic does not say; noise levels end at 1 in flow
@@ -49,12 +49,12 @@ def clock(args: Args) -> Clock:
     model = args.get("model")
     host = getattr(model, "model_sampling", None) or getattr(model, "predictor", None)
     if host is None:
-        return Clock(True, lambda share: 1 - share)
+        return NoiseLevels(True, lambda share: 1 - share)
     if hasattr(host, "noise_scaling"):
         flow = float(host.noise_scaling(torch.full((1,), 0.5), torch.zeros(1), torch.ones(1))) < 0.75
     else:
         flow = float(host.sigma_max) <= 1
-    return Clock(flow, lambda share: float(host.percent_to_sigma(share)))
+    return NoiseLevels(flow, lambda share: float(host.percent_to_sigma(share)))
 
 
 def sigmas(args: Args) -> Tensor:
@@ -72,15 +72,15 @@ def negative(args: Args) -> tuple[Any, Tensor]:
 
 def prediction(args: Args) -> Prediction:
     """The host's two means."""
-    how = clock(args).place(sigmas(args))
+    how = noise_levels(args).place(sigmas(args))
     return Prediction.stated(args["input"], args["cond_denoised"], negative(args)[1], how)
 
 
 def grid(args: Args) -> Tensor | None:
     """The noise levels that the sampler was given, from noise to data, where the host shows them."""
     options = args.get("model_options") or {}
-    found = (options.get("transformer_options") or {}).get("sample_sigmas")
-    return found if isinstance(found, Tensor) and found.dim() == 1 else None
+    levels = (options.get("transformer_options") or {}).get("sample_sigmas")
+    return levels if isinstance(levels, Tensor) and levels.dim() == 1 else None
 
 
 def later(args: Args, hook: object) -> list[str]:
@@ -97,7 +97,7 @@ def step_end(args: Args) -> Number | None:
     if levels is None:
         return None
     below = levels[levels < sigmas(args)[0].to(levels)]
-    return clock(args).time(below[:1]) if len(below) else None
+    return noise_levels(args).time(below[:1]) if len(below) else None
 
 
 def without_negative(args: Args) -> bool:

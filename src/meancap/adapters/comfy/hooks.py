@@ -20,16 +20,16 @@ from ...rules import Rule, Stepper, parse
 from ...tensors import promoted
 from .arguments import (
     Args,
-    clock,
     grid,
     later,
     negative_in_range,
+    noise_levels,
     prediction,
     sigmas,
     step_end,
     without_negative,
 )
-from .run import Run
+from .run import HookRun
 
 _KEPT = 8  # runs remembered: a workflow may sample several times before its reports are made
 
@@ -48,25 +48,25 @@ class PostCFG:
             )
         self.start, self.end = start, end
         self.stepper = Stepper(self.rule)
-        self.runs: list[Run] = []
+        self.runs: list[HookRun] = []
         self.begin()
 
     def begin(self) -> None:
         """A new run: the rule forgets, and a fresh record starts."""
         self.stepper.begin()
         self._reached = -math.inf
-        self.runs = [*(run for run in self.runs if run.calls), Run(self.rule)][-_KEPT:]
+        self.runs = [*(run for run in self.runs if run.calls), HookRun(self.rule)][-_KEPT:]
 
     def __deepcopy__(self, memo: object) -> PostCFG:
         """Itself: a host copies a model's options at every later node, and must still reach this hook."""
         return self
 
     @property
-    def run(self) -> Run:
+    def run(self) -> HookRun:
         """The latest run."""
         return self.runs[-1]
 
-    def run_of(self, latent: Tensor) -> Run:
+    def run_of(self, latent: Tensor) -> HookRun:
         """The run that made this latent; the latest one where it has been changed since."""
         return next((run for run in reversed(self.runs) if run.is_of(latent)), self.run)
 
@@ -116,7 +116,7 @@ class PostCFG:
         """Whether each sample is between start and end; plainly True where they are not set."""
         if self.start <= 0 and self.end >= 1:
             return True
-        sigma, level = sigmas(args), clock(args).level
+        sigma, level = sigmas(args), noise_levels(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
         return inside if bool(inside.any()) else False
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...rules import Cap
-from .run import Run
+from .run import HookRun
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -43,7 +43,7 @@ class _Panel(NamedTuple):
         return self.bottom - (value - self.lo) / (self.hi - self.lo) * (self.bottom - self.top)
 
 
-def image(run: Run) -> Tensor:
+def image(run: HookRun) -> Tensor:
     """The picture as ComfyUI holds images: (1, height, width, 3) in [0, 1]."""
     try:
         from PIL import Image, ImageDraw
@@ -56,7 +56,7 @@ def image(run: Run) -> Tensor:
     return values.reshape(1, _SIZE[1], _SIZE[0], 3).float() / 255
 
 
-def _paint(draw: ImageDraw, run: Run) -> None:
+def _paint(draw: ImageDraw, run: HookRun) -> None:
     _write(draw, (24, 18), run.headline(), 23)
     _write(draw, (24, 50), _shorter(str(run.rule), 78), 17, _GREY)
     if len(run.outside) == len(run.record):
@@ -87,7 +87,7 @@ def _panel(label: float, top: float, calls: int, values: Sequence[float]) -> _Pa
     return _Panel(84, top, _SIZE[0] - 24, label + 220, calls, lo - room, hi + room)
 
 
-def _axes(draw: ImageDraw, panel: _Panel, name: str, key: str, run: Run) -> None:
+def _axes(draw: ImageDraw, panel: _Panel, name: str, key: str, run: HookRun) -> None:
     _write(draw, (24, panel.top - 30), name, 17)
     _write(draw, (panel.right, panel.top - 22), key, 15, _GREY, "rm")
     for value in _ticks(panel.lo, panel.hi):

@@ -19,7 +19,7 @@ from ..record import RunRecord
 _MARKS = 256  # values of the result by which a run is recognised
 
 
-class Run:
+class HookRun:
     """The record of one run, how much of it the hook had to leave alone, and a mark of its result."""
 
     def __init__(self, rule: Rule) -> None:
@@ -83,22 +83,22 @@ class Run:
         s = self.record.stacked()
         inside = torch.ones(len(self.record), dtype=torch.bool)
         inside[self.outside] = False
-        found = self._limits(s, inside) + self._others()
+        lines = self._limits(s, inside) + self._others()
         if not bool(inside.any()):
-            return ["No step lay between start and end.", *found]
+            return ["No step lay between start and end.", *lines]
         ratio = float(s["ratio"][inside].max())
-        found.insert(0, f"asked for CFG {span(s['asked'][inside])}; largest |m|/|m_c| {ratio:.3f}")
+        lines.insert(0, f"asked for CFG {span(s['asked'][inside])}; largest |m|/|m_c| {ratio:.3f}")
         if self.rule.caps and not bool(s["active"].any()):
-            found.append("Nothing exceeded the bound: the result is the workflow's own, bit for bit.")
+            lines.append("Nothing exceeded the bound: the result is the workflow's own, bit for bit.")
         elif self.rule.caps and len(self.record) == self.calls and bool(s["active"].all()):
-            found.append("Capped throughout: a higher cfg changes nothing; raise gamma for more guidance.")
+            lines.append("Capped throughout: a higher cfg changes nothing; raise gamma for more guidance.")
         if s["scale"].shape[1] > 1:
-            found += [
+            lines += [
                 f"sample {j + 1}: capped {int(s['active'][:, j].sum())}/{self.calls} {self.unit}, "
                 f"effective CFG {span(s['scale'][:, j])}"
                 for j in range(s["scale"].shape[1])
             ]
-        return found
+        return lines
 
     def _limits(self, s: dict[str, Tensor], inside: Tensor) -> list[str]:
         """What the sampler used where start and end kept the rule away."""

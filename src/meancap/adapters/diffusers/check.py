@@ -42,7 +42,7 @@ class Fit:
         return None
 
 
-def fit(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -> Fit:
+def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -> Fit:
     """Least squares of the nominal output on u and c - u (and any extra terms), by sample or by row."""
     precision = torch.finfo(min((c.dtype, nominal.dtype), key=lambda d: torch.finfo(d).bits)).eps
     g, c, u, *more = (_rows(v, rows) for v in (nominal, c, u, *extra))
@@ -50,9 +50,9 @@ def fit(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -
     basis = torch.stack([u, gap, *(c - e for e in more)], dim=-1)
     size = torch.linalg.vector_norm(basis, dim=-2, keepdim=True)
     unit = basis / torch.where(size == 0, torch.ones_like(size), size)
-    found = torch.linalg.pinv(unit.mT @ unit, hermitian=True) @ (unit.mT @ g[..., None])
-    left = g - (unit @ found)[..., 0]
-    rho, along = ((found / size.mT)[..., i, 0] for i in (0, 1))
+    solution = torch.linalg.pinv(unit.mT @ unit, hermitian=True) @ (unit.mT @ g[..., None])
+    left = g - (unit @ solution)[..., 0]
+    rho, along = ((solution / size.mT)[..., i, 0] for i in (0, 1))
     # Rounding moves lambda by about precision |g| / (|gap| √n); where that is large, the gap tells nothing.
     whole = torch.linalg.vector_norm(g, dim=-1)
     told = size[..., 0, 1] * g.shape[-1] ** 0.5 > 8 * precision * whole
@@ -72,14 +72,14 @@ def verify(
     `free` is for pipelines whose formula is exchangeable, so that nothing need be explained by it.
     """
     half = min(torch.finfo(c.dtype).bits, torch.finfo(nominal.dtype).bits) < 32
-    found = fit(nominal, c, u, extra, rows)
-    complaint = found.complaint(math.inf if free else _HALF if half else _FULL)
+    result = fit_output(nominal, c, u, extra, rows)
+    complaint = result.complaint(math.inf if free else _HALF if half else _FULL)
     if complaint is not None:
         raise LayoutError(
             f"{name} does not combine its predictions as listed: {complaint}; if it adds terms of its own "
             "(clipping, say) pass verify=False, otherwise pass layout=Layout(...) and report it"
         )
-    return found.scale == found.scale
+    return result.scale == result.scale
 
 
 def _rows(v: Tensor, rows: str) -> Tensor:

@@ -25,7 +25,7 @@ from ..attach import Undo, listen
 from ..record import RunRecord
 from ..session import Session
 from .layouts import tensor
-from .schedulers import Clock, first_stage, flow
+from .schedulers import PathReader, first_stage, is_flow
 from .tap import SAME
 
 # Denoisers that are shown more along axis 1 than they predict, with the state first.
@@ -56,7 +56,7 @@ class _RuleGuidance(BaseGuidance):
 
     def _set_up(self, rule: Rule) -> None:
         self._session = Session(rule)
-        self._clock = Clock()
+        self._reader = PathReader()
         self._bound: Any = None  # a pipeline, or a scheduler
         self._x: Tensor | None = None
         self._shown_to = ""  # the denoiser that x was overheard at, if it was
@@ -84,7 +84,7 @@ class _RuleGuidance(BaseGuidance):
         return getattr(self._bound, "scheduler", self._bound)
 
     def _check_path(self) -> None:
-        if not flow(self._scheduler):
+        if not is_flow(self._scheduler):
             raise NotImplementedError(
                 f"{type(self._scheduler).__name__} walks no linear path; for epsilon and v models use "
                 "guided() with a classic pipeline"
@@ -188,7 +188,7 @@ class _RuleGuidance(BaseGuidance):
 
     def _edge(self) -> Affine:
         if self._scheduler is not None:
-            return self._clock.edge(self._scheduler, self._timestep)
+            return self._reader.edge(self._scheduler, self._timestep)
         t = self._timestep
         sigma = float(t) / 1000
         if not 0 < sigma <= 1 or (self._step == 0 and float(t) <= 1):

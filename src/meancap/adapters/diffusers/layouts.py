@@ -74,7 +74,7 @@ class Layout:
         if self.calls == "apart":
             if len(outputs) < len(self.order):
                 return None
-            found = [tensor(out, stream) for out in outputs[: len(self.order)]]
+            pieces = [tensor(out, stream) for out in outputs[: len(self.order)]]
         else:
             whole = tensor(outputs[0], stream)
             if whole.shape[0] == batch or (
@@ -83,8 +83,8 @@ class Layout:
                 return None  # the conditional one alone, or with the perturbed one
             if whole.shape[0] != batch * len(self.order):
                 raise self._misfit(name, whole, nominal)
-            found = [whole[i * batch : (i + 1) * batch] for i in range(len(self.order))]
-        return {letter: self._cut(v, nominal, name) for letter, v in zip(self.order, found, strict=True)}
+            pieces = [whole[i * batch : (i + 1) * batch] for i in range(len(self.order))]
+        return {letter: self._cut(v, nominal, name) for letter, v in zip(self.order, pieces, strict=True)}
 
     def further(self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0) -> list[Tensor]:
         """What the calls beside the parts said."""

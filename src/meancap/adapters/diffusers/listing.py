@@ -52,10 +52,10 @@ def markdown() -> str:
 
 
 def _reasons() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, reason in UNSUPPORTED.items():
-        found.setdefault(reason, []).append(name)
-    return found
+        names.setdefault(reason, []).append(name)
+    return names
 
 
 def _short(name: str) -> str:

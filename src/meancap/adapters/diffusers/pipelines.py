@@ -27,7 +27,7 @@ _UNUSED = (
 )
 
 
-class Guided(AbstractContextManager[RunRecord]):
+class GuidedBlock(AbstractContextManager[RunRecord]):
     """The `with` block of `guided`; it does nothing before it is entered, and says so if it never was."""
 
     def __init__(self, pipe: Any, rule: Rule | str, layout: Layout | None, verify: bool) -> None:
@@ -59,14 +59,14 @@ class Guided(AbstractContextManager[RunRecord]):
         raise AttributeError(f"guided() has no {name!r} before it is entered: {_UNUSED}")
 
 
-def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True) -> Guided:
+def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True) -> GuidedBlock:
     """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
 
     A rule that only caps, like Cap(1.1), keeps the pipeline's own combination as the nominal one; any other
     chain, like CFG(7) | Cap(1.1), replaces it. Blocks nest: an inner rule takes the outer one's result for
     the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
     """
-    return Guided(pipe, rule, layout, verify)
+    return GuidedBlock(pipe, rule, layout, verify)
 
 
 def guide_pipeline(

@@ -44,7 +44,7 @@ FAMILIES: dict[str, str] = {
 }
 
 
-class Clock:
+class PathReader:
     """Reads a scheduler's place on the path just before it steps; a device is waited for once per run."""
 
     def __init__(self) -> None:
@@ -59,16 +59,16 @@ class Clock:
             return self._flow(scheduler, timestep)
         if family == "table":
             product = float(scheduler.alphas_cumprod[int(timestep)])
-            return gaussian(kind, math.sqrt(product), math.sqrt(1 - product))
+            return on_gaussian_path(kind, math.sqrt(product), math.sqrt(1 - product))
         s = self._sigmas(scheduler)[index(scheduler, timestep)]
         if family == "ve":
             return stretched(kind, s)
         if family == "edm":
             return preconditioned(kind, s, float(config.sigma_data))
         if config.get("use_flow_sigmas", False):
-            return gaussian(kind, 1 - s, s)
+            return on_gaussian_path(kind, 1 - s, s)
         alpha = 1 / math.hypot(1, s)
-        return gaussian(kind, alpha, s * alpha)
+        return on_gaussian_path(kind, alpha, s * alpha)
 
     def grid(self, scheduler: Any) -> list[float]:
         """The sigmas of the run, or its timesteps where there are none."""
@@ -113,7 +113,7 @@ def index(scheduler: Any, timestep: Any) -> int:
     return int(scheduler.index_for_timestep(timestep))
 
 
-def gaussian(kind: str, alpha: float, sigma: float) -> Affine:
+def on_gaussian_path(kind: str, alpha: float, sigma: float) -> Affine:
     """On x = alpha data + sigma noise."""
     total = alpha + sigma
     if kind == "epsilon" and alpha > 0:
@@ -165,6 +165,6 @@ def first_stage(scheduler: Any) -> bool:
     return bool(getattr(scheduler, "state_in_first_order", True))
 
 
-def flow(scheduler: Any) -> bool:
+def is_flow(scheduler: Any) -> bool:
     """Whether the scheduler walks the linear path."""
     return family_of(scheduler) == "flow" or bool(scheduler.config.get("use_flow_sigmas", False))

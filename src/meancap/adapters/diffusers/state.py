@@ -42,8 +42,8 @@ def same_state(shown: Tensor | None, stepped: Tensor) -> bool | None:
     bits = min(torch.finfo(v.dtype).bits for v in (shown, stepped))
     rows = shown[: stepped.shape[0]].detach().cpu().double()
     x = stepped.detach().cpu().double().flatten(1)
-    found = min(_apart(rows[place].flatten(1), x) for place in _places(shown, stepped))
-    return found <= (_HALF if bits < 32 else _FULL)
+    distance = min(_apart(rows[place].flatten(1), x) for place in _places(shown, stepped))
+    return distance <= (_HALF if bits < 32 else _FULL)
 
 
 def _places(shown: Tensor, stepped: Tensor) -> list[tuple[slice, ...]]:

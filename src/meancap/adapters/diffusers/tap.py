@@ -17,7 +17,7 @@ from ..attach import listen, override
 from ..session import Session
 from . import check
 from .layouts import Layout
-from .schedulers import Clock, family_of, first_stage
+from .schedulers import PathReader, family_of, first_stage
 from .state import same_state, shown_state
 
 TAP = "_meancap_tap"  # where a guided pipeline keeps its tap
@@ -59,7 +59,7 @@ class Tap:
         self.sessions: list[Session] = []
         self.beside: dict[int, list[Session]] = {}  # the same rules on the streams after the first
         self.standing: Session | None = None
-        self.clock = Clock()
+        self.reader = PathReader()
         self.heard: dict[int, Heard] = {}
         self.stream, self.taken = 0, Heard()
         self.held: list[Any] = []  # schedulers that carry our methods; the last one is the pipeline's
@@ -90,10 +90,10 @@ class Tap:
     def _attach(self) -> None:
         family_of(self.pipe.scheduler)
         named = [getattr(self.pipe, name, None) for name in self.layout.denoisers]
-        found = [module for module in named if module is not None]
-        if not found:
+        modules = [module for module in named if module is not None]
+        if not modules:
             raise ValueError(f"{self.name} has no {' or '.join(self.layout.denoisers)} to listen to")
-        for module in found:
+        for module in modules:
             self._undo.callback(listen(module, self._hear))
         self._hold(self.pipe.scheduler)
         setattr(self.pipe, TAP, self)
@@ -173,7 +173,7 @@ class Tap:
                 self._verify(heard, sample, nominal, parts)
             self._describe(scheduler, c, u)
         self.guided += not self.stream
-        edge, first = self.clock.edge(scheduler, timestep), first_stage(scheduler)
+        edge, first = self.reader.edge(scheduler, timestep), first_stage(scheduler)
         for session in self.sessions:
             one = (session, *self.beside[id(session)])[self.stream]
             nominal = one.guide(edge, sample, c, u, nominal, first=first)
@@ -236,7 +236,7 @@ class Tap:
                 "pipeline": self.name,
                 "rule": str(session.rule),
                 "scheduler": type(scheduler).__name__,
-                "sigmas": self.clock.grid(scheduler),
+                "sigmas": self.reader.grid(scheduler),
                 "dtype": str(c.dtype).removeprefix("torch."),
                 "shape": list(c.shape),
             }

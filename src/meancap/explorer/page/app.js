@@ -15,7 +15,7 @@
 //   api.call(name, request, { signal }) -> result         POST /api/NAME; throws Error(sentence)
 //   api.job(name, request, { signal, progress }) -> result   the same as a job, with progress({ share, said,
 //                                         partial }); aborting the signal cancels it on the server
-// A link reads  #mixture?scene=pair&scale=3&arm=CFG(1)&arm=CFG(λ)|Cap(Γ) : a list is its key several times.
+// A link reads  #mixture?scene=pair&scale=3&rule=CFG(1)&rule=CFG(λ)|Cap(Γ) : a list is its key several times.
 // The document gets a 'themechange' event when colours change, for whatever is painted on a canvas.
 
 import * as mixture from './mixture.js';
@@ -93,7 +93,8 @@ export function fromLink(hash) {
   const state = structuredClone(view.defaults);
   const lists = {};
   for (const pair of query.split('&').filter(Boolean)) {
-    const [key, raw = ''] = pair.split(/=(.*)/s);
+    const [said, raw = ''] = pair.split(/=(.*)/s);
+    const key = said === 'arm' ? 'rule' : said; // what links said before it was renamed
     const usual = view.defaults[key];
     let value;
     try { value = unescape(raw); } catch { continue; }

@@ -35,10 +35,10 @@ function band(xs, low, high, px, py) {
   return `M${up.join('L')}L${back.join('L')}Z`;
 }
 
-// Median effective scale of every arm; for the arm looked at, 10 to 90 % of the samples and what the cap took.
-export function scaleChart(arms, look, now, scale, W) {
-  const known = arms.filter((arm) => !arm.error);
-  const seen = known.flatMap((arm) => [...arm.middle, ...arm.asked])
+// Median effective scale of every rule; for the rule looked at, 10 to 90 % of the samples and what the cap took.
+export function scaleChart(rules, look, now, scale, W) {
+  const known = rules.filter((entry) => !entry.error);
+  const seen = known.flatMap((entry) => [...entry.middle, ...entry.asked])
     .filter((v) => v !== null && Math.abs(v) < 4 * (scale + 2));
   const high = Math.max(1.5, ...seen) * 1.06;
   const low = Math.min(0, ...seen);
@@ -46,7 +46,7 @@ export function scaleChart(arms, look, now, scale, W) {
   const part = (v) => (Math.min(Math.max(v, low), high) - low) / (high - low);
   const py = (v) => H - PAD.bottom - part(v) * (H - PAD.top - PAD.bottom);
   const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
-  const said = arms.map((arm, i) => (arm.error ? '' : `Rule ${i + 1}: ${summary(arm)}.`)).join(' ');
+  const said = rules.map((entry, i) => (entry.error ? '' : `Rule ${i + 1}: ${summary(entry)}.`)).join(' ');
   chart.setAttribute('aria-label', `Effective scale over time. ${said}`);
   for (const v of steps(low, high, 5)) {
     const kind = v === 1 ? 'unit' : 'grid';
@@ -57,43 +57,43 @@ export function scaleChart(arms, look, now, scale, W) {
     chart.append(s('text', { x: px(t), y: H - PAD.bottom + 16, class: 'tick middle' }, String(t)));
   }
   chart.append(s('text', { x: px(0.5), y: H - 3, class: 'tick middle' }, 'time t: noise at 0, data at 1'));
-  const arm = arms[look];
-  if (arm && !arm.error) {
-    if (arm.capped.some((share) => share > 0)) {
-      chart.append(s('path', { d: band(arm.t, arm.middle, arm.asked, px, py), class: 'taken' }));
-      chart.append(s('path', { d: path(arm.t, arm.asked, px, py), class: 'asked' }));
+  const entry = rules[look];
+  if (entry && !entry.error) {
+    if (entry.capped.some((share) => share > 0)) {
+      chart.append(s('path', { d: band(entry.t, entry.middle, entry.asked, px, py), class: 'taken' }));
+      chart.append(s('path', { d: path(entry.t, entry.asked, px, py), class: 'asked' }));
     }
-    chart.append(s('path', { d: band(arm.t, arm.low, arm.high, px, py), class: `spread arm-${look}` }));
+    chart.append(s('path', { d: band(entry.t, entry.low, entry.high, px, py), class: `spread rule-${look}` }));
   }
-  arms.forEach((one, i) => {
+  rules.forEach((one, i) => {
     if (one.error) return;
-    const kind = `curve arm-${i}${i === look ? ' looked' : ''}`;
+    const kind = `curve rule-${i}${i === look ? ' looked' : ''}`;
     chart.append(s('path', { d: path(one.t, one.middle, px, py), class: kind }));
   });
   chart.append(s('line', { x1: px(now), x2: px(now), y1: PAD.top, y2: H - PAD.bottom, class: 'now' }));
   return chart;
 }
 
-// One sentence about what an arm asked for and got.
-export function summary(arm) {
+// One sentence about what a rule asked for and got.
+export function summary(entry) {
   const at = (list, i) => fixed(list.at(i), 2);
-  const share = arm.capped.reduce((sum, v) => sum + v, 0) / arm.capped.length;
+  const share = entry.capped.reduce((sum, v) => sum + v, 0) / entry.capped.length;
   const capped = share > 0 ? `capped on ${percent(share, 0)} of steps` : 'never capped';
-  const got = `got ${at(arm.middle, 0)} at the start and ${at(arm.middle, -1)} at the end`;
-  return `asked for ${at(arm.asked, 0)}, ${got}; ${capped}`;
+  const got = `got ${at(entry.middle, 0)} at the start and ${at(entry.middle, -1)} at the end`;
+  return `asked for ${at(entry.asked, 0)}, ${got}; ${capped}`;
 }
 
-// A group of bars for each member of the condition: the target as an outline, each arm with its error bar.
-export function bars(scene, arms, W) {
+// A group of bars for each member of the condition: the target as an outline, each rule with its error bar.
+export function bars(scene, rules, W) {
   const members = scene.members;
-  const known = arms.map((arm, i) => [arm, i]).filter(([arm]) => arm.numbers);
-  const shares = [...scene.target, ...known.flatMap(([arm]) => arm.numbers.occupancy)];
+  const known = rules.map((entry, i) => [entry, i]).filter(([entry]) => entry.numbers);
+  const shares = [...scene.target, ...known.flatMap(([entry]) => entry.numbers.occupancy)];
   const high = Math.min(1, Math.max(...shares) * 1.12);
   const group = (W - PAD.left - PAD.right) / members.length;
   const py = (v) => H - PAD.bottom - (v / high) * (H - PAD.top - PAD.bottom);
   const chart = s('svg', { viewBox: `0 0 ${W} ${H}`, role: 'img', class: 'chart' });
-  const said = known.map(([arm, i]) => `Rule ${i + 1}: ${members.map((k, j) => `component ${k} has `
-    + `${percent(arm.numbers.occupancy[j])} of a target ${percent(scene.target[j])}`).join(', ')}.`);
+  const said = known.map(([entry, i]) => `Rule ${i + 1}: ${members.map((k, j) => `component ${k} has `
+    + `${percent(entry.numbers.occupancy[j])} of a target ${percent(scene.target[j])}`).join(', ')}.`);
   chart.setAttribute('aria-label', `Share of the samples at each component. ${said.join(' ')}`);
   for (const v of steps(0, high, 5)) {
     chart.append(s('line', { x1: PAD.left, x2: W - PAD.right, y1: py(v), y2: py(v), class: 'grid' }),
@@ -104,13 +104,13 @@ export function bars(scene, arms, W) {
     const inner = Math.min(group * 0.8, 240);
     const start = left + (group - inner) / 2;
     const width = inner / Math.max(known.length, 1);
-    known.forEach(([arm, i], place) => {
-      const { occupancy: [...share], occupancy_error: error } = arm.numbers;
+    known.forEach(([entry, i], place) => {
+      const { occupancy: [...share], occupancy_error: error } = entry.numbers;
       const x = start + place * width;
       const middle = x + width / 2;
       const y = py(share[j]);
       const size = { x: x + 2, y, width: Math.max(width - 4, 1), height: Math.max(H - PAD.bottom - y, 0) };
-      chart.append(s('rect', { ...size, class: `bar arm-${i}` }));
+      chart.append(s('rect', { ...size, class: `bar rule-${i}` }));
       // Two standard errors either way.
       const [low, top] = [Math.max(0, share[j] - 2 * error[j]), Math.min(high, share[j] + 2 * error[j])];
       const d = `M${middle} ${py(low)}V${py(top)}M${middle - 4} ${py(low)}h8M${middle - 4} ${py(top)}h8`;

@@ -1,6 +1,6 @@
 // Drawing on the plane: a square canvas whose box is { x, y, half }, with y upwards. Pure: data in, paint out.
 
-import { armColour, bytes, colour, shorts } from './elements.js';
+import { ruleColour, bytes, colour, shorts } from './elements.js';
 
 const OUTSIDE = -32768;
 const FULL = 32000;
@@ -79,7 +79,7 @@ export function points(ctx, size, packed, index, most = 4000) {
   const at = shorts(packed);
   const count = Math.min(at.length / 2, most);
   const dot = size > 420 ? 2 : 1.6;
-  ctx.fillStyle = fade(armColour(index), count > 2000 ? 0.45 : 0.65);
+  ctx.fillStyle = fade(ruleColour(index), count > 2000 ? 0.45 : 0.65);
   for (let i = 0; i < count; i += 1) {
     if (at[2 * i] === OUTSIDE) continue;
     ctx.fillRect(place(at[2 * i], size) - dot / 2, place(-at[2 * i + 1], size) - dot / 2, dot, dot);
@@ -94,7 +94,7 @@ export function paths(ctx, size, meter, index, now, most) {
   const means = shorts(meter.means);
   const row = 2 * meter.paths;
   const frames = meter.times.length;
-  const ink = armColour(index);
+  const ink = ruleColour(index);
   const at = (list, i, j) => [list[i * row + 2 * j], list[i * row + 2 * j + 1]];
   const trace = (list, j, last) => {
     ctx.beginPath();
@@ -214,13 +214,13 @@ function contour(ctx, values, n, level, size) {
   ctx.stroke();
 }
 
-// Arrows of the conditional velocity in grey and the guided one in the arm's colour.
+// Arrows of the conditional velocity in grey and the guided one in the rule's colour.
 export function arrows(ctx, size, field, index) {
   const n = field.arrows;
   const cell = size / n;
   const speeds = field.guided.concat(field.conditional).map(([x, y]) => Math.hypot(x, y)).sort((a, b) => a - b);
   const unit = (1.15 * cell) / Math.max(speeds[Math.floor(0.95 * (speeds.length - 1))], 1e-9);
-  const kinds = [[field.conditional, fade(colour('ink'), 0.45), 1], [field.guided, armColour(index), 1.6]];
+  const kinds = [[field.conditional, fade(colour('ink'), 0.45), 1], [field.guided, ruleColour(index), 1.6]];
   for (const [list, ink, width] of kinds) {
     list.forEach(([vx, vy], k) => {
       const [x, y] = [((k % n) + 0.5) * cell, (Math.floor(k / n) + 0.5) * cell];

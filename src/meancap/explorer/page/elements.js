@@ -36,10 +36,10 @@ export const percent = (share, digits = 1) => (share === null ? '–' : `${fixed
 
 export const whole = (n) => n.toLocaleString('en-GB');
 
-// Colours of arms and marks, as the style sheet has them now.
+// Colours of rules and marks, as the style sheet has them now.
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-export const armColour = (index) => colour(`arm-${index}`);
+export const ruleColour = (index) => colour(`rule-${index}`);
 
 export function bytes(text) {
   const raw = atob(text);

@@ -1,6 +1,6 @@
-// What to make: garments, seeds, evaluations, the two knobs and the arms.
+// What to make: garments, seeds, evaluations, the two knobs and the rules.
 
-import { armRows } from './arm_rows.js';
+import { ruleRows } from './rule_rows.js';
 import { h } from './elements.js';
 import { knob } from './image_parts.js';
 
@@ -25,7 +25,7 @@ export function controls({ api, about, state, gone, change }) {
     type: 'text', name: 'seeds', spellcheck: 'false', autocomplete: 'off', maxlength: 400,
     onchange: () => change({ seeds: seeds.value.trim() }),
   });
-  const arms = armRows(about, check, (arm) => change({ arm }));
+  const rules = ruleRows(about, check, (rule) => change({ rule }));
   const side = h('div', { class: 'side' },
     h('section', { class: 'card', 'aria-labelledby': 'what-title' }, h('h2', { id: 'what-title' }, 'Pictures'), garments,
       h('div', { class: 'fields' },
@@ -33,7 +33,7 @@ export function controls({ api, about, state, gone, change }) {
         h('button', { type: 'button', title: 'The next seeds, as many as now', onclick: moved }, 'New noise')),
       h('p', { class: 'about' }, 'One picture for each seed; the garments take turns.'),
       steps.node),
-    arms.node);
+    rules.node);
   const sliders = h('section', { class: 'card sliders', 'aria-label': 'Scale and cap' }, scale.node, gamma.node);
 
   async function check(text) {
@@ -59,11 +59,11 @@ export function controls({ api, about, state, gone, change }) {
     for (const [one, value] of [[scale, state.scale], [gamma, state.gamma], [steps, state.steps]]) one.set(value);
     seeds.value = state.seeds;
     for (const box of garments.querySelectorAll('input')) box.checked = state.classes.includes(box.value);
-    arms.show(state.arm);
+    rules.show(state.rule);
   }
 
   show();
-  return { side, sliders, show, told: (result) => arms.results(result.arms) };
+  return { side, sliders, show, told: (result) => rules.results(result.rules) };
 }
 
 const spans = (text) => text.split(',').map((part) => part.match(/\d+/g)?.map(Number) ?? [0]);

@@ -1,4 +1,4 @@
-// What was made: a grid for each arm, a slider between two of them, one picture's meter, and the numbers.
+// What was made: a grid for each rule, a slider between two of them, one picture's meter, and the numbers.
 
 import { bytes, fixed, h, percent, table } from './elements.js';
 import { save } from './image_parts.js';
@@ -7,8 +7,8 @@ import { paint, sheet } from './pictures.js';
 
 // change(patch): the reader looks at something else
 export function results({ state, change, complain }) {
-  let made = null; // { result, request, frames: [arm][image] bytes or null }
-  let cells = []; // [arm][image] canvas
+  let made = null; // { result, request, frames: [rule][image] bytes or null }
+  let cells = []; // [rule][image] canvas
   let now = 0; // which frame is shown
   let opened = false; // the commands
   const grids = h('div', { class: 'grids' });
@@ -20,7 +20,7 @@ export function results({ state, change, complain }) {
   const wiper = slider();
   const compare = h('section', { class: 'card panel compare', 'aria-labelledby': 'compare-title' },
     h('div', { class: 'title' }, h('h2', { id: 'compare-title' }, 'Between two rules'), wiper.zoom),
-    h('p', { class: 'about' }, 'Left of the line one arm, right of it the other. Drag on a picture or move the slider.'), wiper.head, stage, wiper.foot);
+    h('p', { class: 'about' }, 'Left of the line one rule, right of it the other. Drag on a picture or move the slider.'), wiper.head, stage, wiper.foot);
   const rest = h('div', { class: 'rest', hidden: true }, time.node, h('div', { class: 'pair' }, compare, reading), numbers, downloads());
   const watch = new ResizeObserver(() => read());
   watch.observe(reading);
@@ -28,11 +28,11 @@ export function results({ state, change, complain }) {
   const stale = (on) => { for (const one of [grids, rest]) one.classList.toggle('stale', on); };
 
   // Cards with empty pictures, where the shape of the comparison is not the one on the page.
-  function lay(arms, count) {
-    if (cells.length === arms && cells[0]?.length === count) return;
-    cells = Array.from({ length: arms }, () => Array.from({ length: count }, () => h('canvas', { width: 28, height: 28 })));
-    grids.replaceChildren(...cells.map((row, a) => h('figure', { class: 'card arm-card', data: count > 16 ? { many: '' } : {} },
-      h('figcaption', {}, named(a, state.arm[a] ?? '')),
+  function lay(rules, count) {
+    if (cells.length === rules && cells[0]?.length === count) return;
+    cells = Array.from({ length: rules }, () => Array.from({ length: count }, () => h('canvas', { width: 28, height: 28 })));
+    grids.replaceChildren(...cells.map((row, a) => h('figure', { class: 'card rule-card', data: count > 16 ? { many: '' } : {} },
+      h('figcaption', {}, named(a, state.rule[a] ?? '')),
       h('div', { class: 'grid' }, row.map((canvas, i) => h('button', {
         type: 'button', class: 'cell', tabindex: i === state.pick ? 0 : -1, onclick: () => pick(i), onkeydown: (event) => walk(event, a, i),
       }, canvas))),
@@ -70,37 +70,37 @@ export function results({ state, change, complain }) {
 
   function show(result, request) {
     cells = [];
-    lay(result.arms.length, result.images.length);
+    lay(result.rules.length, result.images.length);
     if (!result.images[state.pick]) change({ pick: 0 }); // a link may say anything
-    made = { result, request, frames: result.arms.map((arm) => arm.pictures?.map((one) => bytes(one.frames)) ?? null) };
+    made = { result, request, frames: result.rules.map((entry) => entry.pictures?.map((one) => bytes(one.frames)) ?? null) };
     now = result.frame_steps.length - 1;
-    result.arms.forEach((arm, a) => {
+    result.rules.forEach((entry, a) => {
       const card = grids.children[a];
-      card.querySelector('.named').textContent = arm.rule ?? arm.text;
-      card.classList.toggle('wrong', Boolean(arm.error));
-      card.querySelector('.said').textContent = arm.error ?? line(arm.numbers);
+      card.querySelector('.named').textContent = entry.rule ?? entry.text;
+      card.classList.toggle('wrong', Boolean(entry.error));
+      card.querySelector('.said').textContent = entry.error ?? line(entry.numbers);
       cells[a].forEach((canvas, i) => canvas.parentNode.setAttribute('aria-label', label(a, i)));
     });
     time.set(result, now);
     wiper.set();
-    rest.hidden = !result.arms.some((arm) => arm.pictures);
+    rest.hidden = !result.rules.some((entry) => entry.pictures);
     stale(false);
     mark();
     repaint();
     read();
   }
 
-  const known = () => made.result.arms.map((arm, a) => [arm, a]).filter(([arm]) => arm.pictures);
+  const known = () => made.result.rules.map((entry, a) => [entry, a]).filter(([entry]) => entry.pictures);
 
   const word = (i) => {
     const { label: k, seed } = made.result.images[i];
     return `${made.result.classes[k]}, seed ${seed}`;
   };
 
-  const label = (a, i) => `${word(i)}, rule ${a + 1}${made.result.arms[a].pictures ? `: ${verdict(a, i)}` : ''}`;
+  const label = (a, i) => `${word(i)}, rule ${a + 1}${made.result.rules[a].pictures ? `: ${verdict(a, i)}` : ''}`;
 
   function verdict(a, i) {
-    const { sees, sure, finite } = made.result.arms[a].pictures[i];
+    const { sees, sure, finite } = made.result.rules[a].pictures[i];
     if (!finite) return 'nothing: it ran away';
     const said = made.result.classes[made.result.images[i].label];
     return sees === made.result.images[i].label ? `${said} (${percent(sure, 0)})` : `${made.result.classes[sees]} (${said} ${percent(sure, 0)})`;
@@ -118,7 +118,7 @@ export function results({ state, change, complain }) {
     }
   }
 
-  // The slider: every picture of the stage shows its left part from one arm and the rest from another.
+  // The slider: every picture of the stage shows its left part from one rule and the rest from another.
   function slider() {
     const range = h('input', { type: 'range', min: 0, max: 100, step: 1, value: state.wipe, class: 'wipe' });
     const [left, right] = ['left', 'right'].map((side) => h('select', { 'aria-label': `Rule on the ${side}`, onchange: ({ target }) => { change({ [side]: Number(target.value) }); set(); repaint(); } }));
@@ -140,12 +140,12 @@ export function results({ state, change, complain }) {
     }
     function set() {
       const { result } = made;
-      const arms = known();
-      for (const side of ['left', 'right']) if (!result.arms[state[side]]?.pictures) change({ [side]: (side === 'left' ? arms[0] : arms.at(-1))?.[1] ?? 0 });
+      const rules = known();
+      for (const side of ['left', 'right']) if (!result.rules[state[side]]?.pictures) change({ [side]: (side === 'left' ? rules[0] : rules.at(-1))?.[1] ?? 0 });
       [[left, state.left], [right, state.right]].forEach(([select, value]) => {
-        select.replaceChildren(...arms.map(([arm, a]) => h('option', { value: a }, `${a + 1}: ${arm.rule}`)));
+        select.replaceChildren(...rules.map(([entry, a]) => h('option', { value: a }, `${a + 1}: ${entry.rule}`)));
         select.value = value;
-        select.style.setProperty('--own', `var(--arm-${value})`);
+        select.style.setProperty('--own', `var(--rule-${value})`);
       });
       zoom.setAttribute('aria-pressed', Boolean(state.one));
       stage.classList.toggle('one', Boolean(state.one));
@@ -169,9 +169,9 @@ export function results({ state, change, complain }) {
     const done = now === result.frame_steps.length - 1;
     const at = result.times[result.frame_steps[now]];
     const width = Math.max(reading.clientWidth, 240);
-    const lines = (field) => known().map(([arm, a]) => ({
-      name: `Rule ${a + 1}`, arm: a, values: arm.pictures[i].meter[field],
-      asked: field === 'scale' ? arm.pictures[i].meter.asked : [], active: arm.pictures[i].meter.active,
+    const lines = (field) => known().map(([entry, a]) => ({
+      name: `Rule ${a + 1}`, index: a, values: entry.pictures[i].meter[field],
+      asked: field === 'scale' ? entry.pictures[i].meter.asked : [], active: entry.pictures[i].meter.active,
     }));
     reading.replaceChildren(
       h('h2', {}, 'Guidance meter: ', word(i)),
@@ -179,7 +179,7 @@ export function results({ state, change, complain }) {
       chart(width, { title: 'Effective scale over time', t: result.times, lines: lines('scale'), now: done ? null : at }),
       h('h3', {}, 'Ratio |m| / |m_c| ', h('span', {}, 'guided over conditional mean, what Γ bounds')),
       chart(width, { title: 'Ratio of lengths over time', t: result.times, lines: lines('ratio').map((one) => ({ ...one, active: [] })), now: done ? null : at, log: true, floor: 1 }),
-      h('p', { class: 'legend' }, known().map(([arm, a]) => named(a, arm.rule))),
+      h('p', { class: 'legend' }, known().map(([entry, a]) => named(a, entry.rule))),
     );
     tell();
     for (const box of stage.children) box.toggleAttribute('aria-current', Number(box.dataset.image) === i && !state.one);
@@ -193,9 +193,9 @@ export function results({ state, change, complain }) {
     numbers.replaceChildren(numbers.firstChild,
       table(`This picture: ${word(i)}`, [
         ['rule', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', 'a classifier sees'],
-        ...known().map(([arm, a]) => {
-          const { asked: [low, high], first, last, capped, ratio } = arm.pictures[i].numbers;
-          return [named(a, arm.rule), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
+        ...known().map(([entry, a]) => {
+          const { asked: [low, high], first, last, capped, ratio } = entry.pictures[i].numbers;
+          return [named(a, entry.rule), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
             `${fixed(first, 2)} → ${fixed(last, 2)}`, percent(capped, 0), fixed(ratio, 3), verdict(a, i)];
         })], { class: 'own' }),
       table(`All ${result.images.length} pictures of each rule`, [
@@ -203,8 +203,8 @@ export function results({ state, change, complain }) {
         ...known().map(([{ rule, numbers: n }, a]) => [named(a, rule), percent(n.accuracy, 0), percent(n.sure), fixed(n.diversity, 2),
           fixed(n.brightness, 3), `${fixed(n.first, 2)} → ${fixed(n.last, 2)}`, percent(n.capped, 0), fixed(n.ratio, 3)])], { class: 'all' }),
       h('p', { class: 'note' }, 'Recognised and confidence: by the classifier that comes with the package. Diversity: mean distance of two pictures of one class in its features. Scale: granted at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures show a difference; ', h('code', {}, 'meancap reproduce fashion'), ' measures it.'),
-      ...(known().some(([arm]) => arm.command) ? [h('details', { open: opened, ontoggle: ({ target }) => { opened = target.open; } }, h('summary', {}, 'The same pictures as files'),
-        known().map(([arm, a]) => h('p', { class: 'command' }, named(a, arm.command))))] : []),
+      ...(known().some(([entry]) => entry.command) ? [h('details', { open: opened, ontoggle: ({ target }) => { opened = target.open; } }, h('summary', {}, 'The same pictures as files'),
+        known().map(([entry, a]) => h('p', { class: 'command' }, named(a, entry.command))))] : []),
     );
   }
 
@@ -213,12 +213,12 @@ export function results({ state, change, complain }) {
     const file = (kind) => `meancap-images.${kind}`;
     return h('div', { class: 'downloads', role: 'group', 'aria-label': 'Downloads' },
       button('Pictures (PNG)', async () => {
-        const canvas = sheet(known().map(([arm, a]) => ({ rule: arm.rule, pictures: made.frames[a] })), made.result.size);
+        const canvas = sheet(known().map(([entry, a]) => ({ rule: entry.rule, pictures: made.frames[a] })), made.result.size);
         save(await new Promise((done) => { canvas.toBlob(done, 'image/png'); }), file('png'));
       }),
       button('Numbers (JSON)', async () => {
-        const plain = (arm) => ({ ...arm, pictures: arm.pictures?.map(({ frames, ...one }) => one) });
-        const all = { settings: made.request, link: location.hash, ...made.result, arms: made.result.arms.map(plain) };
+        const plain = (entry) => ({ ...entry, pictures: entry.pictures?.map(({ frames, ...one }) => one) });
+        const all = { settings: made.request, link: location.hash, ...made.result, rules: made.result.rules.map(plain) };
         save(new Blob([JSON.stringify(all, null, 1)], { type: 'application/json' }), file('json'));
       }));
   }
@@ -230,15 +230,15 @@ export function results({ state, change, complain }) {
     show,
     begin(count) {
       stale(true);
-      if (!made) lay(state.arm.length, count);
+      if (!made) lay(state.rule.length, count);
     },
     stop() { stale(false); if (made) show(made.result, made.request); },
     leave() { watch.disconnect(); time.leave(); },
   };
 }
 
-// A rule or its words, with the colour of its arm.
-const named = (a, text) => h('span', { class: 'named', css: { '--own': `var(--arm-${a})` } }, text);
+// A rule or its words, with the colour of its rule.
+const named = (a, text) => h('span', { class: 'named', css: { '--own': `var(--rule-${a})` } }, text);
 
 // Through the steps of the flow: what the guided mean looked like at each.
 function stepper(look) {

@@ -16,8 +16,8 @@ export const defaults = {
   steps: 20,
   scale: 8,
   gamma: 1.1,
-  arm: ['CFG(1)', 'CFG(λ)', 'CFG(λ) | Cap(Γ)'],
-  left: 1, // the arms between which the slider wipes
+  rule: ['CFG(1)', 'CFG(λ)', 'CFG(λ) | Cap(Γ)'],
+  left: 1, // the rules between which the slider wipes
   right: 2,
   wipe: 50, // per cent of each picture that shows the left one
   one: false, // one picture under the slider, not all
@@ -64,8 +64,8 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
     if (gone.signal.aborted) return;
     job?.abort();
     const mine = job = new AbortController();
-    const { classes, seeds, steps, scale, gamma, arm } = state;
-    const request = { classes, seeds, steps, scale, gamma, arms: arm };
+    const { classes, seeds, steps, scale, gamma, rule } = state;
+    const request = { classes, seeds, steps, scale, gamma, rules: rule };
     root.dataset.busy = 'true';
     complain('');
     progress.begin();
@@ -79,7 +79,7 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
       if (job !== mine) return;
       shown.show(result, request);
       form.told(result);
-      progress.done(`${result.images.length * result.arms.filter((one) => one.pictures).length} pictures`);
+      progress.done(`${result.images.length * result.rules.filter((one) => one.pictures).length} pictures`);
       announce('The pictures are there.');
     } catch (error) {
       if (job !== mine) return;

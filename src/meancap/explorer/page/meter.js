@@ -1,7 +1,7 @@
-// The guidance meter of one picture as a drawing: a line for each arm over time, and below it, in a strip of
-// the arm's colour, the steps on which a cap acted.
+// The guidance meter of one picture as a drawing: a line for each rule over time, and below it, in a strip of
+// the rule's colour, the steps on which a cap acted.
 //
-//   chart(width, { title, t, lines: [{ name, arm, values, asked, active }], now, log, floor }) -> svg
+//   chart(width, { title, t, lines: [{ name, index, values, asked, active }], now, log, floor }) -> svg
 //     asked   what the rule asked for, dashed, where it differs from `values`
 //     now     the time that a cursor marks, or null
 //     log     the axis counts in powers of two
@@ -55,10 +55,10 @@ export function chart(width, { title, t, lines, now = null, log = false, floor =
   [['start', 0, '0 noise'], ['middle', 0.5, 'time t'], ['end', 1, 'data 1']].map(([side, time, words]) => (
     s('text', { class: `tick ${side}`, x: x(time), y: foot - 6 }, words))),
   now === null ? null : s('line', { class: 'now', x1: x(now), x2: x(now), y1: EDGE.top, y2: foot - EDGE.bottom + 4 }),
-  lines.filter(denied).map((line) => s('path', { class: `asked arm-${line.arm}`, d: path(line.asked) })),
-  lines.map((line) => s('path', { class: `curve arm-${line.arm}`, d: path(line.values) })),
+  lines.filter(denied).map((line) => s('path', { class: `asked rule-${line.index}`, d: path(line.asked) })),
+  lines.map((line) => s('path', { class: `curve rule-${line.index}`, d: path(line.values) })),
   strips.map((line, k) => line.active.map((on, i) => (on ? s('rect', {
-    class: `bar arm-${line.arm}`, x: x(t[i]), y: HEIGHT + 7 + k * (STRIP + 2), width: x(t[i] + step) - x(t[i]) + 0.4, height: STRIP,
+    class: `bar rule-${line.index}`, x: x(t[i]), y: HEIGHT + 7 + k * (STRIP + 2), width: x(t[i] + step) - x(t[i]) + 0.4, height: STRIP,
   }) : null))));
 }
 

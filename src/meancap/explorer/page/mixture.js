@@ -3,7 +3,7 @@
 // Controls change the state; `changed` asks the server quickly while things move (one question at a time, the
 // newest state next), and once they rest asks for everything, which a later change aborts.
 
-import { armRows } from './arm_rows.js';
+import { ruleRows } from './rule_rows.js';
 import { h } from './elements.js';
 import { paperCard, samplingCard, scaleCard } from './mixture_controls.js';
 import { panels } from './mixture_panels.js';
@@ -23,8 +23,8 @@ export const defaults = {
   solver: 'euler',
   n: 20000,
   seed: 0,
-  arm: ['CFG(1)', 'CFG(λ)', 'CFG(λ) | Cap(Γ)'],
-  look: 2, // the arm whose way is shown
+  rule: ['CFG(1)', 'CFG(λ)', 'CFG(λ) | Cap(Γ)'],
+  look: 2, // the rule whose way is shown
   t: 0.5,
   zoom: 'close',
 };
@@ -55,9 +55,9 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
   let known = { key: '', answer: null }; // the newest question about the way
 
   const question = () => {
-    const { scene, std, eta, scale, gamma, steps, solver, n, seed, arm } = state;
+    const { scene, std, eta, scale, gamma, steps, solver, n, seed, rule } = state;
     const own = scene === 'own' ? { components: read(state.parts), std, eta } : {};
-    return { scene, ...own, scale, gamma, steps, solver, n, seed, arms: arm };
+    return { scene, ...own, scale, gamma, steps, solver, n, seed, rules: rule };
   };
   const failed = (error) => { if (error.name !== 'AbortError') complain(error.message); };
 
@@ -116,18 +116,18 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     complain('');
     result = found;
     view.show(found, (performance.now() - began) / 1000);
-    arms.results(found.arms);
+    rules.results(found.rules);
   }
 
   // The way of the samples does not depend on how many are counted: if it was just asked for, it is known.
   function way(asked, request, signal) {
     const key = `${asked} ${state.t}`;
     if (known.key === key) return known.answer;
-    const look = Math.min(state.look, request.arms.length - 1);
+    const look = Math.min(state.look, request.rules.length - 1);
     const turn = view.turn();
     const answer = Promise.all([
       api.call('mixture/meter', request, { signal }),
-      api.call('mixture/field', { ...request, t: state.t, arm: look }, { signal }),
+      api.call('mixture/field', { ...request, t: state.t, index: look }, { signal }),
     ]).then(([meter, field]) => view.way(turn, meter, field));
     known = { key, answer };
     answer.catch(() => { if (known.answer === answer) known.key = ''; }); // to be asked again
@@ -147,7 +147,7 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
   const scales = scaleCard(about, changed);
   const sampling = samplingCard(about, changed);
   const editor = sceneEditor(about, changed);
-  const arms = armRows(about, check, (arm) => changed({ arm }));
+  const rules = ruleRows(about, check, (rule) => changed({ rule }));
   const view = panels({
     api, question, state, setState, gone, failed, copyAs, onlook: (look) => changed({ look }),
   });
@@ -156,14 +156,14 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
       + 'mixture. Push too hard (λ) and samples crowd and overshoot; the cap (Γ) bounds how far each step may push. '
       + 'Move the sliders and compare.'),
     h('div', { class: 'layout' }, scales.node, view.first,
-      h('div', { class: 'side' }, editor.node, arms.node, sampling.node, paperCard(about, state, changed)),
+      h('div', { class: 'side' }, editor.node, rules.node, sampling.node, paperCard(about, state, changed)),
       view.rest));
 
   // Shows the state in the controls.
   function reflect() {
     scales.show(state);
     sampling.show(state);
-    arms.show(state.arm);
+    rules.show(state.rule);
     const preset = about.presets.find((one) => one.name === state.scene);
     const own = read(state.parts);
     const components = own.length ? own : about.presets[0].components; // a link may name nothing we have

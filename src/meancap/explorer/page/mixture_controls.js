@@ -1,4 +1,4 @@
-// Controls of the mixture view beside scene and arms: the two sliders, the sampler, the paper's settings.
+// Controls of the mixture view beside scene and rules: the two sliders, the sampler, the paper's settings.
 
 import { h, slider, whole } from './elements.js';
 
@@ -67,7 +67,7 @@ export function paperCard({ paper }, state, change) {
     change({
       scene: list[0].scene, parts: '', std: 0.03, eta: 0, steps, solver: 'euler', n: samples,
       scale: guided?.scale ?? state.scale, gamma: capped?.gamma ?? state.gamma,
-      arm: list.map((one) => one.template), look: list.length - 1,
+      rule: list.map((one) => one.template), look: list.length - 1,
     });
   };
   const short = (guidance) => guidance.replace('Fixed ', '').replace('-CFG', '');

@@ -46,7 +46,7 @@ export function panels(shared) {
   };
 }
 
-// One square for each arm.
+// One square for each rule.
 function endsPanel(state, setState) {
   let run = null;
   const planes = [];
@@ -71,31 +71,31 @@ function endsPanel(state, setState) {
     const canvas = h('canvas', { role: 'img', 'aria-label': 'Samples' });
     squares.append(h('figure', {}, h('figcaption', {}), canvas, h('p', { class: 'read' })));
     planes.push(new Plane(canvas, (ctx, size) => {
-      const arm = run?.arms[index];
-      if (!arm) return;
+      const entry = run?.rules[index];
+      if (!entry) return;
       const close = state.zoom === 'close';
       const box = close ? run.close : run.box;
       axes(ctx, box, size);
       density(ctx, box, size, run);
-      if (arm.points) points(ctx, size, close ? arm.close : arm.points, index);
+      if (entry.points) points(ctx, size, close ? entry.close : entry.points, index);
     }));
   }
 
-  function describe(arm, i) {
+  function describe(entry, i) {
     const [title, canvas, read] = squares.children[i].children;
-    const shares = arm.numbers?.occupancy;
-    title.replaceChildren(named(arm, i), arm.error ? h('span', { class: 'bad' }, ' cannot be shown') : '');
+    const shares = entry.numbers?.occupancy;
+    title.replaceChildren(named(entry, i), entry.error ? h('span', { class: 'bad' }, ' cannot be shown') : '');
     read.textContent = shares
-      ? `${shares.map((v) => fixed(100 * v, 0)).join(' / ')} % · TV ${fixed(arm.numbers.tv, 3)}` : '';
+      ? `${shares.map((v) => fixed(100 * v, 0)).join(' / ')} % · TV ${fixed(entry.numbers.tv, 3)}` : '';
     canvas.setAttribute('aria-label', shares
-      ? `Samples of ${arm.rule}: ${run.members.map((k, j) => `${percent(shares[j])} at component ${k}`).join(', ')}`
-      : `No samples of ${arm.text}`);
+      ? `Samples of ${entry.rule}: ${run.members.map((k, j) => `${percent(shares[j])} at component ${k}`).join(', ')}`
+      : `No samples of ${entry.text}`);
   }
 
   function counted(seconds) {
-    const known = run.arms.filter((arm) => arm.n);
-    const counts = [...new Set(known.map((arm) => whole(arm.n)))].join(' or ');
-    const fewer = known.some((arm) => arm.n < run.n);
+    const known = run.rules.filter((entry) => entry.n);
+    const counts = [...new Set(known.map((entry) => whole(entry.n)))].join(' or ');
+    const fewer = known.some((entry) => entry.n < run.n);
     const took = document.documentElement.dataset.saved === undefined ? `, in ${seconds.toFixed(2)} s` : '';
     return `${counts} samples${fewer ? ` of ${whole(run.n)} while you move; the rest follows` : ' for each rule'}${took}.`
       + `${run.compiling ? ' The fast engine is being compiled; until it is ready answers take a little longer.' : ''}`;
@@ -105,13 +105,13 @@ function endsPanel(state, setState) {
     node,
     show(next, seconds) {
       run = next;
-      while (planes.length > run.arms.length) {
+      while (planes.length > run.rules.length) {
         planes.pop().leave();
         squares.lastChild.remove();
       }
-      while (planes.length < run.arms.length) add(planes.length);
-      squares.dataset.count = run.arms.length;
-      run.arms.forEach(describe);
+      while (planes.length < run.rules.length) add(planes.length);
+      squares.dataset.count = run.rules.length;
+      run.rules.forEach(describe);
       for (const one of planes) one.draw();
       note.textContent = counted(seconds);
       words.set(() => shareTable('Share of the samples at each component', run, (n, j) => percent(n.occupancy[j])));
@@ -129,7 +129,7 @@ function sharesPanel() {
   const chart = h('div', { class: 'figure' });
   const legend = h('p', { class: 'legend' });
   const words = alternative('Occupancy, as a table');
-  const draw = () => run && chart.replaceChildren(bars(run, run.arms, Math.max(chart.clientWidth, 260)));
+  const draw = () => run && chart.replaceChildren(bars(run, run.rules, Math.max(chart.clientWidth, 260)));
   const widths = new ResizeObserver(draw);
   widths.observe(chart);
   return {
@@ -139,7 +139,7 @@ function sharesPanel() {
     show(next) {
       run = next;
       draw();
-      legend.replaceChildren(...run.arms.map(named));
+      legend.replaceChildren(...run.rules.map(named));
       words.set(() => shareTable('Occupancy with its standard error', run,
         (n, j) => `${percent(n.occupancy[j])} ± ${percent(n.occupancy_error[j])}`));
     },
@@ -151,6 +151,6 @@ function shareTable(caption, run, cell) {
   return table(caption, [
     ['rule', ...run.members.map((k) => `component ${k}`)],
     ['target', ...run.target.map((v) => percent(v))],
-    ...run.arms.map((arm, i) => [named(arm, i), ...run.members.map((_, j) => (arm.numbers ? cell(arm.numbers, j) : '–'))]),
+    ...run.rules.map((entry, i) => [named(entry, i), ...run.members.map((_, j) => (entry.numbers ? cell(entry.numbers, j) : '–'))]),
   ]);
 }

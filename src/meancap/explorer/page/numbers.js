@@ -36,29 +36,29 @@ const MEASURES = [
   },
 ];
 
-export const named = (arm, i) => h('span', { class: 'named', css: { '--own': `var(--arm-${i})` } }, arm.rule ?? arm.text);
+export const named = (entry, i) => h('span', { class: 'named', css: { '--own': `var(--rule-${i})` } }, entry.rule ?? entry.text);
 
-// Measures down, arms across; where an arm is a setting of the paper, its own number stands underneath.
+// Measures down, rules across; where a rule is a setting of the paper, its own number stands underneath.
 export function numbersTable(result) {
   const truth = h('span', {
     class: 'named exact', title: 'As many samples of the truth: what cannot be told from perfect',
   }, 'the truth itself');
   const rows = MEASURES.map(({ name, title, hint, write, paper }) => {
-    const cell = (arm, i) => h('td',
-      { data: { arm: i, number: name, value: JSON.stringify(arm.numbers?.[name] ?? null) } },
-      arm.numbers ? write(arm.numbers) : '–',
-      arm.paper && paper ? h('small', {}, `paper ${arm.paper[paper].replaceAll('/', ' / ')}`) : null);
-    return [[title, h('small', {}, hint)], ...result.arms.map(cell), name === 'kl' ? '0' : write(result.exact)];
+    const cell = (entry, i) => h('td',
+      { data: { rule: i, number: name, value: JSON.stringify(entry.numbers?.[name] ?? null) } },
+      entry.numbers ? write(entry.numbers) : '–',
+      entry.paper && paper ? h('small', {}, `paper ${entry.paper[paper].replaceAll('/', ' / ')}`) : null);
+    return [[title, h('small', {}, hint)], ...result.rules.map(cell), name === 'kl' ? '0' : write(result.exact)];
   });
-  rows.push(['samples', ...result.arms.map((arm) => (arm.n ? whole(arm.n) : '–')), whole(result.exact.n)]);
+  rows.push(['samples', ...result.rules.map((entry) => (entry.n ? whole(entry.n) : '–')), whole(result.exact.n)]);
   return table('Where a cell has several numbers, there is one for each component of the condition',
-    [['', ...result.arms.map(named), truth], ...rows], { class: 'numbers' });
+    [['', ...result.rules.map(named), truth], ...rows], { class: 'numbers' });
 }
 
 function records(result, { scene, steps, solver, seed }) {
   const { eta, std, target } = result;
-  return result.arms.filter((arm) => arm.numbers)
-    .map((arm) => ({ scene, rule: arm.rule, steps, solver, seed, eta, std, target, ...arm.numbers }));
+  return result.rules.filter((entry) => entry.numbers)
+    .map((entry) => ({ scene, rule: entry.rule, steps, solver, seed, eta, std, target, ...entry.numbers }));
 }
 
 const flat = (value) => (Array.isArray(value) ? value.map((v) => v ?? 'nan').join('/') : (value ?? ''));
@@ -71,13 +71,13 @@ export function asTsv(result, settings) {
 }
 
 export function asJson(result, settings, link) {
-  return `${JSON.stringify({ link, components: result.components, arms: records(result, settings) }, null, 1)}\n`;
+  return `${JSON.stringify({ link, components: result.components, rules: records(result, settings) }, null, 1)}\n`;
 }
 
 // A script that gives the same numbers.
 export function asPython(result, { steps, solver, seed }) {
-  const arms = result.arms.filter((arm) => arm.numbers);
-  const slow = arms.some((arm) => arm.engine === 'library');
+  const rules = result.rules.filter((entry) => entry.numbers);
+  const slow = rules.some((entry) => entry.engine === 'library');
   const means = result.components.map(([x, y]) => `[${x}, ${y}]`).join(', ');
   const members = result.members.map((k) => `${k},`).join(' ');
   const rest = `uniform(${steps}), ${solver})`;
@@ -94,7 +94,7 @@ export function asPython(result, { steps, solver, seed }) {
     `condition = Condition(Mixture(means, weights, std=${result.std}), (${members}))`,
     ...(slow ? [`model = Model(condition, eta=${result.eta})`] : []),
     `noise = torch.randn(${result.n}, 2, generator=torch.Generator().manual_seed(${seed}))`,
-    ...arms.flatMap(({ rule, engine }) => [
+    ...rules.flatMap(({ rule, engine }) => [
       engine === 'library'
         ? `x = sample(model.predict, parse(${JSON.stringify(rule)}), noise.double(), ${rest}`
         : `x = flow(condition, parse(${JSON.stringify(rule)}), noise, ${rest}`,
@@ -106,7 +106,7 @@ export function asPython(result, { steps, solver, seed }) {
 
 // One sentence for those who cannot see the table change.
 export function spoken(result) {
-  return result.arms.map(({ numbers }, i) => (numbers
+  return result.rules.map(({ numbers }, i) => (numbers
     ? `Rule ${i + 1}: total variation ${fixed(numbers.tv, 3)}, occupancy ${numbers.occupancy.map((v) => percent(v, 0)).join(', ')}.`
     : `Rule ${i + 1} has no numbers.`)).join(' ');
 }

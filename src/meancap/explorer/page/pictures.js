@@ -17,28 +17,28 @@ function picture(bytes, side, index) {
   return data;
 }
 
-// All arms below each other, each under its rule, on white: a figure for a page.
-export function sheet(arms, side, { zoom = 4, gap = 4, most = 16 } = {}) {
-  const count = arms[0].pictures.length;
+// All rules below each other, each under its rule, on white: a figure for a page.
+export function sheet(rules, side, { zoom = 4, gap = 4, most = 16 } = {}) {
+  const count = rules[0].pictures.length;
   const columns = Math.min(count, most);
   const lines = Math.ceil(count / columns);
   const cell = side * zoom + gap;
   const head = 30;
   const canvas = document.createElement('canvas');
   canvas.width = Math.max(columns * cell + 2 * gap, 420);
-  canvas.height = arms.length * (head + lines * cell) + gap;
+  canvas.height = rules.length * (head + lines * cell) + gap;
   const pen = canvas.getContext('2d');
   pen.fillStyle = '#fff';
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.imageSmoothingEnabled = false;
   pen.textBaseline = 'middle';
   const one = document.createElement('canvas');
-  arms.forEach((arm, a) => {
+  rules.forEach((entry, a) => {
     const top = a * (head + lines * cell);
     pen.fillStyle = '#222';
     pen.font = '15px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
-    pen.fillText(arm.rule, gap, top + head / 2 + 2, canvas.width - 2 * gap);
-    arm.pictures.forEach((bytes, i) => {
+    pen.fillText(entry.rule, gap, top + head / 2 + 2, canvas.width - 2 * gap);
+    entry.pictures.forEach((bytes, i) => {
       paint(one, bytes, side, bytes.length / side / side - 1);
       const x = gap + (i % columns) * cell;
       const y = top + head + Math.floor(i / columns) * cell;

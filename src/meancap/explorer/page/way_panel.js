@@ -15,8 +15,8 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
   let field = null;
   const turns = { asked: 0, meter: 0, field: 0 }; // questions about the way, and those whose answers are shown
   const still = matchMedia('(prefers-reduced-motion: reduce)');
-  const look = () => Math.min(state.look, state.arm.length - 1);
-  const arm = () => meter?.arms[look()];
+  const look = () => Math.min(state.look, state.rule.length - 1);
+  const chosen = () => meter?.rules[look()];
 
   const lookers = h('fieldset', { class: 'chips lookers' });
   const clock = h('input', {
@@ -52,18 +52,18 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
       if (!meter) return;
       axes(ctx, meter.box, size);
       if (run) density(ctx, meter.box, size, run);
-      if (arm() && !arm().error) paths(ctx, size, arm(), look(), frameAt(arm()), DRAWN);
+      if (chosen() && !chosen().error) paths(ctx, size, chosen(), look(), frameAt(chosen()), DRAWN);
     }),
     new Plane(hill, (ctx, size) => {
       if (!field) return;
       landscape(ctx, size, field);
       axes(ctx, field.box, size);
       arrows(ctx, size, field, look());
-      if (arm() && !arm().error) cloud(ctx, size, arm(), frameAt(arm()));
+      if (chosen() && !chosen().error) cloud(ctx, size, chosen(), frameAt(chosen()));
     }),
   ];
   const drawChart = () => meter && chart.replaceChildren(
-    scaleChart(meter.arms, look(), state.t, state.scale, Math.max(chart.clientWidth, 260)));
+    scaleChart(meter.rules, look(), state.t, state.scale, Math.max(chart.clientWidth, 260)));
   const widths = new ResizeObserver(drawChart);
   widths.observe(chart);
 
@@ -75,13 +75,13 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
   // Draws whatever depends on the time.
   function draw() {
     time.textContent = `t = ${state.t.toFixed(2)}`;
-    if (!arm()) return;
+    if (!chosen()) return;
     drawChart();
     note.textContent = field ? described(field) : '';
     way.setAttribute('aria-label',
-      `Paths of ${DRAWN} samples under ${state.arm[look()]} up to time ${state.t.toFixed(2)}; a table follows.`);
+      `Paths of ${DRAWN} samples under ${state.rule[look()]} up to time ${state.t.toFixed(2)}; a table follows.`);
     hill.setAttribute('aria-label', `Landscape. ${note.textContent}`);
-    const mine = arm();
+    const mine = chosen();
     wayTable.set(() => (mine.error ? h('p', {}, mine.error) : pathTable(mine)));
     for (const one of planes) one.draw();
   }
@@ -121,7 +121,7 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
         const next = wanted;
         wanted = null;
         const asked = turn();
-        const found = await api.call('mixture/field', { ...question(), t: next, arm: look() }, { signal: gone.signal });
+        const found = await api.call('mixture/field', { ...question(), t: next, index: look() }, { signal: gone.signal });
         if (late('field', asked)) continue;
         field = found.error ? null : found;
         draw();
@@ -150,23 +150,23 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
     playing = setTimeout(tick, pause);
   }
 
-  function choose(arms) {
+  function choose(rules) {
     const focused = document.activeElement?.name === 'look';
-    const chips = arms.map((one, i) => h('label', { class: 'chip', css: { '--own': `var(--arm-${i})` } },
+    const chips = rules.map((one, i) => h('label', { class: 'chip', css: { '--own': `var(--rule-${i})` } },
       h('input', { type: 'radio', name: 'look', value: i, checked: i === look(), onchange: () => onlook(i) }),
       h('span', {}, one.rule ?? one.text)));
-    lookers.replaceChildren(h('legend', { class: 'unseen' }, 'Arm to look at'), ...chips);
+    lookers.replaceChildren(h('legend', { class: 'unseen' }, 'Rule to look at'), ...chips);
     if (focused) lookers.querySelector('input:checked')?.focus();
   }
 
   return {
     ways,
     scales,
-    // The arms as they were sampled.
+    // The rules as they were sampled.
     show(next) {
       run = next;
-      choose(run.arms);
-      legend.replaceChildren(...run.arms.map(named));
+      choose(run.rules);
+      legend.replaceChildren(...run.rules.map(named));
       planes[0].draw();
     },
     turn,
@@ -176,8 +176,8 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
       if (late('meter', asked)) return;
       meter = nextMeter;
       draw();
-      const mine = arm();
-      if (!mine) return; // an arm was taken away meanwhile
+      const mine = chosen();
+      if (!mine) return; // a rule was taken away meanwhile
       const largest = `largest |m| / |m_c| ${fixed(mine.largest_ratio, 3)}`;
       scaleNote.textContent = mine.error ?? `${mine.rule} ${summary(mine)} (${meter.metered} samples; ${largest}).`;
       scaleTable.set(() => scaleRows(meter));
@@ -202,7 +202,7 @@ function described({ t, range, capped_share: capped, remembers }) {
 }
 
 function scaleRows(meter) {
-  const known = meter.arms.map((one, i) => [one, i]).filter(([one]) => !one.error);
+  const known = meter.rules.map((one, i) => [one, i]).filter(([one]) => !one.error);
   const times = known[0]?.[0].t ?? [];
   const some = times.map((_, i) => i).filter((i) => i % Math.ceil(times.length / 10) === 0);
   const cell = (one, i) => `${fixed(one.middle[i], 2)} (${percent(one.capped[i], 0)} capped)`;

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..locate import MissingWeights
-from ..resize import rgb
+from ..resize import three_channels
 from .base import Extractor, Features
 
 NAME = "openai/clip-vit-base-patch32"
@@ -71,7 +71,7 @@ def clip_pixels(images: Tensor, size: int) -> Tensor:
             f'CLIP\'s preprocessing needs Pillow: pip install "meancap[images]" ({error})'
         ) from error
     pictures = []
-    for pixels in rgb(images).numpy():
+    for pixels in three_channels(images).numpy():
         shown = Image.fromarray(pixels)
         wide, high = shown.size
         short = min(wide, high)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..locate import fingerprint
-from ..resize import direct_8bit, rgb
+from ..resize import direct_8bit, three_channels
 from .base import Extractor, Features, filled, load_state
 
 SIZE = 224
@@ -40,7 +40,7 @@ def efficientnet_lite0(weights: str | Path | None = None) -> Extractor:
     fold_norms(filled(network, load_state(path), path, "EfficientNet-Lite0"))
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
-        x = (direct_8bit(rgb(images), SIZE, bicubic=True) - 127) / 128
+        x = (direct_8bit(three_channels(images), SIZE, bicubic=True) - 127) / 128
         pool = network.extract_features(x.contiguous(memory_format=torch.channels_last)).mean((2, 3))
         return {"pool": pool, "logits": network._fc(pool)}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..locate import INCEPTION, fingerprint
-from ..resize import clean_bicubic, direct_8bit, rgb, tf1_bilinear
+from ..resize import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 from .base import Extractor, Features, filled, load_state
 from .inception_net import Inception
 
@@ -34,7 +34,7 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
     known = "" if mark.startswith(INCEPTION.sha256) else "; NOT the published file"
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
-        features: Features = network((resize(rgb(images), SIZE) - 128) / 128)
+        features: Features = network((resize(three_channels(images), SIZE) - 128) / 128)
         return features
 
     return Extractor(f"Inception 2015-12-05 (sha256 {mark}{known}), {description}", run, batch=16)

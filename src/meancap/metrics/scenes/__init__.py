@@ -2,7 +2,7 @@
 
 from .detector import Readings, SceneDetector, detect, detector
 from .form import Forms, forms
-from .measure import Measured, measure, summary, violated
+from .measure import Measured, measure_pictures, summary, violated
 
 __all__ = [
     "Forms",
@@ -12,7 +12,7 @@ __all__ = [
     "detect",
     "detector",
     "forms",
-    "measure",
+    "measure_pictures",
     "summary",
     "violated",
 ]

@@ -113,7 +113,7 @@ def burnt(pictures: Tensor, strength: float = 2.0) -> Tensor:
     return (0.5 + strength * (pictures - 0.5)).clamp(0, 1)
 
 
-def matched(readings: Readings, codes: Tensor) -> Tensor:
+def codes_in_prompt_order(readings: Readings, codes: Tensor) -> Tensor:
     """(n, 5) what was read, as codes in the order of each prompt's objects.
 
     A place in the prompt tells which object is meant. Without one, the order that suits the prompt better is

@@ -59,7 +59,7 @@ def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> Forms:
     covers, colours = zip(*(cover_of(pictures, background, coloured, half) for half in halves), strict=True)
     cover = torch.stack(covers, dim=1)
     shape = best_shapes(cover, wanted) if bool((wanted < 0).any()) else wanted
-    iou, radius, x, y = fit(cover, shape)
+    iou, radius, x, y = fit_template(cover, shape)
     return Forms(
         iou=iou,
         shape=shape,
@@ -72,7 +72,7 @@ def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> Forms:
 
 def best_shapes(cover: Tensor, wanted: Tensor) -> Tensor:
     """The demanded shapes; where none is demanded, the one whose best template overlaps most."""
-    iou = torch.stack([fit(cover, torch.full_like(wanted, k))[0] for k in range(len(SHAPES))])
+    iou = torch.stack([fit_template(cover, torch.full_like(wanted, k))[0] for k in range(len(SHAPES))])
     return torch.where(wanted < 0, iou.argmax(0), wanted)
 
 
@@ -118,7 +118,7 @@ def beyond_noise(cover: Tensor) -> Tensor:
     return ((cover - FAINT) / (1 - 2 * FAINT)).clamp(0, 1)
 
 
-def fit(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def fit_template(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best IoU with a template of a shape, and its radius and centre, for covers (n, k, 32, 32)."""
     size = cover.shape[-1]
     pixel = torch.arange(size) + 0.5

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...drawing import ATTRIBUTES
 from ...drawing.law import BRIGHTNESS, HUE, RADIUS, SATURATION, VALUE
 from ..colour import clipped, saturation
-from .detector import Readings, SceneDetector, detect, matched
+from .detector import Readings, SceneDetector, codes_in_prompt_order, detect
 from .form import Forms, forms
 
 DRAWN = 0.85
@@ -42,7 +42,7 @@ class Measured:
     @cached_property
     def seen(self) -> Tensor:
         """(n, 5) what is on each picture, the objects in the prompt's order."""
-        return matched(self.readings, self.codes)
+        return codes_in_prompt_order(self.readings, self.codes)
 
     @property
     def right(self) -> dict[str, Tensor]:
@@ -51,8 +51,8 @@ class Measured:
         # Which of two indistinguishable objects is the first cannot be seen: an open place fixes nothing.
         light = (self.forms.background >= sum(BRIGHTNESS) / 2).long()
         ground = (self.codes[:, 5] < 0) | (light == self.codes[:, 5])
-        found = dict(zip((*WORDS, "place"), hit.unbind(1), strict=True)) | {"background": ground}
-        return found | {"all": torch.stack(list(found.values())).all(0)}
+        hits = dict(zip((*WORDS, "place"), hit.unbind(1), strict=True)) | {"background": ground}
+        return hits | {"all": torch.stack(list(hits.values())).all(0)}
 
     @property
     def drawn(self) -> Tensor:
@@ -79,14 +79,14 @@ class Measured:
     @property
     def open_words(self) -> dict[str, Tensor]:
         """What was found for each word that prompts left open; a place only by its axis."""
-        found = {
+        words = {
             kind: torch.cat([self.seen[self.codes[:, k] < 0, k] for k in columns])
             for kind, columns in (("shape", (0, 2)), ("colour", (1, 3)))
         }
-        return found | {"axis": self.readings.axis[self.codes[:, 4] < 0]}
+        return words | {"axis": self.readings.axis[self.codes[:, 4] < 0]}
 
 
-def measure(network: SceneDetector, pictures: Tensor, codes: Tensor) -> Measured:
+def measure_pictures(network: SceneDetector, pictures: Tensor, codes: Tensor) -> Measured:
     """Reads (n, 3, 32, 32) uint8 pictures."""
     readings = detect(network, pictures)
     place = codes[:, 4]
@@ -110,19 +110,19 @@ def joined_measures(parts: Sequence[Measured]) -> Measured:
 def summary(m: Measured) -> dict[str, float]:
     """The means of a set of pictures."""
     right = m.right
-    found = {f"right {name}": float(v.double().mean()) for name, v in right.items()}
-    found |= {
+    values = {f"right {name}": float(v.double().mean()) for name, v in right.items()}
+    values |= {
         "drawn": float(m.drawn.double().mean()),
         "iou": float(m.forms.iou.double().mean()),
         "right and drawn": float((right["all"] & m.drawn).double().mean()),
         "saturation": float(m.saturation.mean()),
         "clipped": float(m.clipped.mean()),
     }
-    found |= {f"spread {k}": float(v.double().std() * 12**0.5) for k, v in m.open_numbers.items()}
-    found |= {f"tv {k}": number_tv(v) for k, v in m.open_numbers.items()}
+    values |= {f"spread {k}": float(v.double().std() * 12**0.5) for k, v in m.open_numbers.items()}
+    values |= {f"tv {k}": number_tv(v) for k, v in m.open_numbers.items()}
     counts = {"shape": ATTRIBUTES["shape 1"], "colour": ATTRIBUTES["colour 1"], "axis": 2}
-    found |= {f"tv {k}": word_tv(v, counts[k]) for k, v in m.open_words.items() if len(v)}
-    return found
+    values |= {f"tv {k}": word_tv(v, counts[k]) for k, v in m.open_words.items() if len(v)}
+    return values
 
 
 def number_tv(values: Tensor, cells: int = CELLS) -> float:
@@ -158,9 +158,9 @@ def hsv(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return 60 * hue, (high - low) / high.clamp(min=1e-6), high
 
 
-def mean_tv(found: Mapping[str, float]) -> float:
+def mean_tv(summary_values: Mapping[str, float]) -> float:
     """The mean total variation over all open attributes of a summary."""
-    values = [v for k, v in found.items() if k.startswith("tv ")]
+    values = [v for k, v in summary_values.items() if k.startswith("tv ")]
     return sum(values) / len(values)
 
 
@@ -170,7 +170,7 @@ def _share(values: Tensor, bounds: tuple[float, float]) -> Tensor:
 
 def _in_reading_order(codes: Tensor, readings: Readings) -> Tensor:
     """The demanded shapes (n, 2), left or above first; what is open is taken from the detector."""
-    seen = matched(readings, codes)
+    seen = codes_in_prompt_order(readings, codes)
     turned = seen[:, 4] % 2 == 1
     wanted = torch.where(codes[:, 0:3:2] < 0, seen[:, 0:3:2], codes[:, 0:3:2])
     return torch.where(turned[:, None], wanted.flip(1), wanted)

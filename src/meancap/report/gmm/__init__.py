@@ -34,7 +34,7 @@ def write_report(folder: str | Path) -> Iterator[Path]:
     """Draws every figure and then writes both reports, yielding each file as it appears."""
     folder = Path(folder)
     for draw in FIGURES:
-        yield from style.save(draw, folder, draw.__name__)
+        yield from style.save_figure(draw, folder, draw.__name__)
     content = blocks(folder)
     for name, text in (("report.md", markdown(content)), ("report.html", html(content, folder))):
         yield write_whole(folder / name, text)

@@ -29,7 +29,7 @@ def comparison(folder: Path) -> Table:
     return Table(columns, tuple(groups), names=5)
 
 
-def euler(folder: Path) -> Table:
+def euler_loss(folder: Path) -> Table:
     """The variance ratio of every branch with Euler steps and in continuous time, and the rule of its row."""
     groups: dict[str, list[tuple[str, ...]]] = {}
     table = read.table(folder)

@@ -46,7 +46,7 @@ def blocks(folder: Path) -> list[Block]:
         _picture("marginals"),
         Heading("Which part of the contraction is Euler's"),
         _euler(folder, run),
-        tables.euler(folder),
+        tables.euler_loss(folder),
         _picture("contraction"),
         Heading("What the variance ratio hides"),
         _shape(folder),

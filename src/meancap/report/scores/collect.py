@@ -60,7 +60,7 @@ def collect(folder: Path) -> list[ScoredRun]:
     return sorted(runs, key=_place)
 
 
-def named(rule: str, guidance_scale: float | None = None) -> Name:
+def method_name(rule: str, guidance_scale: float | None = None) -> Name:
     """The method that a rule's text stands for; `guidance_scale` is what the host pipeline was told."""
     if not rule:
         return Name("Fixed CFG" if guidance_scale != 1 else "Conditional", guidance_scale)
@@ -111,7 +111,7 @@ def _entry(folder: Path) -> ScoredRun:
     return ScoredRun(
         folder,
         run.rule,
-        named(run.rule, run.config.get("guidance_scale")),
+        method_name(run.rule, run.config.get("guidance_scale")),
         run.finished["evaluations"] // max(1, run.finished["samples"]),
         run.finished["samples"],
         hashlib.sha256(shared.encode()).hexdigest()[:12],

@@ -13,7 +13,7 @@ from ...files import write_whole
 from ...metrics.protocols import PROTOCOLS
 from ...runs.paper import paper_source
 from ..document import Block, FigureFile, Heading, Items, Text, html, markdown
-from ..style import save
+from ..style import save_figure
 from . import tables
 from .collect import ScoredRun, collect
 from .fronts import fronts, shown
@@ -37,7 +37,7 @@ def write_report(folder: Path) -> list[Path]:
     written = []
     for protocol in _protocols(entries):
         if shown(entries, protocol):
-            written += save(partial(_fronts, entries, protocol), folder, f"fronts-{protocol}")
+            written += save_figure(partial(_fronts, entries, protocol), folder, f"fronts-{protocol}")
     page = blocks(entries, folder)
     for name, text in (
         ("scores.csv", tables.as_csv(entries)),

@@ -11,9 +11,9 @@ from ..parts.adaptive import Aligned, Converged, Damp, PowerLaw
 from ..parts.feedback import Feedback, Sliding
 from ..parts.gain import FromUnconditional, Normalise
 from ..parts.phases import Phases, ZeroInit
+from ..parts.published_schedules import Beta, Steps, by_step
 from ..parts.reference import Rectify, Row, ZeroStar
 from ..parts.scale import CFG
-from ..parts.schedulers import Beta, Steps, by_step
 from ..protocol.base import Rule
 from .grids import grid_of
 from .registry import Default, method

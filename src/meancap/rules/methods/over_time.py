@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ...schedules import Exponential, Scale
 from ..parts.gain import CFGPP
+from ..parts.published_schedules import DG, Ramp, triangle
 from ..parts.scale import CFG, Interval
-from ..parts.schedulers import DG, Ramp, triangle
 from ..protocol.base import Rule
 from .grids import grid_of
 from .registry import Default, method

@@ -7,9 +7,9 @@ import math
 from ...schedules import Scale
 from ..parts.gain import FromUnconditional, Gain
 from ..parts.phases import Phases
+from ..parts.published_schedules import Decay
 from ..parts.reference import Rotation, Tangential
 from ..parts.scale import CFG, Clip
-from ..parts.schedulers import Decay
 from ..parts.shape import Momentum, Project
 from ..protocol.base import Rule
 from .registry import Default, method

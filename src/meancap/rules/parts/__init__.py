@@ -8,10 +8,10 @@ from .feedback import *
 from .frequency import *
 from .gain import *
 from .phases import *
+from .published_schedules import *
 from .reference import *
 from .renorm import *
 from .scale import *
-from .schedulers import *
 from .shape import *
 from .threshold import *
 from .values import *

@@ -22,7 +22,7 @@ from ..protocol.ray import Ray
 from .spaces import known_space, pair, stretch
 
 
-def cosine(p: Prediction, space: str) -> Tensor:
+def prediction_cosine(p: Prediction, space: str) -> Tensor:
     """The cosine between the two predictions of each sample; 0 where one of them is zero."""
     one, _, along = lengths(*pair(p, space))
     return torch.where(one == 0, 0.0, along / one)
@@ -76,7 +76,7 @@ class Aligned(Factor):
         finite(self, "kappa")
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        gain = torch.exp(self.kappa * (2 * p.t - 1) * cosine(p, "velocity"))
+        gain = torch.exp(self.kappa * (2 * p.t - 1) * prediction_cosine(p, "velocity"))
         return (value_of(self, "scale", p.t) * gain - 1) * ray.coefficient
 
 
@@ -98,7 +98,7 @@ class Converged(Rule):
         return True
 
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        agree = cosine(p, self.space) > self.above
+        agree = prediction_cosine(p, self.space) > self.above
         done = agree if state is None else state | agree
         return ray.scaled(torch.where(done, 0.0, ray.coefficient)), done
 

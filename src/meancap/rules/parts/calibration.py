@@ -77,17 +77,19 @@ def load_calibration(path: str | Path) -> Calibration:
     """Reads a file that `meancap calibrate` wrote."""
     path = Path(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise ValueError(
             f"{path} is no calibration file ({error}); write one with `meancap calibrate`"
         ) from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is no calibration of format {FORMAT}; write one with `meancap calibrate`")
     try:
-        radii = {str(k): tuple(float(r) for r in v) for k, v in found["radii"].items()}
-        times = tuple(float(t) for t in found["times"])
-        read = Calibration(Values(found["anchor"]), times, radii, int(found["samples"]), str(found["model"]))
+        radii = {str(k): tuple(float(r) for r in v) for k, v in content["radii"].items()}
+        times = tuple(float(t) for t in content["times"])
+        read = Calibration(
+            Values(content["anchor"]), times, radii, int(content["samples"]), str(content["model"])
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); write it again with `meancap calibrate`") from None
     for level in read.radii:

@@ -21,7 +21,7 @@ from ...prediction import Prediction
 from ...schedules import finite
 from ...tensors import per_sample
 from ..protocol.base import Map
-from .phases import whole
+from .phases import whole_number_fields
 from .spaces import conditional, known_space
 
 
@@ -88,13 +88,13 @@ def pyramid(v: Tensor, levels: int) -> list[Tensor]:
     if levels > 1 and 2 * min(image.shape[2] + below, image.shape[3] + right) < 3 * step:
         raise ValueError(f"an image of {v.shape[-2]} x {v.shape[-1]} is too small for {levels} levels")
     image = F.pad(image, (0, right, 0, below), mode="reflect") if below or right else image
-    found = []
+    bands = []
     for _ in range(levels - 1):
         # Bilinear halving of an even side is the mean of two neighbours.
         coarse = F.avg_pool2d(_blurred(image), 2)
-        found.append(image - _doubled(coarse))
+        bands.append(image - _doubled(coarse))
         image = coarse
-    return [*found, image]
+    return [*bands, image]
 
 
 def collapse(levels: Sequence[Tensor], shape: torch.Size) -> Tensor:
@@ -129,7 +129,7 @@ class FreSca(Map):
 
     def __post_init__(self) -> None:
         finite(self, "low", "high")
-        whole(self, "cutoff")
+        whole_number_fields(self, "cutoff")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         _need_image(self, g)

@@ -21,7 +21,7 @@ class Held(NamedTuple):
     value: Any
 
 
-def whole(self: object, *names: str) -> None:
+def whole_number_fields(self: object, *names: str) -> None:
     """Refuses fields that are not whole numbers from 0 on; 5.0, as a text gives it, becomes 5."""
     for name in names:
         value = getattr(self, name)
@@ -72,7 +72,7 @@ class StepInterval(_Counting):
     multiplies = True
 
     def __post_init__(self) -> None:
-        whole(self, "first", "last")
+        whole_number_fields(self, "first", "last")
         if self.first > self.last:
             raise ValueError(f"StepInterval needs first <= last; got {self.first} and {self.last}")
 
@@ -90,7 +90,7 @@ class ZeroInit(_Counting):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        whole(self, "steps")
+        whole_number_fields(self, "steps")
 
     def on_step(self, ray: Ray, p: Prediction, index: int) -> Ray:
         return ray if index >= self.steps else Ray(p, turned=-conditional(p, "velocity"))
@@ -109,7 +109,7 @@ class Phases(Rule):
     together: bool = True
 
     def __post_init__(self) -> None:
-        whole(self, "steps")
+        whole_number_fields(self, "steps")
         for name in ("early", "late"):
             if not isinstance(getattr(self, name), Rule):
                 raise ValueError(
@@ -140,12 +140,12 @@ class Phases(Rule):
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
         index, early, late = state
         if index >= self.steps:
-            found, late = self.late.update(ray, p, late)
-            return found, (index + 1, early, late)
-        found, early = self.early.update(ray, p, early)
+            result, late = self.late.update(ray, p, late)
+            return result, (index + 1, early, late)
+        result, early = self.early.update(ray, p, early)
         if self.together:
             _, late = self.late.update(ray, p, late)
-        return found, (index + 1, early, late)
+        return result, (index + 1, early, late)
 
     def within_step(self, before: State, after: State) -> State:
         early = self.early.within_step(before[1], after[1])

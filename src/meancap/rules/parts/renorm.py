@@ -45,10 +45,12 @@ def axes(v: Tensor, per: str) -> tuple[int, ...]:
     return every[1:] or every if per == "channel" else every
 
 
-def norms(v: Tensor, per: str) -> Tensor:
+def group_lengths(v: Tensor, per: str) -> Tensor:
     """The Euclidean length of every group, in float64, shaped to multiply v."""
-    found: Tensor = torch.linalg.vector_norm(v, dim=axes(v, per), keepdim=True, dtype=scalar_dtype(v.device))
-    return found
+    lengths: Tensor = torch.linalg.vector_norm(
+        v, dim=axes(v, per), keepdim=True, dtype=scalar_dtype(v.device)
+    )
+    return lengths
 
 
 def _times(ratio: Tensor, c: Tensor, g: Tensor) -> Tensor:
@@ -83,8 +85,8 @@ class Renorm(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional(p, self.space)
-        wanted, found = self.rho * norms(c, self.per), norms(c + g, self.per)
-        ratio = torch.where(found == 0, 1.0, wanted / found)
+        wanted, actual = self.rho * group_lengths(c, self.per), group_lengths(c + g, self.per)
+        ratio = torch.where(actual == 0, 1.0, wanted / actual)
         if not self.match:
             ratio = ratio.clamp(self.least, 1.0)
         return _times(self.strength * ratio, c, g)
@@ -110,8 +112,8 @@ class EnergyMatch(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional(p, self.space)
-        wanted, found = self._energy(c), self._energy(c + g)
-        ratio = torch.where(found == 0, 1.0, wanted / found).sqrt()
+        wanted, actual = self._energy(c), self._energy(c + g)
+        ratio = torch.where(actual == 0, 1.0, wanted / actual).sqrt()
         return _times(ratio.reshape(-1, *[1] * (g.dim() - 1)), c, g)
 
     def _energy(self, v: Tensor) -> Tensor:

@@ -92,12 +92,12 @@ class Mimic(Map):
     def _mimicked(self, guided: Tensor, mimicked: Tensor) -> Tensor:
         mean = guided.mean(2, keepdim=True)
         centred = guided - mean
-        wanted, found = self._spread(mimicked - mimicked.mean(2, keepdim=True), 1.0), self._spread(centred)
+        wanted, actual = self._spread(mimicked - mimicked.mean(2, keepdim=True), 1.0), self._spread(centred)
         if self.start == "ZERO":
-            return guided * _ratio(wanted, found)
+            return guided * _ratio(wanted, actual)
         if self.measure == "STD":
-            return centred * _ratio(wanted, found) + mean
-        limit = torch.maximum(wanted, found)
+            return centred * _ratio(wanted, actual) + mean
+        limit = torch.maximum(wanted, actual)
         return torch.minimum(torch.maximum(centred, -limit), limit) * _ratio(wanted, limit) + mean
 
     def _spread(self, centred: Tensor, q: float | None = None) -> Tensor:

@@ -23,14 +23,14 @@ _PLACES = {
 }
 
 
-def table() -> str:
+def catalogue_table() -> str:
     """One line per method."""
     entries = catalogue()
     width, wide = (max(len(getattr(e, f)) for e in entries) for f in ("name", "space"))
     return "\n".join(f"{e.name:<{width}}  {e.space:<{wide}}  {e.confidence:<11}  {e.title}" for e in entries)
 
 
-def sheet(e: Entry) -> str:
+def entry_text(e: Entry) -> str:
     """Everything that is said of one method, for a terminal."""
     facts = [*_facts(e), *(("defaults", f"{d.model}: {d.values} ({d.source})") for d in e.defaults)]
     facts += [("differs", text) for text in e.differs]

@@ -54,10 +54,10 @@ def parse(text: str, *, extra: Mapping[str, Callable[..., Rule]] | None = None) 
     """The rule that a text stands for; `parse(str(rule)) == rule`. `extra` adds rules of your own by name."""
     if not isinstance(text, str):
         raise ParseError(f"a rule is given as text, like 'CFG(7) | Cap(1.1)'; got {type(text).__name__}")
-    found = _Reader(text, {**known_names(), **(extra or {})}).whole()
-    if not isinstance(found, Rule):
+    value = _Reader(text, {**known_names(), **(extra or {})}).whole()
+    if not isinstance(value, Rule):
         raise ParseError(f"{text.strip()[:60]!r} is no rule by itself; use it inside one, like CFG(...)")
-    return found
+    return value
 
 
 class _Reader:
@@ -71,10 +71,10 @@ class _Reader:
         self.advance()
 
     def whole(self) -> Any:
-        found = self.chain()
+        value = self.chain()
         if self.kind:
             raise self.error("the text should end here, or go on with '|'")
-        return found
+        return value
 
     def chain(self) -> Any:
         terms = [self.term()]
@@ -127,9 +127,9 @@ class _Reader:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise self.error(f"nested more than {_DEEPEST} deep")
-        found = self.atom()
+        value = self.atom()
         self.depth -= 1
-        return found
+        return value
 
     def atom(self) -> Any:
         kind, token = self.kind, self.token
@@ -147,12 +147,12 @@ class _Reader:
         return self.chain()
 
     def items(self) -> list[Any]:
-        found: list[Any] = []
+        values: list[Any] = []
         while not self.take("]"):
-            if found:
+            if values:
                 self.need(",", "]")
-            found.append(self.value())
-        return found
+            values.append(self.value())
+        return values
 
     def take(self, mark: str) -> bool:
         if self.kind == "mark" and self.token == mark:
@@ -179,8 +179,8 @@ class _Reader:
 
     def nearest(self, name: str) -> str:
         close = get_close_matches(name[:40].lower(), [known.lower() for known in self.known], n=3)
-        found = [known for known in self.known if known.lower() in close]
-        return f"nearest are {', '.join(found)}" if found else _LISTED
+        names = [known for known in self.known if known.lower() in close]
+        return f"nearest are {', '.join(names)}" if names else _LISTED
 
     def error(self, what: str) -> ParseError:
         place = self.at - len(self.token) if self.kind else len(self.text)

@@ -18,10 +18,10 @@ from ...lab.sampler import engine_for
 from ...lab.scenes import STD
 from ...lab.theory import euler_variance_ratio
 from ..config import versions
-from .config import PROTOCOL, SETTINGS, STEPS, TIMES, GMMConfig, Setting, noise
+from .config import PROTOCOL, SETTINGS, STEPS, TIMES, GMMConfig, Setting, start_noise
 from .figure_data import write_figure_data
 from .folder import GMMFolder
-from .measure import Expectation, limits, measured
+from .measure import Expectation, expectations, row_values
 from .table import own_spread, spread_rows, table_rows
 
 __all__ = ["SETTINGS", "GMMConfig", "Result", "Setting", "count_stages", "reproduce", "stages"]
@@ -35,7 +35,7 @@ class Result:
 
     folder: Path
     table: list[dict[str, str]]
-    limits: dict[str, list[Expectation]]
+    expectations: dict[str, list[Expectation]]
     r_50: float
 
 
@@ -60,12 +60,12 @@ def stages(config: GMMConfig, out: str | Path) -> Iterator[str | Result]:
     for repeat in range(config.repeats):
         for setting in SETTINGS:
             if (repeat, str(setting)) not in rows:
-                rows[repeat, str(setting)] = measured(setting, noise(setting, config, repeat))
+                rows[repeat, str(setting)] = row_values(setting, start_noise(setting, config, repeat))
                 folder.keep(rows)
             yield str(setting)
     exact = {}
     for setting in SETTINGS:
-        exact[str(setting)] = limits(setting)
+        exact[str(setting)] = expectations(setting)
         yield f"{setting} in continuous time"
     table = table_rows(rows, config, exact)
     folder.table("table.csv", table)

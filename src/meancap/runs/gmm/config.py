@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...lab.scenes import SCENES, Scene
-from ...notation import number
+from ...notation import number_text
 from ...rules import CFG, Cap, Rule
 from ...sampling import uniform
 
@@ -93,7 +93,7 @@ class Setting:
 SETTINGS = tuple(Setting(scene, guidance) for scene in SCENES for guidance in GUIDANCE)
 
 
-def noise(setting: Setting, config: GMMConfig, repeat: int = 0) -> Tensor:
+def start_noise(setting: Setting, config: GMMConfig, repeat: int = 0) -> Tensor:
     """The start of one row, (samples, 2) float32: a stream of its own for every seed, repeat and setting."""
     name = f"meancap gmm {config.seed} {repeat} {setting}"
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
@@ -101,4 +101,4 @@ def noise(setting: Setting, config: GMMConfig, repeat: int = 0) -> Tensor:
 
 
 def _value(parts: Sequence[Rule], kind: type[Rule], field: str) -> str:
-    return next((number(float(getattr(part, field))) for part in parts if type(part) is kind), "")
+    return next((number_text(float(getattr(part, field))) for part in parts if type(part) is kind), "")

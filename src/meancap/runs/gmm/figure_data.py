@@ -23,7 +23,7 @@ from ...lab.sampler import flow
 from ...lab.scenes import STD, TRIPLE, Scene
 from ...rules import CFG, guide
 from ...sampling import sample, trajectory
-from .config import GUIDANCE, SETTINGS, TIMES, GMMConfig, Setting, noise
+from .config import GUIDANCE, SETTINGS, TIMES, GMMConfig, Setting, start_noise
 from .folder import GMMFolder
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,7 @@ def endpoints(config: GMMConfig) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for setting in SETTINGS:
         condition = setting.scene.condition()
-        end = flow(condition, setting.rule, noise(setting, config), TIMES)
+        end = flow(condition, setting.rule, start_noise(setting, config), TIMES)
         arrays[f"{setting} samples"] = end[:_SHOWN].numpy()
         for axis in (0, 1):
             edges = _edges(setting.scene, axis)
@@ -86,7 +86,7 @@ def endpoints(config: GMMConfig) -> dict[str, Array]:
 def meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
     """One row per time and quantity."""
     record = Record()
-    start = noise(setting, config)[:_METERED].double()
+    start = start_noise(setting, config)[:_METERED].double()
     sample(setting.scene.condition().predict, setting.rule, start, TIMES, record=record)
     stacked = record.stacked()
     rows: list[dict[str, object]] = []
@@ -115,7 +115,7 @@ def trajectories(config: GMMConfig) -> dict[str, Array]:
     arrays: dict[str, Array] = {"times": np.array(TIMES)}
     for setting in SETTINGS:
         paired = Setting(setting.scene, next(iter(GUIDANCE)))
-        start = noise(paired, config)[:_PATHS].double()
+        start = start_noise(paired, config)[:_PATHS].double()
         steps = list(trajectory(setting.scene.condition().predict, setting.rule, start, TIMES))
         x = torch.stack([steps[0].x, *(step.x_next for step in steps)])
         means = {"m": [s.m for s in steps], "m_c": [s.prediction.m_c for s in steps]}

@@ -30,7 +30,7 @@ Values = dict[str, list[float]]
 _SCRAMBLINGS, _POINTS, _HALF_STEPS = 8, 2**13, 32
 
 
-def measured(setting: Setting, start: Tensor) -> Values:
+def row_values(setting: Setting, start: Tensor) -> Values:
     """Every metric of the row that begins with this noise, one number per member where it has one."""
     condition = setting.scene.condition()
     return _values(branches(condition, flow(condition, setting.rule, start, TIMES)))
@@ -48,7 +48,7 @@ class Expectation:
     grid_error: float  # what halving the number of steps changes
 
 
-def limits(setting: Setting) -> list[Expectation]:
+def expectations(setting: Setting) -> list[Expectation]:
     """The expectations of all metrics of one setting."""
     condition, rule = setting.scene.condition(), setting.rule
     starts = torch.cat([_sobol_noise(scrambling) for scrambling in range(_SCRAMBLINGS)])

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .work import SENTENCES
+from .jobs import SENTENCES
 
 _LONGEST = 400
 
@@ -32,18 +32,18 @@ def read_object(raw: bytes) -> dict[str, Any]:
 
 def write_json(value: Any) -> bytes:
     """The shortest JSON, with null for numbers that it cannot write, and ? for halves of characters."""
-    text = json.dumps(finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(only_finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="replace")
 
 
-def finite(value: Any) -> Any:
+def only_finite(value: Any) -> Any:
     """The same with None for numbers that are not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: only_finite(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
+        return [only_finite(one) for one in value]
     return value
 
 

@@ -1,4 +1,4 @@
-// The arms: up to four rules as text, each checked while it is typed, with its sentence underneath.
+// The rules: up to four rules as text, each checked while it is typed, with its sentence underneath.
 
 import { fresh, h, percent } from './elements.js';
 
@@ -7,9 +7,9 @@ const WAIT = 120; // milliseconds after a key before the text is read
 
 const code = (text) => h('code', {}, text);
 
-// `change(arms)` is called with texts that can be read; `check(text)` resolves or throws a sentence.
-export function armRows(about, check, change) {
-  const list = h('ol', { class: 'arms' });
+// `change(rules)` is called with texts that can be read; `check(text)` resolves or throws a sentence.
+export function ruleRows(about, check, change) {
+  const list = h('ol', { class: 'rules' });
   const add = h('button', { type: 'button' }, 'Add a rule');
   add.addEventListener('click', () => {
     rows.push(row('CFG(λ) | Cap(Γ)'));
@@ -17,17 +17,17 @@ export function armRows(about, check, change) {
     send();
     rows.at(-1).input.focus();
   });
-  const node = h('section', { class: 'card', 'aria-labelledby': 'arms-title' },
-    h('h2', { id: 'arms-title' }, 'Rules'),
+  const node = h('section', { class: 'card', 'aria-labelledby': 'rules-title' },
+    h('h2', { id: 'rules-title' }, 'Rules'),
     h('p', { class: 'about' }, 'Up to four guidance rules, all from the same noise. In a rule, ', code('λ'), ' and ',
       code('Γ'), ' (or ', code('scale'), ', ', code('gamma'), ') stand for the two sliders; ', code('|'), ' chains rules.'),
     list, add);
   let rows = [];
 
   function row(text) {
-    const id = fresh('arm');
+    const id = fresh('rule');
     const input = h('input', {
-      type: 'text', value: text, name: 'arm', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off',
+      type: 'text', value: text, name: 'rule', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off',
       maxlength: 600, 'aria-describedby': `${id}-said`,
     });
     const said = h('p', { id: `${id}-said`, class: 'said', 'aria-live': 'polite' });
@@ -75,19 +75,19 @@ export function armRows(about, check, change) {
     self.read = read;
     input.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(read, WAIT); });
     const swatch = h('span', { class: 'swatch', 'aria-hidden': 'true' });
-    self.node = h('li', {}, h('div', { class: 'arm' }, swatch, input, pick, remove), said);
+    self.node = h('li', {}, h('div', { class: 'rule' }, swatch, input, pick, remove), said);
     return self;
   }
 
   function lay() {
     rows.forEach((one, i) => {
-      one.node.style.setProperty('--own', `var(--arm-${i})`);
+      one.node.style.setProperty('--own', `var(--rule-${i})`);
       one.input.setAttribute('aria-label', `Rule ${i + 1}`);
       one.pick.setAttribute('aria-label', `Pick rule ${i + 1}`);
       one.remove.setAttribute('aria-label', `Remove rule ${i + 1}`);
       one.remove.disabled = rows.length === 1;
     });
-    add.disabled = rows.length >= about.limits.arms;
+    add.disabled = rows.length >= about.limits.rules;
     list.replaceChildren(...rows.map((one) => one.node));
   }
 
@@ -97,18 +97,18 @@ export function armRows(about, check, change) {
     node,
     show(texts) {
       if (JSON.stringify(texts) !== JSON.stringify(rows.map((one) => one.text))) {
-        rows = texts.slice(0, about.limits.arms).map(row);
+        rows = texts.slice(0, about.limits.rules).map(row);
         lay();
         rows.forEach((one) => one.read());
       }
     },
     // What only running it could tell.
-    results(arms) {
-      arms.forEach((arm, i) => {
-        if (!rows[i]?.good || rows[i].text !== arm.text) return;
-        const away = arm.lost ? `${percent(arm.lost)} of the samples ran away to infinity; lower λ or cap it` : '';
-        rows[i].complain(arm.error ?? away);
-        if (!arm.error && !arm.lost) rows[i].said.textContent = arm.rule === arm.text.trim() ? '' : `= ${arm.rule}`;
+    results(rules) {
+      rules.forEach((entry, i) => {
+        if (!rows[i]?.good || rows[i].text !== entry.text) return;
+        const away = entry.lost ? `${percent(entry.lost)} of the samples ran away to infinity; lower λ or cap it` : '';
+        rows[i].complain(entry.error ?? away);
+        if (!entry.error && !entry.lost) rows[i].said.textContent = entry.rule === entry.text.trim() ? '' : `= ${entry.rule}`;
       });
     },
   };

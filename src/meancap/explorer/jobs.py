@@ -111,13 +111,13 @@ class Jobs:
         learnt because it went on before the answer came.
         """
         end = time.monotonic() + PATIENCE
-        while (found := self._begin(run, failed, page)) is None:
+        while (job := self._begin(run, failed, page)) is None:
             if not wanted():
                 raise Left
             if time.monotonic() > end:
                 raise Busy(f"{RUNNING} jobs are running already; wait for one to end, or cancel it")
             time.sleep(0.02)
-        return found
+        return job
 
     def _begin(
         self, run: Callable[[Work], Any], failed: Callable[[BaseException], str], page: str

@@ -1,4 +1,4 @@
-"""The arms of a comparison: rules as text, where λ and Γ stand for the page's two sliders.
+"""The rules that a page compares: text, where λ and Γ stand for the page's two sliders.
 
     CFG(λ) | Cap(Γ)        λ or scale, Γ or gamma, wherever a value may stand; a name before = is left alone
     numba, torch, library  who samples it (see `lab.sampler`); 'library' takes any rule and an inexact model
@@ -19,22 +19,22 @@ from torch import Tensor
 
 from ..lab.plan import plan
 from ..lab.sampler import engine_for, flow
-from ..notation import number as written
+from ..notation import number_text as written
 from ..rules import Rule
 from ..rules.text.parse import parse
 from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
-from .requests import Request, choice, items, number, text, whole
+from .jobs import Work
+from .requests import Request, choice, integer, items, number, text
 from .scene import PRESETS, Plane
-from .work import Work
 
 SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
-MOST_ARMS, LONGEST_RULE = 4, 600
+MOST_RULES, LONGEST_RULE = 4, 600
 MOST_SAMPLES, MOST_STEPS, LARGEST_SCALE, LARGEST_GAMMA, LARGEST_SEED = 200_000, 500, 30.0, 10.0, 2**31 - 1
-QUICK_FAST, QUICK_SLOW = 20_000, 2000  # samples while a slider moves: each arm; all slow arms together
+QUICK_FAST, QUICK_SLOW = 20_000, 2000  # samples while a slider moves: each rule; all slow rules together
 BUDGET = 60.0
-FIELDS = ("steps", "solver", "n", "seed", "scale", "gamma", "arms", "quick")
-# A rule that was not made for points in the plane may fail in these ways; the arm then says so.
-ARM_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError)
+FIELDS = ("steps", "solver", "n", "seed", "scale", "gamma", "rules", "quick")
+# A rule that was not made for points in the plane may fail in these ways; its entry then says so.
+RULE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError)
 _EVALUATIONS = {"euler": 1, "heun": 2, "midpoint": 2, "rk4": 4}
 _SECONDS = {"numba": 2e-8, "torch": 8e-8, "library": 1.5e-6}  # for one sample and evaluation, on one core
 _SLIDERS = re.compile(r"'[^']*'|\"[^\"]*\"|[λΓ]|\b(?:scale|gamma)\b(?!\s*=)")
@@ -42,7 +42,7 @@ _SLIDERS = re.compile(r"'[^']*'|\"[^\"]*\"|[λΓ]|\b(?:scale|gamma)\b(?!\s*=)")
 
 @dataclass(frozen=True)
 class Settings:
-    """What all arms share."""
+    """The rules to compare, and what they share."""
 
     steps: int
     solver: str
@@ -50,7 +50,7 @@ class Settings:
     seed: int
     scale: float
     gamma: float
-    arms: tuple[str, ...]
+    rules: tuple[str, ...]
     quick: bool
 
     @property
@@ -64,26 +64,26 @@ class Settings:
 
 def read_settings(request: Request) -> Settings:
     """The settings of a request, every number within its bounds."""
-    arms = items(request, "arms", 1, MOST_ARMS, ["CFG(λ)"])
-    for one in arms:
-        text({"arm": one}, "arm", LONGEST_RULE)
+    rules = items(request, "rules", 1, MOST_RULES, ["CFG(λ)"])
+    for one in rules:
+        text({"rule": one}, "rule", LONGEST_RULE)
     return Settings(
-        whole(request, "steps", 1, MOST_STEPS, 50),
+        integer(request, "steps", 1, MOST_STEPS, 50),
         choice(request, "solver", SOLVERS, "euler"),
-        whole(request, "n", 100, MOST_SAMPLES, 20_000),
-        whole(request, "seed", 0, LARGEST_SEED, 0),
+        integer(request, "n", 100, MOST_SAMPLES, 20_000),
+        integer(request, "seed", 0, LARGEST_SEED, 0),
         number(request, "scale", 0.0, LARGEST_SCALE, 3.0),
         number(request, "gamma", 1.0, LARGEST_GAMMA, 1.1),
-        tuple(arms),
+        tuple(rules),
         bool(request.get("quick", False)),
     )
 
 
-def filled(template: str, scale: float, gamma: float) -> str:
+def with_slider_values(template: str, scale: float, gamma: float) -> str:
     """The rule's text with the sliders' values."""
 
-    def value(found: re.Match[str]) -> str:
-        token = found.group()
+    def value(match: re.Match[str]) -> str:
+        token = match.group()
         if token[0] in "'\"":
             return token
         return written(scale if token in ("λ", "scale") else gamma)
@@ -96,7 +96,7 @@ def read_rule(template: str, scale: float, gamma: float) -> Rule:
     if not template.strip():
         raise ValueError("type a rule, such as CFG(λ) | Cap(Γ), or pick one")
     try:
-        return parse(filled(template, scale, gamma))
+        return parse(with_slider_values(template, scale, gamma))
     except ValueError as error:
         # All names there are would fill the page, and the list beside the field has them.
         what, known, _ = str(error).partition("; known are ")
@@ -112,12 +112,12 @@ def attempt(settings: Settings, template: str) -> Rule | str:
 
 
 def engine(plane: Plane, rule: Rule, settings: Settings) -> str:
-    """Who can sample this arm fastest and now: a compiled loop that is not compiled yet has to wait."""
+    """The fastest engine that can sample this rule now; numba only once its loop is compiled."""
     if plane.eta:
         return "library"
     condition = plane.condition()
-    found = engine_for(condition, rule, torch.zeros(1, 2), settings.times, settings.step)
-    return "torch" if found == "numba" and not COMPILED.ready(plane) else found
+    fastest = engine_for(condition, rule, torch.zeros(1, 2), settings.times, settings.step)
+    return "torch" if fastest == "numba" and not COMPILED.ready(plane) else fastest
 
 
 def allowed(settings: Settings, engines: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ def allowed(settings: Settings, engines: Sequence[str]) -> None:
 
 
 def samples_for(settings: Settings, engine: str, slow: int) -> int:
-    """How many samples an arm gets: all of them, or what can be shown while a slider moves."""
+    """How many samples a rule gets: all of them, or what can be shown while a slider moves."""
     if not settings.quick:
         return settings.n
     share = QUICK_SLOW * 50 // (max(slow, 1) * max(settings.steps * _EVALUATIONS[settings.solver], 50))
@@ -193,8 +193,8 @@ class Compiled:
 
 def _shape(plane: Plane) -> tuple[int, int]:
     """Members and components with weight, for which a loop is compiled."""
-    found = plan(plane.condition(), parse("CFG(1)"))
-    return (0, 0) if found is None else (found.inside, len(found.means))
+    loop = plan(plane.condition(), parse("CFG(1)"))
+    return (0, 0) if loop is None else (loop.inside, len(loop.means))
 
 
 COMPILED = Compiled()
