@@ -12,12 +12,32 @@ from .generate import Commands, bar
 from .reproduce_images import numbers
 
 
+def add_feedback(kinds: Commands) -> None:
+    p = _parser(kinds, "feedback", "density-ratio feedback on held-out mixtures with a leak", seeds="2,3,4")
+    p.add_argument("--mixtures", default="11,12,13,14", metavar="S", help="their seeds (11,12,13,14)")
+    p.add_argument("--samples", type=int, default=2048, metavar="N", help="for each noise (2048)")
+    p.set_defaults(run=feedback)
+
+
+def feedback(args: argparse.Namespace) -> int:
+    import torch
+
+    from ..runs.feedback_mixtures import MixtureStudy, mixture_table, run_mixtures
+
+    torch.set_num_threads(args.threads)
+    mixtures, seeds = (tuple(map(int, numbers(text, int))) for text in (args.mixtures, args.seeds))
+    study = MixtureStudy(mixtures, args.samples, seeds=seeds)
+    _run(run_mixtures(study, args.out), "feedback")
+    _write(args.out, mixture_table(study, args.out))
+    return 0
+
+
 def add_label_noise(kinds: Commands) -> None:
     p = _parser(
         kinds,
         "label-noise",
         "guidance on networks with a known share of wrong labels",
-        "--data DIR --models noise-0/model.safetensors noise-0.3/model.safetensors",
+        "--data DIR --models noise-0/model.safetensors noise-0.3/model.safetensors ",
     )
     p.add_argument("--models", required=True, type=Path, nargs="+", metavar="FILE",
                    help="weights by `meancap train --label-noise P`")  # fmt: skip
@@ -51,7 +71,7 @@ def label_noise(args: argparse.Namespace) -> int:
 
 
 def add_wind(kinds: Commands) -> None:
-    p = _parser(kinds, "wind", "rules on somebody else's model of wind series", "--presets 1ch")
+    p = _parser(kinds, "wind", "rules on somebody else's model of wind series", "--presets 1ch ")
     p.add_argument("--presets", default="1ch,2ch,3ch", metavar="P", help="of the package (1ch,2ch,3ch)")
     p.add_argument("--days", type=int, default=4, metavar="N", help="of each regime, for each seed (4)")
     p.add_argument("--steps", type=int, default=50, help="of its DDIM sampler (50)")
@@ -77,17 +97,19 @@ def wind(args: argparse.Namespace) -> int:
     return _draw(args.out, draw)
 
 
-def _parser(kinds: Commands, name: str, about: str, example: str) -> argparse.ArgumentParser:
+def _parser(
+    kinds: Commands, name: str, about: str, example: str = "", seeds: str = "0,1,2"
+) -> argparse.ArgumentParser:
     p: argparse.ArgumentParser = kinds.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}. Give the same command again to go on after a stop.",
-        epilog=f"example:\n  meancap reproduce {name} {example} --out out/{name}\n\n"
-        "DIR gets run.json, cells/, table.csv and figures. More seeds may be added later.",
+        epilog=f"example:\n  meancap reproduce {name} {example}--out out/{name}\n\n"
+        "DIR gets run.json, cells/, table.csv and figures.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the study's folder")
-    p.add_argument("--seeds", default="0,1,2", metavar="S", help="of the noise (0,1,2)")
+    p.add_argument("--seeds", default=seeds, metavar="S", help=f"of the noise ({seeds})")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     return p
 
