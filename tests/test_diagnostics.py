@@ -147,3 +147,18 @@ def test_late_in_a_run_the_scale_is_still_the_scale():
     record = Record()
     guide(Cap(1.1), p, g=6 * gap, record=record)  # a host's own nominal displacement, as in an adapter
     torch.testing.assert_close(record.measures[0].scale, torch.full((3,), 7.0).double(), rtol=1e-4, atol=0)
+
+
+def test_the_meter_shows_the_log_ratio_of_runs_that_follow_it():
+    from meancap.lab.problems import problem
+    from meancap.rules import density_feedback, feedback_scale
+
+    model, record = problem("leak-8").model(), Record()
+    x = noise(range(6), (8,)).double()
+    sample(model.predict, density_feedback(0.6), x, uniform(8), record=record)
+    s = record.stacked()
+    assert s["log_ratio"].shape == (8, 6) and float(s["log_ratio"][-1].std()) > 0
+    assert torch.allclose(s["asked"], feedback_scale(s["log_ratio"], 0.6, 20.0))
+    assert "log R" in record.summary() and "log_ratio" in record.rows()[0]
+    sample(model.predict, CFG(2), x, uniform(8), record=record)
+    assert "log_ratio" not in record.stacked() and "log R" not in record.summary()

@@ -6,6 +6,7 @@ ratio    chi = |m| / |m_c|, what the ball cap bounds by gamma
 cosine   between m_c and the gap
 active   whether a cap shortened the displacement
 allowed  the longest mean that the cap at the end of the rule permits: gamma |m_c|, or the floor
+log_ratio  log p(x | condition) / p(x), in runs that follow it; `asked` is then the scale made from it
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class Measure:
     active: Tensor
     length: Tensor  # |m|
     allowed: Tensor  # the length that a cap permits; inf where none bounds |m|
+    log_ratio: Tensor | None = None  # where the loop follows it
 
 
 def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
@@ -120,7 +122,7 @@ class Record:
                 toward = lengths(ray.direction, p.delta).along
         turned = ray.turned is not None
         self._seen.append(
-            _Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned, ray.limit)
+            _Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned, ray.limit, p.log_ratio)
         )
 
     def note(self, measure: Measure) -> None:
@@ -137,11 +139,13 @@ class Record:
         return [one for one in self._seen if isinstance(one, Measure)]
 
     def stacked(self) -> dict[str, Tensor]:
-        """Every field as one (evaluations, samples) tensor."""
+        """Every field as one (evaluations, samples) tensor; log_ratio only of runs that follow it."""
         measures = self.measures
         if not measures:
             raise ValueError("the record is empty; pass it as record= to sample() or guided_velocity() first")
-        return {name: torch.stack([getattr(one, name).cpu() for one in measures]) for name in _FIELDS}
+        followed = all(one.log_ratio is not None for one in measures)
+        names = (*_FIELDS, "log_ratio") if followed else _FIELDS
+        return {name: torch.stack([getattr(one, name).cpu() for one in measures]) for name in names}
 
     def summary(self) -> str:
         """One line: the scales asked for and granted, lowest to highest, and how often the cap acted."""
@@ -150,9 +154,10 @@ class Record:
             return "no samples"
         share = float(s["active"].double().mean())
         capped = "never capped" if share == 0 else f"capped on {share:.0%} of steps"
+        followed = f"; log R {span(s['log_ratio'])}" if "log_ratio" in s else ""
         return (
             f"asked for {span(s['asked'])}, got {span(s['scale'])}; {capped}; "
-            f"largest ratio {float(s['ratio'].max()):.3f}"
+            f"largest ratio {float(s['ratio'].max()):.3f}{followed}"
         )
 
     def rows(self) -> list[dict[str, float | int | bool]]:
@@ -160,7 +165,7 @@ class Record:
         s = {name: value.tolist() for name, value in self.stacked().items()}
         count, batch = len(s["t"]), len(s["t"][0])
         return [
-            {"step": i, "sample": j, **{name: s[name][i][j] for name in _FIELDS}}
+            {"step": i, "sample": j, **{name: values[i][j] for name, values in s.items()}}
             for i in range(count)
             for j in range(batch)
         ]
@@ -284,6 +289,7 @@ class _Displacement:
     toward: Tensor  # component of the direction along the gap
     turned: bool  # whether the direction may have left the gap
     limit: Limit | None  # the cap at the end of the rule, if it is a plain one
+    log_ratio: Tensor | None = None
 
     def measure(self) -> Measure:
         conditional, size, along = self.lengths
@@ -296,7 +302,8 @@ class _Displacement:
         share = torch.where(gap == 0, 0.0 if self.turned else 1.0, self.toward / gap)
         seen = (conditional, gap, self.gap.along)
         scales = (1 + c * share, 1 + asked * share)
-        return _measure(self.t, seen, *scales, abs(c) < abs(asked), length, self._allowed(conditional))
+        found = _measure(self.t, seen, *scales, abs(c) < abs(asked), length, self._allowed(conditional))
+        return found if self.log_ratio is None else replace(found, log_ratio=self.log_ratio)
 
     def _allowed(self, conditional: Tensor) -> Tensor:
         """The longest mean that the cap permits."""

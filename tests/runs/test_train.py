@@ -11,7 +11,8 @@ from meancap.models.classes import open_sit
 from meancap.models.data import Pictures
 from meancap.models.optimise import orthogonal
 from meancap.models.sit import SiTConfig
-from meancap.runs.train import TrainConfig, Training, read_log
+from meancap.runs.label_noise import share_of
+from meancap.runs.train import TrainConfig, Training, noisy_labels, read_log
 
 MODEL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=1, heads=2, classes=2, learn_sigma=False)
 CONFIG = TrainConfig(640, model=MODEL, batch=16, warmup=5, ema=0.9)
@@ -97,3 +98,26 @@ def test_the_trained_model_makes_the_class_it_is_asked_for(tmp_path, pictures):
     made = model.decode(x).float()
     above, below = made[:, 0, :4].mean((1, 2)), made[:, 0, 4:].mean((1, 2))
     assert bool((above > below)[0::2].all()) and bool((above < below)[1::2].all())
+
+
+def test_wrong_labels_have_their_share_name_another_class_and_come_from_the_seed():
+    labels = torch.arange(40_000) % 10
+    noisy = noisy_labels(labels, 10, 0.3, seed=1)
+    changed = noisy != labels
+    assert float(changed.double().mean()) == pytest.approx(0.3, abs=0.01)
+    assert torch.bincount((noisy - labels)[changed] % 10, minlength=10)[1:].min() > 1100  # of 1,333 each
+    assert torch.equal(noisy, noisy_labels(labels, 10, 0.3, seed=1))
+    assert not torch.equal(noisy, noisy_labels(labels, 10, 0.3, seed=2))
+    assert noisy_labels(labels, 10, 0.0, seed=1) is labels
+
+
+def test_a_model_tells_its_wrong_labels_and_another_can_start_from_it(tmp_path, pictures):
+    first = Training(tmp_path / "a", replace(CONFIG, images=32, label_noise=0.25), pictures)
+    list(first.rows())
+    path = first.export(tmp_path / "a.safetensors", torch.float32, pictures.names)
+    assert share_of(path) == 0.25
+    second = Training(tmp_path / "b", replace(CONFIG, start="known"), pictures, path)
+    for name, value in first.ema.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    with pytest.raises(ValueError, match="other shapes"):
+        Training(tmp_path / "c", replace(CONFIG, model=replace(MODEL, width=32)), pictures, path)

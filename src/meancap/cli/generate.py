@@ -194,7 +194,7 @@ def need_matplotlib(command: str) -> None:
         raise ImportError(f'meancap {command} draws with matplotlib: pip install "meancap[report]"') from None
 
 
-def bar(steps: Iterable[T], total: int, name: str, unit: str = "block") -> Iterator[T]:
+def bar(steps: Iterable[T], total: int | None, name: str, unit: str = "block") -> Iterator[T]:
     """The steps under a bar on stderr, where tqdm is installed."""
     try:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]

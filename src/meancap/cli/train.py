@@ -22,6 +22,7 @@ _EXAMPLES = """\
 examples:
   meancap train --data fashion --folder /usr/share/datasets/fashion-mnist --out train/fashion
   meancap train --data cifar10 --folder cifar-10-batches-bin --images 4000000 --width 256 --out train/cifar
+  meancap train --folder /usr/share/datasets/fashion-mnist --label-noise 0.3 --out train/noisy
   meancap train scenes --out train/scenes                       the model that reads sentences
   meancap train scenes --wrong 0.2 --start train/scenes/model.safetensors --out train/wrong
   meancap train detector --out train/detector                   what reads its pictures
@@ -51,7 +52,8 @@ def add_train(commands: Commands) -> None:
     p.add_argument("--seed", type=int, default=0, help="of weights and batches (0)")
     p.add_argument("--threads", type=int, default=None, help="CPU threads (all cores)")
     p.add_argument("--wrong", type=float, metavar="P", help="scenes: share of wrong captions (0)")
-    p.add_argument("--start", type=Path, metavar="FILE", help="scenes: weights to go on from")
+    p.add_argument("--start", type=Path, metavar="FILE", help="weights to go on from")
+    p.add_argument("--label-noise", type=float, metavar="P", help="data sets: share of wrong labels (0)")
     p.add_argument("--store", default="float16", choices=("float32", "float16", "bfloat16"), help=_STORE)
     p.set_defaults(run=train)
 
@@ -84,12 +86,13 @@ def train(args: argparse.Namespace) -> int:
 
 
 def _pictures(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
+    from ..models.checkpoint import digest
     from ..models.data import DATA
     from ..runs.train import SMALL, TrainConfig, Training
 
     if args.folder is None:
         raise ValueError(f"give --folder DIR, where the files of {args.data} are")
-    _refuse(args, "meancap train scenes", "wrong", "start")
+    _refuse(args, "meancap train scenes", "wrong")
     read, _ = DATA[args.data]
     pictures = read(args.folder)
     _, channels, size, _ = pictures.images.shape
@@ -97,8 +100,10 @@ def _pictures(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
     width = args.width or SMALL.width
     model = replace(model, width=width, depth=args.depth or SMALL.depth, heads=max(1, width // 32))
     images = 600_000 if args.images is None else args.images
-    config = TrainConfig(images, data=args.data, model=model, seed=args.seed, **_given(args, "batch", "rate"))
-    training = Training(args.out, config, pictures)
+    begun = "" if args.start is None else digest(args.start)
+    given = _given(args, "batch", "rate", "label_noise")
+    config = TrainConfig(images, data=args.data, model=model, seed=args.seed, start=begun, **given)
+    training = Training(args.out, config, pictures, args.start)
     return training, lambda path, dtype: training.export(path, dtype, pictures.names)
 
 
@@ -108,7 +113,7 @@ def _scenes(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
     from ..models.scene_net import SceneNetConfig
     from ..runs.train_scenes import SceneTrainConfig, SceneTraining
 
-    _refuse(args, "a data set", "folder")
+    _refuse(args, "a data set", "folder", "label_noise")
     model = SceneNetConfig(**_given(args, "width", "depth"))
     begun = ""
     if args.start is not None:
@@ -125,7 +130,18 @@ def _scenes(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
 def _detector(args: argparse.Namespace) -> int:
     from ..runs.train_detector import DetectorConfig, run_detector
 
-    _refuse(args, "models, not the detector", "folder", "images", "width", "depth", "rate", "wrong", "start")
+    _refuse(
+        args,
+        "models, not the detector",
+        "folder",
+        "images",
+        "width",
+        "depth",
+        "rate",
+        "wrong",
+        "start",
+        "label_noise",
+    )
     config = DetectorConfig(seed=args.seed, **_given(args, "batch"))
     for _ in bar(run_detector(args.out, config), config.steps, "detector", "step"):
         pass
@@ -141,7 +157,7 @@ def _given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 def _refuse(args: argparse.Namespace, what: str, *names: str) -> None:
     if given := _given(args, *names):
-        raise ValueError(f"--{next(iter(given))} goes with {what}")
+        raise ValueError(f"--{next(iter(given)).replace('_', '-')} goes with {what}")
 
 
 def _shown(training: TrainingLoop) -> Iterator[LogLine]:

@@ -60,12 +60,16 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
 
 def save_sit(
     path: str | Path, model: SiT, pixels: Pixels | None = None, *,
-    names: tuple[str, ...] = (), dtype: torch.dtype | None = None,
+    names: tuple[str, ...] = (), dtype: torch.dtype | None = None, header: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
-    """One file with everything that `load_sit` needs; `dtype` stores the weights in less space."""
+    """One file with everything that `load_sit` needs; `dtype` stores the weights in less space.
+
+    `header` is text to keep beside it, such as how the weights were trained; `read_tensors` gives it back.
+    """
     tensors = {name: value.to(dtype or value.dtype) for name, value in model.state_dict().items()}
     del tensors["pos_embed"]  # a fixed function of the shape
-    header = {"config": json.dumps(asdict(model.config)), "names": json.dumps(list(names))}
+    header = dict(header or {})
+    header |= {"config": json.dumps(asdict(model.config)), "names": json.dumps(list(names))}
     if pixels is not None:
         tensors["pixels.mean"] = pixels.mean
         header["pixels.std"] = repr(pixels.std)

@@ -1,6 +1,6 @@
 """Which run a folder belongs to: its run.json, begun once and compared every time after that.
 
-    kind       what sort of run: images, gmm (the mixture experiment) or bench (the benchmark)
+    kind       what sort of run: images, gmm (the mixture experiment), bench (the benchmark) or a study
     identity   the parts of run.json that decide the numbers, such as the configuration and the versions
     the rest   what may change while the run goes on, such as `finished`
 
@@ -25,6 +25,9 @@ FIELDS = {  # what run.json holds, by kind
     "images": {"config", "made_with", "finished"},
     "gmm": {"config", "made_with", "finished"},
     "bench": {"config", "problems", "families"},
+    "label-noise": {"config", "made_with"},
+    "wind": {"config", "made_with"},
+    "feedback": {"config", "made_with"},
 }
 
 

@@ -2,6 +2,7 @@
 
 predict(x, t) -> Prediction     the model, conditional and unconditional
 predict.conditional(x, t)       where a predictor has it: half the work, with m_u = m_c, for idle rules
+predict.follows_ratio           True where predictions come with their log density ratio, which is then used
 rule                            what guidance makes of it
 step                            one of `meancap.sampling.steps`, or one with noise: `ancestral(seeds)`
 
@@ -77,7 +78,7 @@ def _steps(
     stepper = Stepper(rule)
     method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
     need_step(method)
-    wanting = follower(rule)
+    wanting = None if getattr(predict, "follows_ratio", False) else follower(rule)
     tracker = None if wanting is None else Tracker(predict, wanting, x, eta)
     if record is not None:
         # Fresh noise is no blend of x and the means: such a run has no certificate.
