@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .generate import Commands, bar
-from .reproduce_images import numbers
+from .reproduce_images import comma_numbers
 
 
 def add_feedback(kinds: Commands) -> None:
@@ -25,7 +25,7 @@ def feedback(args: argparse.Namespace) -> int:
     from ..runs.feedback_mixtures import MixtureStudy, mixture_table, run_mixtures
 
     torch.set_num_threads(args.threads)
-    mixtures, seeds = (tuple(map(int, numbers(text, int))) for text in (args.mixtures, args.seeds))
+    mixtures, seeds = (tuple(map(int, comma_numbers(text, int))) for text in (args.mixtures, args.seeds))
     study = MixtureStudy(mixtures, args.samples, seeds=seeds)
     _run(run_mixtures(study, args.out), "feedback")
     _write(args.out, mixture_table(study, args.out))
@@ -55,7 +55,7 @@ def label_noise(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     study = LabelNoiseStudy(args.samples, args.calls)
     shares = sorted(map(share_of, args.models), reverse=True)
-    seeds = [int(v) for v in numbers(args.seeds, int)]
+    seeds = [int(v) for v in comma_numbers(args.seeds, int)]
     _run(run_label_noise(study, args.models, args.data, args.out, seeds), "label-noise")
     _write(args.out, list(label_noise_table(study, args.models, args.data, args.out, seeds)))
 
@@ -85,7 +85,7 @@ def wind(args: argparse.Namespace) -> int:
 
     torch.set_num_threads(args.threads)
     study = WindStudy(tuple(args.presets.split(",")), args.days, args.steps)
-    seeds = [int(v) for v in numbers(args.seeds, int)]
+    seeds = [int(v) for v in comma_numbers(args.seeds, int)]
     _run(run_wind(study, args.out, seeds), "wind")
     _write(args.out, list(wind_table(study, args.out, seeds)))
 
@@ -129,12 +129,12 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def _draw(out: Path, draw: Callable[[], dict[str, Any]]) -> int:
     try:
-        from ..report.pictures import save
+        from ..report.pictures import save_png
         from ..report.style import look
     except ImportError:
         print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
         return 0
     with look():
         for name, figure in draw().items():
-            save(figure, out / f"{name}.png", dots=130)
+            save_png(figure, out / f"{name}.png", dots=130)
     return 0
