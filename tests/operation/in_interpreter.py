@@ -225,6 +225,7 @@ def test_every_scale_of_the_elements_is_served(size, tall):
     assert (guided.norm(dim=1) <= 1.05 * m * (1 + 4 * UNIT)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "seeds"), [(30, 4), (1024, 4), (8200, 1)])
 def test_elements_of_every_scale_in_one_sample_are_summed(size, seeds, tall):
     for seed in range(seeds):
@@ -238,6 +239,7 @@ def test_elements_of_every_scale_in_one_sample_are_summed(size, seeds, tall):
             assert ((found[2] - exact[2]).abs() <= 3e-7 * exact[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [7, 4096, 8200])
 def test_neighbours_change_no_bit_of_a_sample(size, tall):
     given = tensors(4, size)
@@ -253,6 +255,7 @@ def test_neighbours_change_no_bit_of_a_sample(size, tall):
         assert after[1].isnan().all() and not after[[0, 2, 3]].isnan().any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(9, 1024), (40, 3), (2, 8200)])
 def test_a_batch_equals_its_samples_in_any_order(shape):
     given, order = tensors(*shape), torch.randperm(shape[0])

@@ -326,6 +326,7 @@ def test_what_does_not_fit_together_is_refused():
         capped((x, v, u), (1.0, torch.ones(3), 6.0, 1.1, 0.0))
 
 
+@pytest.mark.slow
 def test_without_a_place_for_its_cache_numba_compiles_all_the_same(tmp_path):
     """A read-only installation: numba refuses `cache=True` with a RuntimeError there."""
     code = (

@@ -19,10 +19,11 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is
 
 
 @needs_triton
-def test_the_kernels_hold_in_the_interpreter():
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_the_kernels_hold_in_the_interpreter(which):
     # Triton decides at import whether to interpret, so this is a process of its own.
     job = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--show-capture=no",
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--show-capture=no", "-m", which,
          Path(__file__).parent / "in_interpreter.py"],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,

@@ -48,12 +48,12 @@ def together(*jobs: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def in_turn(count: int) -> Callable[..., Any]:
+def in_turn(count: int, timeout: float = 30) -> Callable[..., Any]:
     """A callback at which all threads wait for each other, so that their calls surely interleave."""
     barrier = threading.Barrier(count)
 
     def wait(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=timeout)
         return values
 
     return wait
@@ -98,7 +98,7 @@ def test_a_native_thread_on_the_same_denoiser_is_neither_heard_nor_changed() -> 
 def test_one_pipeline_called_from_two_threads_is_refused() -> None:
     """Natively both would walk one scheduler's index and come out wrong."""
     pipe = pipeline(SD3)
-    meet = in_turn(2)
+    meet = in_turn(2, timeout=2)  # the one that is refused never comes
     with guided(pipe, Cap(1.05)):
         found = together(*(lambda i=i: call(SD3, pipe, seed=i, callback_on_step_end=meet) for i in range(2)))
     refused = [one for one in found if isinstance(one, RuntimeError)]

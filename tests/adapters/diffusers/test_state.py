@@ -25,7 +25,9 @@ def test_wan_22_image_to_video_is_refused_for_its_clean_first_frame() -> None:
     assert torch.equal(call(I2V, pipe), native)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize("name", CASES)
 def test_every_pipeline_in_the_table_is_judged_and_shows_what_it_steps(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
