@@ -27,6 +27,7 @@ from meancap.models.inference import Predictor
 from meancap.models.sit import SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
 from meancap.sampling.steps import StepMethod
+from meancap.torch_settings import torch_settings
 
 FILE = Path(__file__).with_name("counters.json")
 STEPS = {
@@ -92,7 +93,8 @@ def _mixture(samples: int = 4096) -> Iterator[tuple[str, float]]:
     condition, x = TRIPLE.condition(), torch.randn(samples, 2, generator=torch.Generator().manual_seed(0))
 
     def run(steps: int) -> tuple[list[str], int]:
-        return counted(lambda: flow(condition, CFG(3) | Cap(1.1), x, uniform(steps), engine="torch"))
+        with torch_settings(threads=1):  # what other threads do is not counted
+            return counted(lambda: flow(condition, CFG(3) | Cap(1.1), x, uniform(steps), engine="torch"))
 
     (few, small), (many, large) = run(5), run(15)
     yield "mixture: kernels per step, torch engine", (len(many) - len(few)) / 10

@@ -34,8 +34,10 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
 
 def run(step: Step) -> tuple[Tensor, Tensor]:
     """The result, and (4, batch) numbers: the three lengths and the coefficient that is left."""
-    x, out_c, other, a, k, c = step[:6]
-    d = _direction(step)
+    dtype = working_dtype(*step[:3])
+    x, a, k, c = step.x, *step[3:6]
+    out_c = step.out_c.to(dtype)
+    d = step.other.to(dtype) if step.direct else out_c - step.other
     if step.capped:
         m, gap, along = _measured(x, out_c, d, a, k)
         left = _left(step, m, gap, along)
@@ -45,8 +47,8 @@ def run(step: Step) -> tuple[Tensor, Tensor]:
         numbers = left.expand(4, -1)
     if step.dtype is None:
         return out_c, numbers
-    out = _written(out_c, d, left, None if step.direct else other)
-    return (mean_of(x, out, a, k, d.dtype) if step.mean else out).to(step.dtype), numbers
+    out = _written(out_c, d, left, None if step.direct else step.other)
+    return (mean_of(x, out, a, k, dtype) if step.mean else out).to(step.dtype), numbers
 
 
 def _left(step: Step, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
@@ -60,12 +62,6 @@ def _left(step: Step, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
     return left if c != 0 else torch.zeros_like(left)
 
 
-def _direction(step: Step) -> Tensor:
-    """out_c - other, or `other` itself where it is the direction already, in the working precision."""
-    dtype = working_dtype(*step[:3])
-    return step.other.to(dtype) if step.direct else step.out_c.to(dtype) - step.other.to(dtype)
-
-
 def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> tuple[Tensor, Tensor, Tensor]:
     """|m|, |k d| and the component of m along k d."""
     m, gap, along = _lengths(mean_of(x, out_c, a, k, d.dtype).flatten(1), d.flatten(1))
@@ -76,11 +72,10 @@ def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> tupl
 
 
 def _written(out_c: Tensor, d: Tensor, c: Tensor, other: Tensor | None) -> Tensor:
-    base = out_c.to(d.dtype)
     each = c.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
-    out = torch.addcmul(base, d, each)
+    out = torch.addcmul(out_c, d, each)
     if not on_host(c) or bool(((c == 0) | (c == -1)).any()):
-        out = torch.where(each == 0, base, out)  # 0 * inf would put a NaN where nothing is added
+        out = torch.where(each == 0, out_c, out)  # 0 * inf would put a NaN where nothing is added
         out = out if other is None else torch.where(each == -1, other.to(d.dtype), out)
     return out
 
