@@ -160,7 +160,7 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
 
 
 def _watch(steps: Iterable[BlockProgress], name: str) -> None:
-    """Goes through the steps under a bar on stderr, where tqdm is installed."""
+    """Runs the steps with a progress bar on stderr, if tqdm is installed."""
     try:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
