@@ -164,7 +164,7 @@ def cells_of(study: SceneStudy, out: Path) -> list[Cell]:
 
 
 def available_parts() -> list[str]:
-    """The parts whose model is in the box."""
+    """The parts whose model is shipped."""
     return ["scenes", "negative", *(["wrong"] if WRONG.is_file() else [])]
 
 
