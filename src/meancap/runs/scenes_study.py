@@ -178,11 +178,11 @@ def run_study(
     todo = [cell for cell in cells_of(study, out) if seeds is None or cell.seed in seeds]
     models = {part: scenes(wrong_captions=part == "wrong") for part in available_parts()}
     for number, cell in enumerate(todo, start=1):
-        make_cell(study, cell, models[cell.part], out, threads)
+        make_scene_cell(study, cell, models[cell.part], out, threads)
         yield cell, number, len(todo)
 
 
-def make_cell(study: SceneStudy, cell: Cell, model: SceneModel, out: Path, threads: int = 1) -> None:
+def make_scene_cell(study: SceneStudy, cell: Cell, model: SceneModel, out: Path, threads: int = 1) -> None:
     """One run folder: begun, taken up, or found finished."""
     if cell.part == "negative":
         prompts, negatives = with_negatives(study.prompts, cell.seed)
