@@ -19,7 +19,7 @@ from benchmarks.report import TITLES, write
 HERE = Path(__file__).parent
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--counters", action="store_true", help="record the counters, measure nothing")
     parser.add_argument("--records", type=Path, default=FOLDER, help="folder of the records")
     parser.add_argument("--to", type=Path, default=HERE, help="folder of the report")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if unknown := set(options.names) - set(TITLES):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known are {', '.join(TITLES)}")
     if options.counters:

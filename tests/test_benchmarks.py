@@ -2,7 +2,6 @@
 
 import platform
 import re
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import records, report
+from benchmarks.__main__ import main
 from benchmarks.chart import chart
 from benchmarks.records import Curve, Note, Reading, Setting
 from benchmarks.timing import in_turns, ratio
@@ -81,20 +81,14 @@ def test_contenders_take_turns_and_ratios_are_of_one_round():
 @pytest.mark.parametrize(
     ("arguments", "words"), [(["hat"], "unknown benchmark hat"), (["--report-only"], "no records in")]
 )
-def test_bad_input_is_one_sentence(arguments, words, tmp_path):
-    command = [sys.executable, "-m", "benchmarks", *arguments, "--records", str(tmp_path / "none")]
-    job = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert job.returncode == 2 and words in job.stderr
+def test_bad_input_is_one_sentence(arguments, words, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--records", str(tmp_path / "none")])
+    assert stop.value.code == 2 and words in capsys.readouterr().err
 
 
-def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
     records.write(tmp_path / "gmm.jsonl", ROWS)
-    command = [sys.executable, "-m", "benchmarks", "--report-only", "--records", str(tmp_path)]
-    job = subprocess.run(
-        [*command, "--to", str(tmp_path / "gmm.jsonl" / "report")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert job.returncode == 2 and "Not a directory" in job.stderr and "Traceback" not in job.stderr
+    with pytest.raises(SystemExit) as stop:
+        main(["--report-only", "--records", str(tmp_path), "--to", str(tmp_path / "gmm.jsonl" / "report")])
+    assert stop.value.code == 2 and "Not a directory" in capsys.readouterr().err

@@ -130,9 +130,10 @@ def worst_excess(seeds, samples, size, gammas, batch_of_one=False):
     return worst
 
 
-def test_the_stored_float32_result_keeps_the_bound_to_four_units():
-    # 100,000 cases of 4,096 elements: 25 seeds x 700 samples x 6 gammas.
-    assert worst_excess(range(25), 700, 4096, GAMMAS) <= 4
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 25), marks=pytest.mark.slow)], ids=str)
+def test_the_stored_float32_result_keeps_the_bound_to_four_units(seeds):
+    # 21,000 cases of 4,096 elements: 5 seeds x 700 samples x 6 gammas; with the slow ones 105,000.
+    assert worst_excess(seeds, 700, 4096, GAMMAS) <= 4
 
 
 def test_the_bound_also_holds_for_odd_sizes_and_single_samples():

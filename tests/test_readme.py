@@ -49,18 +49,3 @@ def test_each_block_runs_by_itself(block, tmp_path, monkeypatch):
     """A reader copies one block, not all those before it."""
     monkeypatch.chdir(tmp_path)
     exec(compile(block.text, block.where, "exec", dont_inherit=True), {"__name__": "page"})
-
-
-def test_the_first_code_comes_after_what_it_needs():
-    before = TEXT[: TEXT.index("```python")]
-    assert 'pip install ".[images]"' in before
-
-
-def test_the_paper_can_be_found_and_cited():
-    assert "Non-Autonomous Potentials, Overshoot" in TEXT and "@misc{peng2026guidance" in TEXT
-    assert "https://github.com/ppposition/pmc" in TEXT
-
-
-def test_the_words_of_the_first_screen_are_explained_there():
-    first = TEXT[: TEXT.index("```python")]
-    assert "estimate of the clean image" in first and "Γ = 1.1 allows 10 %" in first

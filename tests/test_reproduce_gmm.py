@@ -25,6 +25,7 @@ from meancap.runs.paper import paper_run, paper_source, paper_table
 
 METRICS = ("occupancy_percent", "variance_ratio", "tv", "mean_error")
 FIGURES = {draw.__name__ for draw in report.FIGURES}
+SMALL = GMMConfig(samples=1000, seed=3, repeats=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,6 +43,18 @@ def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("gmm") / "out"
     assert main(["reproduce", "gmm", "--out", str(out)]) == 0
     return out
+
+
+@pytest.fixture
+def without_figure_data(monkeypatch):
+    """For runs of which no figure is drawn."""
+    monkeypatch.setattr("meancap.runs.gmm.write_figure_data", lambda folder, config: None)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A run of SMALL that nobody stopped."""
+    return reproduce(SMALL, tmp_path_factory.mktemp("small") / "out").folder
 
 
 def read(path):
@@ -141,17 +154,10 @@ def test_the_continuous_column_is_one_without_guidance_and_keeps_the_order_of_th
     assert all(v.continuous > v.euler for v in single.values())
 
 
-def test_same_seed_same_bytes_and_another_seed_other_noise(tmp_path):
-    tables = []
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        reproduce(GMMConfig(samples=1000, seed=seed), tmp_path / name)
-        tables.append((tmp_path / name / "table.csv").read_bytes())
-    assert tables[0] == tables[1] != tables[2]
-
-
-def test_every_row_and_repeat_has_noise_of_its_own():
-    config = GMMConfig(samples=1000)
+def test_every_seed_row_and_repeat_has_noise_of_its_own():
+    config, other = GMMConfig(samples=1000), GMMConfig(samples=1000, seed=4)
     drawn = [start_noise(s, config, repeat) for s in SETTINGS for repeat in (0, 1)]
+    drawn.append(start_noise(SETTINGS[0], other))
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
     assert torch.equal(start_noise(SETTINGS[4], config, 1), drawn[9])
 
@@ -166,22 +172,20 @@ def test_numbers_do_not_depend_on_whether_numba_is_there(monkeypatch):
     assert by_numba["occupancy_percent"] == pytest.approx(by_torch["occupancy_percent"], abs=0.011)
 
 
-def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path):
-    config = GMMConfig(samples=1000, repeats=2)
-    reproduce(config, tmp_path / "whole")
-    running = stages(config, tmp_path / "stopped")
+def test_a_run_has_the_same_bytes_again_also_when_it_was_stopped(small, without_figure_data, tmp_path):
+    running = stages(SMALL, tmp_path / "stopped")
     for _ in range(5):
         next(running)
     running.close()
     rows = tmp_path / "stopped" / "rows.jsonl"
     rows.write_text(rows.read_text()[:-40])  # a line torn in the middle
-    found = list(stages(config, tmp_path / "stopped"))
-    assert len(found) == count_stages(config) and isinstance(found[-1], Result)
+    found = list(stages(SMALL, tmp_path / "stopped"))
+    assert len(found) == count_stages(SMALL) and isinstance(found[-1], Result)
     for name in ("table.csv", "spread.csv", "rows.jsonl", "run.json", "limits.csv"):
-        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "stopped" / name).read_bytes() == (small / name).read_bytes()
 
 
-def test_ten_repeats_or_more_give_means_and_their_own_standard_deviations(tmp_path):
+def test_ten_repeats_or_more_give_means_and_their_own_standard_deviations(without_figure_data, tmp_path):
     config = GMMConfig(samples=2000, repeats=10)
     result = reproduce(config, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
@@ -195,12 +199,12 @@ def test_ten_repeats_or_more_give_means_and_their_own_standard_deviations(tmp_pa
     assert {r["repeats"] for r in read(tmp_path / "spread.csv")} == {"10"}
 
 
-def test_a_folder_of_another_run_is_refused_with_the_difference_named(tmp_path, capsys):
-    reproduce(GMMConfig(samples=1000), tmp_path)
+def test_a_folder_of_another_run_is_refused_with_the_difference_named(small, tmp_path, capsys):
+    shutil.copytree(small, tmp_path, dirs_exist_ok=True)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["reproduce", "gmm", "--out", str(tmp_path), "--samples", "2000", "--seed", "7"]) == 2
     said = capsys.readouterr().err
-    assert "samples was 1000, now 2000" in said and "seed was 0, now 7" in said and said.count("\n") == 1
+    assert "samples was 1000, now 2000" in said and "seed was 3, now 7" in said and said.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     (tmp_path / "run.json").write_text('{"format": 1, "config": {}, "made_with": {}, "finished": null}')
     with pytest.raises(RunRefused, match="experiment"):

@@ -78,7 +78,7 @@ def test_errors_say_where_and_what_would_do(text, message):
     assert message in str(caught.value)
 
 
-def test_a_hundred_thousand_random_texts_raise_nothing_but_our_error():
+def test_random_texts_raise_nothing_but_our_error():
     rng = random.Random(7)
     words = [
         "CFG",
@@ -96,7 +96,7 @@ def test_a_hundred_thousand_random_texts_raise_nothing_but_our_error():
     ]
     marks = [*"()[],|=.'\"+-_ \n\t0123456789eE\\\0é∞{}@:;#", "1.1", "7", "1e999", "'first'", "nan", "True"]
     parsed = 0
-    for i in range(100_000):
+    for i in range(15_000):
         if i % 3 == 0:
             text = "".join(
                 chr(rng.choice((rng.randrange(128), rng.randrange(0x3000)))) for _ in range(rng.randrange(20))

@@ -67,7 +67,7 @@ def card() -> str:
 
 
 def model_repository(out: Path) -> Path:
-    """Writes the folder of the model in the box; returns it."""
+    """Writes the folder of the shipped model; returns it."""
     from meancap.models.checkpoint import load_sit
     from meancap.models.classes import SHIPPED
 

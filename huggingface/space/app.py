@@ -1,4 +1,4 @@
-"""The Space: the same noise under three rules, on the model in the box and on the exact mixture.
+"""The Space: the same noise under three rules, on the shipped model and on the exact mixture.
 
 `garments` and `points` are plain functions of the library; `page` puts them behind sliders.
 """

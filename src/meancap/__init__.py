@@ -1,4 +1,4 @@
-"""Guidance for flow-matching models: the posterior-mean cap and its rivals behind one protocol.
+"""Guidance for flow-matching models: the posterior-mean cap and other methods behind one protocol.
 
 A model yields a `Prediction`; a rule turns the gap m_c - m_u into a displacement g; the solver moves x
 towards m_c + g.
@@ -7,7 +7,7 @@ towards m_c + g.
 import warnings
 
 with warnings.catch_warnings():
-    # torch says so once where NumPy is not installed, and the core does without.
+    # Without NumPy torch warns once; the core does not need NumPy.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     import torch as _torch  # noqa: F401
 

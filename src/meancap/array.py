@@ -6,7 +6,7 @@
     gamma      how much longer guidance may make the mean, at least 1; infinity is plain CFG
     form       "ball": |m| <= gamma |m_c|; "displacement": |m - m_c| <= (gamma - 1) |m_c|
 
-This is `CFG(scale) | Cap(gamma)` of the library as a page of code: pure functions, no branches on values, so
+This is `CFG(scale) | Cap(gamma)` of the library in one short file: pure functions, no branches on values, so
 that `jax.jit`, `jax.grad`, `jax.vmap` and `mx.compile` follow them. The file imports the standard library
 alone, and may be copied into a project that has no PyTorch. `operation.fraction` derives the formulas;
 tests tie the two together on every kind of array.

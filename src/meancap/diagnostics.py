@@ -100,7 +100,7 @@ class Record:
         self._weights: tuple[tuple[float, ...], ...] | None = ()
 
     def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]] | None) -> None:
-        """Told by the solver where it starts and how each of its steps blends x and the means.
+        """Called by the solver with its start and with how each step combines x and the means.
 
         None says that the steps add noise, so that no blend of x and the means bounds the state.
         """
@@ -108,9 +108,9 @@ class Record:
         self._start, self._weights = lengths(x, x).m, None if weights is None else tuple(weights)
 
     def add(self, ray: Ray) -> None:
-        """Takes one displacement, by the numbers that its rule already has.
+        """Adds one displacement, from the numbers that its rule already has.
 
-        It is measured by itself: late in a run it is far smaller than the mean, and m - m_c has lost it.
+        It is measured directly: late in a run it is far smaller than the mean: m - m_c loses its digits.
         """
         p, seen = ray.p, ray.lengths
         gap, toward = seen, seen.d
@@ -126,7 +126,7 @@ class Record:
         )
 
     def note(self, measure: Measure) -> None:
-        """Takes one evaluation that was measured already."""
+        """Adds one evaluation that was measured already."""
         self._seen.append(measure)
 
     def __len__(self) -> int:

@@ -80,7 +80,7 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 
 
 def on_host(*tensors: Tensor) -> bool:
-    """Whether values can be looked at: no device to wait for, no graph to break, no derivative to lose."""
+    """Whether values can be read: no device to wait for, no graph to break, no derivative to lose."""
     plain = all(v.device.type == "cpu" and type(v) in (Tensor, torch.nn.Parameter) for v in tensors)
     return plain and not transformed(*tensors)
 

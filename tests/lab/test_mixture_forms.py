@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -89,7 +90,6 @@ EYE = torch.eye(2, dtype=torch.float64)
         (lambda: MIXTURES["unequal widths"].std, "one std for all components"),
     ],
 )
-def test_a_mixture_refuses_with_a_sentence(build: object, lesson: str) -> None:
-    assert callable(build)
+def test_a_mixture_refuses_with_a_sentence(build: Callable[[], object], lesson: str) -> None:
     with pytest.raises(ValueError, match=lesson):
         build()

@@ -1,4 +1,4 @@
-"""The model in the box: what its card says of it, and that it makes what it is asked for."""
+"""The shipped model: what its card says of it, and that it makes what it is asked for."""
 
 from pathlib import Path
 

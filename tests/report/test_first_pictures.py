@@ -1,4 +1,4 @@
-"""Pictures of the model in the box name its classes; columns are equal; matplotlib is asked for by name."""
+"""Pictures of the shipped model name its classes; columns are equal; matplotlib is asked for by name."""
 
 import re
 import sys

@@ -66,25 +66,17 @@ assert main(["rules", "late_cap"]) == 0
 """
 
 
-def test_an_installed_package_brings_its_rules(tmp_path):
+def test_an_installed_package_brings_its_rules_and_one_that_fails_is_left_out(tmp_path):
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
     source = ROOT / "examples" / "rule_package"
     subprocess.run([*pip, str(tmp_path / "site"), str(source)], check=True, capture_output=True)
+    info = tmp_path / "site" / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[meancap.rules]\nBroken = no_such_module:Broken\n")
     script = tmp_path / "uses.py"
     script.write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n" + USES)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "late_cap: CFG that grows with time" in done.stdout
-
-
-def test_a_package_that_fails_is_told_of_and_left_out(tmp_path):
-    info = tmp_path / "broken-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[meancap.rules]\nBroken = no_such_module:Broken\n")
-    found = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
-    code = f"{found}; from meancap import parse; print(parse('CFG(3)'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (
-        done.stdout == "CFG(3)\n" and "the rule 'Broken' of no_such_module:Broken was left out" in done.stderr
-    )
+    assert "the rule 'Broken' of no_such_module:Broken was left out" in done.stderr

@@ -20,7 +20,7 @@ from meancap.runs.scenes_study import (
     SceneStudy,
     cells,
     complete_and_partial,
-    make_cell,
+    make_scene_cell,
     settings,
     with_negatives,
 )
@@ -131,7 +131,7 @@ def test_the_table_adds_up(tmp_path):
         for method, scale, rule in (("CFG", 4.0, CFG(4)), ("Capped", 4.0, CFG(4) | Cap(1.1)))
     ]
     for cell in chosen:
-        make_cell(study, cell, model, tmp_path)
+        make_scene_cell(study, cell, model, tmp_path)
     groups = grouped([*chosen, Cell(0, "scenes", ImageSetting("CFG", 9.0, CFG(9), 4))], tmp_path)
     assert len(groups) == 4  # what was not made is left out
     rows = list(scene_rows(groups, tmp_path))

@@ -1,6 +1,6 @@
-"""Hears a module's calls and stands before an object's method, without changing either for good.
+"""Observes the calls of a module and overrides a method of one object; both can be undone.
 
-Several callers may attach to one module or one method, and leave in any order: each takes back only its own.
+Several callers may attach to one module or one method and detach in any order: each removes only its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Hear = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def listen(module: nn.Module, hear: Hear) -> Undo:
-    """Reports every call of a module, hear(args, kwargs, output); returns how to stop."""
+    """Reports every call of a module to hear(args, kwargs, output); returns a function that stops it."""
     if module.__dict__.get("_compiled_call_impl") is not None:
         return _listen_compiled(module, hear)
 
@@ -59,11 +59,11 @@ def _heard(compiled: Callable[..., Any], hearers: list[Hear]) -> Callable[..., A
 
 
 def override(thing: Any, name: str, method: Callable[..., Any]) -> Undo:
-    """Puts `method(original, thing, ...)` before a method of one object; returns how to take it away.
+    """Replaces a method of one object by `method(original, thing, ...)`; returns a function that undoes it.
 
-    What stands there is bound and keeps its signature: a deep copy of the object carries it bound to the
+    The replacement is bound and keeps the signature: a deep copy of the object carries it bound to the
     copy, and pipelines that look up the arguments of `step` find them. Copy and original share the list of
-    methods, so that a method taken away is gone from both.
+    methods, so that a method that is removed is removed from both.
     """
     methods: list[Callable[..., Any]] | None = getattr(thing.__dict__.get(name), "methods", None)
     if methods is None:

@@ -25,7 +25,7 @@ _STATES = (("latents",), ("video_latents", "audio_latents"))
 
 
 class _Guide:
-    """What stands before `cfg_guided_model_fn`: the two predictions are heard, and the result is capped."""
+    """Replaces `cfg_guided_model_fn`: observes the two predictions and caps the result."""
 
     def __init__(self, rule: Rule | str) -> None:
         self.sessions = [Session(rule)]
@@ -88,7 +88,7 @@ def _edge(scheduler: Any, others: dict[str, Any]) -> Affine:
     """m = x - sigma v: noise is at sigma 1 there, and the velocity is noise - data."""
     if not type(scheduler).__name__.startswith("FlowMatch"):
         raise NotImplementedError(
-            f"{type(scheduler).__name__} walks no linear path; flow models are guided here"
+            f"{type(scheduler).__name__} does not follow the linear path; only flow models are guided here"
         )
     place = others.get("progress_id")
     if place is None:

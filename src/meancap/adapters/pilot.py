@@ -1,4 +1,4 @@
-"""A pilot in a host: unguided runs, of which only what a calibration needs is kept.
+"""A pilot in a host: unguided runs that keep only what a calibration needs.
 
     sums     of each channel of m_c (axis 1), for each evaluation and sample
     squares  |m_c|^2
@@ -21,7 +21,7 @@ from .session import Session
 
 
 class Pilot(Session):
-    """A session that hands back the conditional output, so that guidance cannot calibrate itself."""
+    """A session that returns the conditional output, so that the calibration does not depend on guidance."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

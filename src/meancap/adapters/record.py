@@ -1,4 +1,4 @@
-"""The record of a host's run: the guidance meter, whose run it was, its plot and its file."""
+"""The record of a host's run: the guidance meter, what run it belongs to, its plot and its file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunRecord(Record):
         self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
 
     def restart(self) -> None:
-        """Forgets the run before; every call of a pipeline is a run of its own."""
+        """Clears the previous run; every call of a pipeline is a separate run."""
         self._seen.clear()
         self.about = {}
         self.idle = _NO_STEP

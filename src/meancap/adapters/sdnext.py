@@ -1,4 +1,4 @@
-"""SD.Next: our guiders beside its own, in the dictionary it makes guiders from.
+"""SD.Next: adds our guiders to the dictionary from which it makes guiders.
 
 A script in SD.Next's `extensions/<folder>/scripts` needs two lines:
 

@@ -1,7 +1,7 @@
-"""A rule at work in a host, from call to call: the stepper, the record, and the host's way of stating a mean.
+"""A rule applied in a host, from call to call: the stepper, the record, and the host's way of stating a mean.
 
-A rule that only caps keeps the host's nominal output and shortens its way from the conditional one; other
-chains replace it (`meancap.rules.respond`).
+A rule that only caps keeps the host's nominal output and moves it towards the conditional one; other chains
+replace it (`meancap.rules.respond`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Session:
         self.begin()
 
     def begin(self) -> None:
-        """A new run: the rule forgets, and the record starts over."""
+        """Starts a new run: clears the rule's state and the record."""
         self._stepper.begin()
         self.record.restart()
 

@@ -3,10 +3,10 @@
     server_args.pipeline_config.cfg_policy = capped(CFGPolicy, Cap(1.1))
 
     predictions   conditional, unconditional: velocities noise - data, as its flow pipelines have them
-    x             not handed over; it is followed from batch.latents by the scheduler's Euler steps
+    x             not passed in; it is followed from batch.latents by the scheduler's Euler steps
     sigma         batch.scheduler.sigmas, one further at every call
 
-A policy of this kind lives for one generation: `build`, which SGLang calls before the loop, starts it afresh.
+A policy of this kind serves one generation: `build`, which SGLang calls before the loop, resets it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .session import Session
 
 
 class Follower:
-    """The state of one generation, followed from step to step, and the rule at work on it."""
+    """The state of one generation, followed from step to step, and the rule applied to it."""
 
     def __init__(self, rule: Rule | str) -> None:
         self.session = Session(rule)

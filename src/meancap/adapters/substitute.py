@@ -1,4 +1,4 @@
-"""Any host that hard-codes classifier-free guidance: its network is wrapped, and returns a substitute.
+"""For any host with hard-coded classifier-free guidance: its network is wrapped and returns a substitute.
 
     c, u     the network's outputs with and without the condition
     s        the host's own scale; it computes  u + s (c - u), or with offset 1  c + s (c - u)
@@ -6,8 +6,8 @@
     out      what the rule makes of c, u and the host's own result
     u'       c - (out - c) / (lambda - 1), which the host turns into `out` by itself
 
-The network is left alone where the rule changes nothing. Where a host calls it twice, the second call is
-the one that is substituted; if that is the conditional one, c' = u + (out - u) / lambda is returned.
+The network's output is not changed where the rule changes nothing. Where a host calls it twice, the second
+call is the one that is substituted; if that is the conditional one, c' = u + (out - u) / lambda is returned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def named_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, 
 
 
 class Substitute:
-    """What stands behind a wrapped network: a forward hook that answers with u' (or c')."""
+    """The forward hook of a wrapped network; it returns u' (or c')."""
 
     def __init__(
         self,

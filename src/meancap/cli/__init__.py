@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader, `head` say, has seen enough; Python must not try to hand it the rest while it ends.
+        # The reader of the pipe, such as `head`, has closed it; Python must not write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, ImportError) as error:

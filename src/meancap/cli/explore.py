@@ -54,7 +54,7 @@ def explore(args: argparse.Namespace) -> int:
 
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port is a number from 0 (a free one) to 65535; got {args.port}")
-    torch.set_num_threads(1)  # requests run beside each other; threads inside them would only wait
+    torch.set_num_threads(1)  # requests run in parallel; threads inside them would only wait
     state = "" if args.state is None else hashed(args.state)
     server = Server(args.port)
     try:
@@ -72,7 +72,7 @@ def explore(args: argparse.Namespace) -> int:
 
 
 def write_export(state: str, path: Path) -> int:
-    """The comparison as a file, under a bar while it is made."""
+    """Writes the comparison as a file, with a progress bar."""
     import torch
 
     from ..explorer.export import export
@@ -92,7 +92,7 @@ def write_export(state: str, path: Path) -> int:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr that is told the share done, where tqdm is installed."""
+    """A progress bar on stderr, if tqdm is installed; call it with the share that is done."""
     try:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
     except ImportError:

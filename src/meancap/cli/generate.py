@@ -109,7 +109,7 @@ def generate(args: argparse.Namespace) -> int:
 
 
 def unwritable(out: Path, error: OSError, kept: str) -> int:
-    """Says what the disk said and what is safe; returns the exit code."""
+    """Prints the disk's error and what was saved; returns the exit code."""
     reason = error.strerror or str(error)
     print(
         f"meancap: cannot write to {out} ({reason}); {kept}: make room and give the same command again",
@@ -143,7 +143,7 @@ def device_of(args: argparse.Namespace, local: int = 0) -> str:
 
 
 def spread(args: argparse.Namespace) -> int:
-    """This command in several processes, each with its rank, as torchrun would start them."""
+    """Runs this command in several processes, each with its rank, as torchrun starts them."""
     fresh = multiprocessing.get_context("spawn")
     running = [fresh.Process(target=_one_of, args=(args, rank)) for rank in range(args.processes)]
     try:
@@ -151,7 +151,7 @@ def spread(args: argparse.Namespace) -> int:
             one.start()
         for one in running:
             one.join()
-    except KeyboardInterrupt:  # a terminal tells the others, too; kill -INT tells this process alone
+    except KeyboardInterrupt:  # a terminal signals all processes; kill -INT signals this one alone
         started = [one for one in running if one.pid]
         for one in started:
             one.terminate()
@@ -159,7 +159,7 @@ def spread(args: argparse.Namespace) -> int:
             one.join()
         raise
     codes = [one.exitcode or 0 for one in running]
-    if (killed := min(codes)) < 0:  # such a process could not say why
+    if (killed := min(codes)) < 0:  # such a process could not print why
         print(
             f"meancap: a process was ended by signal {-killed}, perhaps for want of memory; "
             "give the same command again to go on",
@@ -169,7 +169,7 @@ def spread(args: argparse.Namespace) -> int:
 
 
 def _one_of(args: argparse.Namespace, rank: int) -> None:
-    """One process of several; only the first speaks of errors that all of them meet."""
+    """One process of several; only the first prints errors that all of them meet."""
     from ..runs.child_processes import end_with_parent
 
     end_with_parent()
@@ -187,7 +187,7 @@ def _one_of(args: argparse.Namespace, rank: int) -> None:
 
 
 def need_matplotlib(command: str) -> None:
-    """One sentence where the drawing package is missing; it is no part of the images extra."""
+    """Raises one sentence if the drawing package is missing; the images extra does not include it."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -44,7 +44,7 @@ def add_sd35(kinds: Commands) -> None:
 
 
 def add_fashion(kinds: Commands) -> None:
-    p = _parser(kinds, "fashion", "the ImageNet protocol on the model in the box", "--per-class 20")
+    p = _parser(kinds, "fashion", "the ImageNet protocol on the shipped model", "--per-class 20")
     p.add_argument("--per-class", type=int, default=100, metavar="N", help="samples of each class (100)")
     p.add_argument("--scales", default="1.5,2,3,4,6", metavar="L", help="guidance scales (1.5,2,3,4,6)")
     p.add_argument("--evaluations", default="20,50", metavar="N", help="network evaluations (20,50)")
@@ -160,7 +160,7 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
 
 
 def _watch(steps: Iterable[BlockProgress], name: str) -> None:
-    """Goes through the steps under a bar on stderr, where tqdm is installed."""
+    """Runs the steps with a progress bar on stderr, if tqdm is installed."""
     try:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
     except ImportError:

@@ -1,4 +1,4 @@
-"""`meancap rules`: every guidance rule, or all that is known of some."""
+"""`meancap rules`: lists every guidance rule, or prints all facts of some."""
 
 from __future__ import annotations
 

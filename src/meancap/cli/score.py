@@ -74,7 +74,7 @@ def score(args: argparse.Namespace) -> int:
 
 
 def idle_cores() -> int:
-    """Cores that nobody uses just now, at least one: threads that wait for each other on busy cores crawl."""
+    """The number of idle cores, at least one: more threads than idle cores are very slow."""
     cores = os.cpu_count() or 1
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return max(1, cores - round(busy))

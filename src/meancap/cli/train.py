@@ -35,7 +35,7 @@ Give the same command again to go on after a stop. The weights are in OUT/model.
 def add_train(commands: Commands) -> None:
     p = commands.add_parser(
         "train",
-        help="train a model in the box again, or one like it",
+        help="train a shipped model again, or one like it",
         description="Train a small flow model: a SiT on a data set, or the model of the scenes.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""The law of the scenes: two objects that do not overlap, before a grey background.
+"""The law of the scenes: two objects that do not overlap, in front of a grey background.
 
     shape       disc, square or triangle                          uniform, for each object
     colour      red, yellow, green, cyan, blue or magenta         uniform, for each object

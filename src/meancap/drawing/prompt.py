@@ -86,7 +86,7 @@ def codes(prompts: Sequence[str | Prompt]) -> Tensor:
 
 
 def parse_prompt(text: str) -> Prompt:
-    """Reads a sentence; one that is not understood is answered by a sentence."""
+    """Reads a sentence; raises one sentence that explains what was not understood."""
     words = [_LIKE.get(w, w) for w in re.findall(r"[^\s,.;]+", text.lower())]
     scene, background = _split_background(words, text)
     at, length, place = _relation(scene, text)

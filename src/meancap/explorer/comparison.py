@@ -1,9 +1,9 @@
 """The rules that a page compares: text, where λ and Γ stand for the page's two sliders.
 
     CFG(λ) | Cap(Γ)        λ or scale, Γ or gamma, wherever a value may stand; a name before = is left alone
-    numba, torch, library  who samples it (see `lab.sampler`); 'library' takes any rule and an inexact model
+    numba, torch, library  which engine samples it (see `lab.sampler`); 'library' takes any rule and model
 
-A request may cost BUDGET seconds by our own estimate; what would cost more is refused before it starts.
+A request may take BUDGET seconds by our own estimate; one that would take longer is refused before it starts.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ def read_rule(template: str, scale: float, gamma: float) -> Rule:
     try:
         return parse(with_slider_values(template, scale, gamma))
     except ValueError as error:
-        # All names there are would fill the page, and the list beside the field has them.
+        # The full list of names would fill the page, and the menu beside the field has it.
         what, known, _ = str(error).partition("; known are ")
         raise ValueError(f"{what}; pick one from the list beside it" if known else what) from None
 
 
 def attempt(settings: Settings, template: str) -> Rule | str:
-    """The rule, or the sentence that says why it is none."""
+    """The rule, or the sentence that says why the text is not one."""
     try:
         return read_rule(template, settings.scale, settings.gamma)
     except ValueError as error:
@@ -121,7 +121,7 @@ def engine(plane: Plane, rule: Rule, settings: Settings) -> str:
 
 
 def allowed(settings: Settings, engines: Sequence[str]) -> None:
-    """Refuses what would keep this machine busy for minutes."""
+    """Refuses a request that would keep this machine busy for minutes."""
     each = settings.n * settings.steps * _EVALUATIONS[settings.solver]
     seconds = sum(each * _SECONDS[one] for one in engines)
     if seconds > BUDGET:
@@ -153,7 +153,7 @@ def ends(plane: Plane, rule: Rule, start: Tensor, settings: Settings, engine: st
 
 
 class Compiled:
-    """Which loops numba has compiled in this process; others are compiled beside the requests."""
+    """Which loops numba has compiled in this process; others are compiled in the background."""
 
     def __init__(self) -> None:
         self._ready: set[tuple[int, int]] = set()
@@ -165,7 +165,7 @@ class Compiled:
         return any(thread.is_alive() for thread in list(self._begun.values()))
 
     def ready(self, plane: Plane) -> bool:
-        """Whether the loop for this plane is there; if not, it will be."""
+        """Whether the loop for this plane is compiled; if not, this starts its compilation."""
         shape = _shape(plane)
         with self._lock:
             if shape not in self._begun:
@@ -174,14 +174,14 @@ class Compiled:
         return shape in self._ready
 
     def warm(self) -> None:
-        """Begins with the loops of the presets; without numba there is nothing to do."""
+        """Starts to compile the loops of the presets; does nothing without numba."""
         for preset in PRESETS.values():
             rule = parse("CFG(1)")
             if engine_for(preset.plane.condition(), rule, torch.zeros(1, 2), (0.0, 1.0)) == "numba":
                 self.ready(preset.plane)
 
     def wait(self, seconds: float = 3.0) -> None:
-        """Gives what was begun a moment to end: an interpreter had better not close under a compiler."""
+        """Waits for compilations that were begun: the interpreter must not exit while a thread compiles."""
         end = time.monotonic() + seconds
         for thread in list(self._begun.values()):
             thread.join(max(0.0, end - time.monotonic()))

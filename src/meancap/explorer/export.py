@@ -56,14 +56,16 @@ def saved_page(link: str, work: Work) -> str:
     asked, answers = list(questions(view, state)), []
     for name, request in asked:
         answers.append({"name": name, "request": request, **_answer(name, request, work)})
-        if view == "mixture":  # of many quick questions; the image view's one long question tells by itself
+        if (
+            view == "mixture"
+        ):  # many quick questions; the image view asks one long question, which reports its own progress
             work.tell(len(answers) / len(asked))
     data = write_json({"link": hashed(link), "command": command, "answers": answers}).decode()
     return _assembled(f"{VIEWS[view]} · meancap", _BANNER.format(command=escape(command)), data)
 
 
 def hashed(link: str) -> str:
-    """The part of an address that the page reads, checked; browsers write λ as %CE%BB, and people do not."""
+    """The part of an address that the page reads, checked; browsers write λ as %CE%BB, people write λ."""
     read_link(link)
     readable = re.sub(r"(?:%[89A-Fa-f][0-9A-Fa-f])+", lambda letters: unquote(letters[0]), link)
     return f"#{readable[readable.find('#') + 1 :].strip()}"
@@ -116,7 +118,7 @@ def _typed(key: str, said: str, usual: Any) -> Any:
 
 
 def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Everything that the page asks while a reader looks at this state, in the page's own words."""
+    """Every request that the page makes while a reader looks at this state, exactly as the page makes it."""
     yield f"{view}/about", {}
     for rule in state["rule"]:
         yield f"{view}/check", {"text": rule, "scale": state["scale"], "gamma": state["gamma"]}
@@ -140,7 +142,7 @@ def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[s
 
 
 def _components(parts: str) -> list[list[Any]]:
-    """x,y,weight,inside;... as the page reads it, and nothing where it is something else."""
+    """x,y,weight,inside;... as the page reads it; an empty list where the text is something else."""
     rows = [one.split(",") for one in parts.split(";") if one]
     try:
         return [[float(x), float(y), float(w), float(inside) == 1] for x, y, w, inside in rows]
@@ -149,7 +151,7 @@ def _components(parts: str) -> list[list[Any]]:
 
 
 def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
-    """What the server says; a sentence about one rule belongs to the page, one about the whole does not."""
+    """The server's answer; an error of one rule is part of the page, one of the whole request is raised."""
     routes = {**mixture.ROUTES, **images.ROUTES}
     try:
         answer = routes[name](request, work)
@@ -161,7 +163,7 @@ def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
 
 
 def _assembled(title: str, banner: str, data: str) -> str:
-    """index.html with everything that it refers to put in its place."""
+    """index.html with everything that it refers to put inside."""
     page = (PAGE / "index.html").read_text(encoding="utf-8")
     icon = f"data:image/svg+xml;base64,{_base64((PAGE / 'icon.svg').read_bytes())}"
     sheets = [(PAGE / name).read_text(encoding="utf-8") for name in ("style.css", "images.css")]

@@ -2,7 +2,7 @@
 
     images/about   classes, limits and the catalogue: what the page offers
     images/check   {"text", "scale", "gamma"} -> {"rule"} in full, or the {"error"} that says what is wrong
-    images/run     the pictures of every rule and the meter of each; a job, which shows them in the making
+    images/run     the pictures of every rule and the meter of each; a job, which shows unfinished pictures
 
 image   a class and a seed; image k has class k mod (number of classes), as in `meancap generate`
 rule    a text, in which λ and Γ stand for the view's scale and gamma
@@ -42,7 +42,7 @@ _SEEDS = "seeds are whole numbers below 4,294,967,296 and ranges of them, such a
 
 @dataclass(frozen=True)
 class Asked:
-    """What a reader wants to see."""
+    """A request, checked."""
 
     wanted: tuple[Want, ...]
     classes: tuple[int, ...]
@@ -73,7 +73,7 @@ def about(request: Request, work: Work) -> dict[str, Any]:
 
 
 def check(request: Request, work: Work) -> dict[str, Any]:
-    """Whether one text is a rule for pictures; while it is typed, being none is no failure."""
+    """Whether one text is a rule for pictures; an unfinished text is not an error of the request."""
     only(request, ("text", "scale", "gamma"))
     rule = attempt_on_pictures(text(request, "text", LONGEST_RULE), *_knobs(request))
     return {"error": rule} if isinstance(rule, str) else {"rule": str(rule)}

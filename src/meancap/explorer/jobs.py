@@ -1,7 +1,7 @@
-"""Work that somebody waits for: it can be told about, and it stops when nobody waits any more.
+"""Work in progress: it reports how far it is, and it stops when the client no longer waits.
 
-Work   what a route is given beside its request: `tell` a share of the way, `check` that somebody still waits
-Left   raised by both when the reader went away or cancelled; a route lets it pass
+Work   what a route is given beside its request: `tell` reports progress, `check` tests that the client waits
+Left   raised by both when the client left or cancelled; a route does not catch it
 Jobs   work in the background, asked about by an id that cannot be guessed
 """
 
@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-ABANDONED = 15.0  # seconds without a question, after which a job is nobody's
+ABANDONED = 15.0  # seconds without a question, after which a job is cancelled
 RUNNING, KEPT = 2, 8
 PATIENCE = 20.0  # seconds that a job waits for one of the running to end
 
-# What a reader may see of an error as it is, and what is a fault of ours.
+# Errors whose text is shown to the user as it is, and errors that are faults of the server.
 SENTENCES = (ValueError, TypeError, ImportError)
 _OURS = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError, RuntimeError)
 FAULTS = (*SENTENCES, *_OURS)
@@ -26,22 +26,22 @@ Route = Callable[[Mapping[str, Any], "Work"], Any]
 
 
 class Left(Exception):
-    """Nobody waits for this work."""
+    """The client no longer waits for this work."""
 
 
 class Busy(Exception):
-    """The machine has enough to do; the sentence says so."""
+    """The machine is busy; the text says so."""
 
 
 class Work:
-    """One piece of work, for as long as `wanted` says that somebody waits for it."""
+    """One piece of work, which goes on while `wanted` says that the client waits."""
 
     def __init__(self, wanted: Callable[[], bool] = lambda: True) -> None:
         self.wanted = wanted
         self.share, self.said, self.partial = 0.0, "", None
 
     def check(self) -> None:
-        """Raises Left if nobody waits; to be called a few times a second."""
+        """Raises Left if the client has left; call it a few times a second."""
         if not self.wanted():
             raise Left
 
@@ -76,7 +76,7 @@ class Job:
         except FAULTS as error:
             self.error = self._failed(error)
             self.state = "failed"
-        finally:  # whatever else it was, the page must not wait for ever
+        finally:  # after any other exception the page must not wait for ever
             if self.state == "running":
                 self.state, self.error = "failed", "the work ended by itself; see the terminal"
 
@@ -92,7 +92,7 @@ class Job:
 
 
 class Jobs:
-    """The jobs of one server: few at a time, and the last results until others push them out."""
+    """The jobs of one server: a few at a time, and the latest results."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
@@ -107,8 +107,8 @@ class Jobs:
     ) -> str:
         """The id of a new job, as soon as there is room for it and while it is `wanted`.
 
-        A page that names itself has one job: the earlier ones are cancelled, also those whose id it never
-        learnt because it went on before the answer came.
+        A page that names itself has one job: the earlier ones are cancelled, also those whose id it did
+        not receive because it moved on before the answer came.
         """
         end = time.monotonic() + PATIENCE
         while (job := self._begin(run, failed, page)) is None:
@@ -126,7 +126,7 @@ class Jobs:
             running = [job for job in self._jobs.values() if job.state == "running"]
             for job in running:
                 job.cancelled |= bool(page) and job.page == page
-            if len(running) >= RUNNING:  # what is cancelled needs a moment to notice
+            if len(running) >= RUNNING:  # a cancelled job needs a moment to stop
                 return None
             for old in [job for job in self._jobs.values() if job.state != "running"][: -KEPT + 1]:
                 del self._jobs[old.id]
@@ -141,7 +141,7 @@ class Jobs:
         self._find(name).cancelled = True
 
     def close(self, seconds: float = 10.0) -> None:
-        """Cancels everything and waits for it to notice."""
+        """Cancels all jobs and waits until they stop."""
         for job in list(self._jobs.values()):
             job.cancelled = True
         for job in list(self._jobs.values()):

@@ -30,7 +30,7 @@ FIELDS = (*scene.FIELDS, *comparison.FIELDS)
 
 
 def about(request: Request, work: Work) -> dict[str, Any]:
-    """All that the page offers, so that nothing is typed twice."""
+    """All that the page offers."""
     only(request, ())
     return {
         "presets": [
@@ -83,7 +83,7 @@ def check(request: Request, work: Work) -> dict[str, Any]:
     gamma = number(request, "gamma", 1.0, comparison.LARGEST_GAMMA, 1.1)
     try:
         return {"rule": str(read_rule(text(request, "text", comparison.LONGEST_RULE), scale, gamma))}
-    except ValueError as error:  # half-typed text is no bad request
+    except ValueError as error:  # an unfinished text is not a bad request
         return {"error": str(error)}
 
 
@@ -124,9 +124,9 @@ def run(request: Request, work: Work) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _exact(plane: Plane, n: int, seed: int) -> dict[str, Any]:
-    """The numbers of as many samples of the truth itself: what cannot be told from perfect."""
+    """The numbers of as many samples of the truth itself: the values that a perfect sampler would have."""
     condition = plane.condition()
-    draw = torch.Generator().manual_seed(seed + 1)  # another stream than the noise
+    draw = torch.Generator().manual_seed(seed + 1)  # a stream that differs from the noise
     return numbers(condition, condition.conditional.sample(n, draw))
 
 

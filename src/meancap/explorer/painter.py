@@ -1,8 +1,8 @@
-"""The shipped model at work: pictures under a rule, a block at a time, the latest kept in memory.
+"""Pictures of the shipped model under a rule, made in blocks; the latest are kept in memory.
 
 picture   of one class, seed, rule and number of steps; its bytes depend on nothing else
 block     pictures made together; the last one is filled up, because a matrix product of another shape
-          may round otherwise
+          may round differently
 frame     the guided mean of a step as a picture: where the flow was heading; the last one is the picture
 meter     the fields of `meancap.diagnostics` over the steps
 """
@@ -41,11 +41,11 @@ class Want(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One picture and how it came about."""
+    """One picture and how it was made."""
 
     frames: Tensor  # (frames, height, width) uint8
     meter: Mapping[str, Tensor]  # each field over the steps
-    finite: bool  # whether the flow stayed among the numbers
+    finite: bool  # whether all states were finite
     logits: Tensor  # of the shipped classifier
     pool: Tensor  # its features, for distances
     brightness: float

@@ -1,4 +1,4 @@
-"""The mixture view's questions about the way: where samples go, and what pushes them there.
+"""The mixture view's questions about paths: where samples go, and the velocities that move them.
 
 meter   a few samples of every rule with their guided means, and the effective scale over time
 field   one rule at one time: p(condition | x) on a lattice, the guided and the conditional velocity
@@ -22,7 +22,7 @@ from .requests import Request, integer, number, only
 from .scene import Plane, read_plane
 
 METERED, PATHS, FRAMES = 256, 128, 100
-GRID, ARROWS, LATEST = 72, 15, 0.99  # a mean tells no velocity at t = 1
+GRID, ARROWS, LATEST = 72, 15, 0.99  # at t = 1 a mean does not determine a velocity
 _SMALL = 1e-3
 _FIELDS = (*scene.FIELDS, *comparison.FIELDS)
 
@@ -61,7 +61,7 @@ def _metered(plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: 
     states.append(x[:PATHS])
     means.append(x[:PATHS])
     seen = {name: value[first[:-1]].double() for name, value in record.stacked().items()}
-    if rule.turns:  # beside a vanishing gap, what such a rule adds is no multiple of it
+    if rule.turns:  # where the gap vanishes, what such a rule adds is not a multiple of it
         for name in ("scale", "asked"):
             seen[name][seen["gap"] < _SMALL * plane.std] = torch.nan
     low, middle, high = seen["scale"].nanquantile(torch.tensor([0.1, 0.5, 0.9]).double(), 1)

@@ -1,7 +1,7 @@
-"""Reading a request: every field is checked and bounded, and what is wrong is said in one sentence.
+"""Reading a request: every field is checked and bounded, and an error is one sentence.
 
 A request is a JSON object. Each function takes it with the name of a field and returns a value that can be
-worked with; `only` refuses fields that nobody reads, which are mostly misspelt ones.
+used; `only` refuses unknown fields, which are mostly misspelt names.
 """
 
 from __future__ import annotations

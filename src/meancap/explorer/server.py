@@ -7,12 +7,12 @@
     GET  /api/jobs/ID          {"state": "running" | "done" | "failed" | "cancelled", "share": 0 to 1,
                                "said": words, "partial" while running, at last "result" or "error"}
     POST /api/jobs/ID/cancel   {} -> {}; a job that is not asked about for 15 seconds is cancelled too
-    errors                     {"error": sentence}, with 400 for what the reader can put right
+    errors                     {"error": sentence}, with status 400 if the user can correct it
 
 A route is a function of (request, work): it reads its request with `explorer.requests`, calls `work.check()`
-a few times a second (it raises Left once the reader is gone; let it pass) or `work.tell(share, words,
+a few times a second (it raises Left once the client is gone; do not catch it) or `work.tell(share, words,
 partial)`, and returns what `json` can write; numbers that are not finite become null. ValueError, TypeError
-and ImportError are sentences for the reader. A view adds its routes to ROUTES below.
+and ImportError are sentences for the user. A view adds its routes to ROUTES below.
 
 Bound to 127.0.0.1. The Host header must be this server's (a foreign name that resolves here is refused), a
 POST from another origin is refused, no header allows any, and the page may load nothing from elsewhere.
@@ -39,7 +39,7 @@ ROUTES: dict[str, Route] = {**mixture.ROUTES, **images.ROUTES, **export.ROUTES}
 HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
 LARGEST_BODY = 256 * 1024
-CONNECTIONS, AT_ONCE, PATIENCE = 64, 2, 20.0  # open at a time; working at a time; seconds in the queue
+CONNECTIONS, AT_ONCE, PATIENCE = 64, 2, 20.0  # open connections; working requests; seconds in the queue
 FAREWELL = 10.0  # seconds for work to notice that the server closes
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -100,13 +100,13 @@ class Server(ThreadingHTTPServer):
             self._open.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that leaves in the middle is no error of ours."""
+        """A client that disconnects is not an error of the server."""
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(f"meancap explore: {type(error).__name__}: {error}", file=sys.stderr)
 
     def server_close(self) -> None:
-        """Ends what is under way first: an interpreter must not close under a thread that computes."""
+        """Stops running work first: the interpreter must not exit while a thread computes."""
         super().server_close()
         self.closing = True
         self.jobs.close()
@@ -123,12 +123,12 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "meancap", ""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silence: the terminal is the reader's."""
+        """Prints nothing: the terminal belongs to the user."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses by itself, such as a method that nobody serves."""
+        """What the base class refuses by itself, such as an unknown method."""
         status = HTTPStatus(code)
-        self.close_connection = True  # what follows may be half of what was not understood
+        self.close_connection = True  # the rest may be a part of the request that was not understood
         self._json(status, {"error": message or status.phrase})
 
     def do_GET(self) -> None:
@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, str(error))
         except SENTENCES as error:
             self._refuse(HTTPStatus.BAD_REQUEST, sentence(error))
-        except (ConnectionError, TimeoutError):  # the answer found no reader
+        except (ConnectionError, TimeoutError):  # the client has left
             self.close_connection = True
         except FAULTS as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, sentence(error))
@@ -189,13 +189,13 @@ class Handler(BaseHTTPRequestHandler):
         if not self.server.gate.acquire(timeout=PATIENCE):
             raise Busy("the machine is busy with other requests; try again in a moment")
         try:
-            work.check()  # the reader may have left the queue
+            work.check()  # the client may have left while it waited
             return route(request, work)
         finally:
             self.server.gate.release()
 
     def _waits(self) -> bool:
-        """Whether the reader is still there: a closed connection is readable and has nothing to say."""
+        """Whether the client is still connected: a closed connection is readable and gives no bytes."""
         if self.server.closing:
             return False
         readable, _, _ = select.select([self.connection], [], [], 0)
@@ -205,7 +205,7 @@ class Handler(BaseHTTPRequestHandler):
             return False
 
     def _is_ours(self) -> bool:
-        """Only by our own names, so that no other site can make its name point here and read."""
+        """Accepts only our own names, so that another site cannot point its name here and read."""
         if self.server.closing:  # a connection may outlive the server
             self.close_connection = True
             return False
@@ -226,7 +226,7 @@ class Handler(BaseHTTPRequestHandler):
         """The JSON object that was posted; None if it was refused."""
         kind = (self.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
         length = self.headers.get("Content-Length") or ""
-        # What is not read would be taken for the next request, so a refusal here ends the connection.
+        # Unread bytes would be taken for the next request, so a refusal here closes the connection.
         if kind != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with Content-Type: application/json")
         elif "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):

@@ -1,4 +1,4 @@
-"""What goes over the wire: JSON that any reader can take, and errors as one sentence."""
+"""What is sent between page and server: strict JSON, and errors as one sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _NotFinite(ValueError):
 
 
 def read_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object in some bytes; anything else is a sentence."""
+    """The JSON object in some bytes; anything else is refused with a sentence."""
     try:
         value = json.loads(raw, parse_constant=_not_finite)
     except _NotFinite:
@@ -31,7 +31,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
 
 
 def write_json(value: Any) -> bytes:
-    """The shortest JSON, with null for numbers that it cannot write, and ? for halves of characters."""
+    """The shortest JSON, with null for numbers that JSON cannot write, and ? for half of a surrogate pair."""
     text = json.dumps(only_finite(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="replace")
 
@@ -48,7 +48,7 @@ def only_finite(value: Any) -> Any:
 
 
 def sentence(error: BaseException) -> str:
-    """What the reader is told: one line, and never a trace. A fault of ours is told to the terminal too."""
+    """The text for the user: one line, never a traceback. A fault of the server is printed as well."""
     said = " ".join(str(error).split()) or type(error).__name__
     said = said if len(said) <= _LONGEST else said[: _LONGEST - 3] + "..."
     if isinstance(error, SENTENCES):

@@ -1,4 +1,4 @@
-"""Where everything is known exactly: mixtures, their conditions, and the theory of guidance on them."""
+"""A laboratory where all is known exactly: mixtures, their conditions, and the theory of guidance on them."""
 
 from .condition import Condition
 from .mixture import Mixture

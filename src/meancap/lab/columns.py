@@ -1,10 +1,10 @@
-"""The guided mean of many samples at once in plain PyTorch; samples stand in columns, x (d, n).
+"""The guided mean of many samples at once in plain PyTorch; samples are columns, x (d, n).
 
     logits   gain @ x + bias, members first, so that A and B are contiguous rows
     sums     one matrix product gives the weight of A and of B and both sums of means
 
 Each group is taken from its own maximum, so neither P_A nor P_B is ever 0/0. Exponents are floored well
-above the smallest normal number: what lies below is lost in the sums anyway, and denormals are slow. Early
+above the smallest normal number: smaller terms are lost in the sums, and denormal numbers are slow. Early
 in the flow no logit can be large, for Euler steps keep |x| below a bound that is known beforehand; then the
 maxima are not needed.
 """

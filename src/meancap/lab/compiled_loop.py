@@ -5,7 +5,7 @@ one sample, and the compiler turns it into vector code. The formulas are those o
 `columns.py`.
 
 Only contraction, reciprocals and the sign of zero are left to the compiler: with numba's full fastmath it may
-assume that nothing is NaN, and then makes some.
+assume that nothing is NaN, and can then produce NaN.
 """
 
 from __future__ import annotations

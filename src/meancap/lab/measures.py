@@ -6,7 +6,7 @@
     e_k     unit vector from the mean of all data to mu_k: radial; everything across it is tangential
 
     sw2         sliced 2-Wasserstein distance; error: the directions (see `Ruler.directions`)
-    w2_axis     2-Wasserstein distance of the projection on E[x | A] - E[x], the way guidance pushes; exact
+    w2_axis     2-Wasserstein distance of the projection on E[x | A] - E[x], where guidance pushes; exact
     occupancy   total variation between the mean of r_k and w_k; exact, also where members overlap
     mean_error  |mean x - E[x | A]|; exact
     radial      variance within members along e_k over the true one; tangential the same across; exact
@@ -197,7 +197,7 @@ class Ruler:
         return float(squares.std() / math.sqrt(len(squares)) / (2 * value))
 
     def floor(self, seed: int = 0) -> dict[str, float]:
-        """The same measures of n independent exact samples: what cannot be told from perfect."""
+        """The same measures of n independent exact samples: the values that a perfect sampler would have."""
         x = self.condition.conditional.sample(self.n, torch.Generator().manual_seed(seed))
         return {name: float(v) for name, v in self.read(x).items()}
 

@@ -6,9 +6,9 @@
     KL(q | p)    mean of log q(x_1) - log p(x_1)
 
 In continuous time log|det J| is the integral of the divergence (`theory.pushforward`); here it belongs to the
-steps really taken, so that what Euler loses is counted too. Where steps fold two starts on one end, q is the
-density of one sheet of two, and the mean is a lower bound. In d dimensions a sample costs 2 d runs more; they
-are independent samples to a rule, so all of them go in one batch.
+steps that are taken, so that the loss of Euler's method is counted too. Where steps fold two starts on one
+end, q is the density of one sheet of two, and the mean is a lower bound. In d dimensions a sample costs 2 d
+runs more; they are independent samples to a rule, so all of them go in one batch.
 """
 
 from __future__ import annotations

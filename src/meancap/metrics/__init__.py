@@ -4,7 +4,7 @@
     precision_recall(real, generated)     k = 3, closed balls
     Score(name, value, interval, n, protocol)
 
-Every rung can be called by itself: an extractor gives features, `gaussian` gives statistics, a function
+Each stage can be called by itself: an extractor gives features, `gaussian` gives statistics, a function
 gives the number, and the same function ending in `_estimate` gives it with what each image contributed.
 """
 

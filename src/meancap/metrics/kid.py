@@ -1,6 +1,6 @@
 """The kernel distance (KID): squared maximum mean discrepancy with the kernel (<x, y> / d + 1)^3.
 
-Unbiased, hence below zero now and then, and usable with few images where a Frechet distance is mostly bias.
+Unbiased, so it may be below zero, and usable with few images where a Frechet distance is mostly bias.
 By default over all images at once; the published form averages 100 random subsets of 1,000.
 """
 

@@ -248,7 +248,7 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
         Protocol(
             "fashion",
-            "the shipped Fashion-MNIST classifier; for the model in the box",
+            "the shipped Fashion-MNIST classifier; for the shipped model",
             (
                 "FD-fashion",
                 "sFD-fashion",

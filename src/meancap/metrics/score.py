@@ -5,7 +5,7 @@
 
 Every metric here is a smooth function of the sample, so it has such parts: for a mean they are the values
 themselves, for a Frechet distance they come from its derivative, for recall from leaving groups of images
-out. Two runs that share seeds differ part by part, which is what makes their comparison sharp. The
+out. Two runs that share seeds are compared part by part, which makes the comparison precise. The
 reference images are taken as given: an interval tells how the number would move with other seeds, not with
 other references.
 """

@@ -25,7 +25,7 @@ from ..files import writing
 from .data import Pixels
 from .sit import SiT, SiTConfig
 
-# What torch.load raises on files that are torn, foreign or hold more than tensors.
+# What torch.load raises on files that are cut off, of another format or hold more than tensors.
 _UNREADABLE = (
     pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ValueError, OSError, LookupError,
     AttributeError, TypeError,

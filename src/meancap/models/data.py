@@ -3,7 +3,7 @@
     pictures  (count, channels, size, size) uint8, 0 to 255
     data      (pictures / 255 - mean) / std, with a mean picture and one std: centred, of unit variance
 
-A cap measures lengths from the origin, so the origin is put where it means most: at the mean of the data.
+A cap measures lengths from the origin, so the origin is placed at the mean of the data.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A SiT asked for both velocities at once: the bits of two plain calls, without what they do in vain.
+"""Both velocities of a SiT at once: the same bits as two plain calls, without their repeated work.
 
     doubled batch   the conditional samples first, then the same samples without a class
     conditions      what each block receives of (t, class): shift, 1 + scale, gate. They do not depend on x,
                     and a caller whose weights stay as they are may keep them from batch to batch
     pieces          on a CPU the doubled batch is cut so that what a block makes of it stays in the cache
 
-A matrix product rounds a row alike whatever rows stand beside it, except in very small products. Tokens are
-always many; conditions are few, and those of each half are worked out by themselves, as in two calls.
-`SiT.forward` remains the definition.
+A matrix product rounds a row in the same way whatever the other rows are, except in very small products.
+Tokens are always many; conditions are few, and those of each half are worked out by themselves, as in two
+calls. `SiT.forward` remains the definition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEEP = 2**27  # bytes of conditions that are kept at most
 class Predictor:
     """(x, t) -> Prediction for one label per sample. `kept` holds conditions for as long as the caller likes.
 
-    `conditional` is half the work: it states m_u = m_c, for a rule that is idle and would not look.
+    `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
     """
 
     def __init__(

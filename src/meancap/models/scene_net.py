@@ -1,4 +1,4 @@
-"""The network of the scenes: convolutions that draw, round a transformer that composes.
+"""The network of the scenes: convolutions for details, and a transformer between them for the composition.
 
     x     (batch, 3, 32, 32) on the linear path x = (1 - t) noise + t data
     t     time in [0, 1], data at 1

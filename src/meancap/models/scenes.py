@@ -81,7 +81,7 @@ class SceneModel:
 class ScenePredictor:
     """(x, t) -> Prediction for one prompt per sample.
 
-    `conditional` is half the work: it states m_u = m_c, for a rule that is idle and would not look.
+    `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
     """
 
     def __init__(self, network: SceneNet, wanted: Tensor, unwanted: Tensor) -> None:
@@ -111,7 +111,7 @@ class ScenePredictor:
 def scenes(path: str | Path | None = None, *, wrong_captions: bool = False) -> SceneModel:
     """The model of the scenes that comes with the package (see its model card), or one from a file.
 
-    `wrong_captions` takes the second one in the box, a fifth of whose captions belonged to another scene.
+    `wrong_captions` takes the second one in the package, a fifth of whose captions belonged to another scene.
     """
     path = Path(path) if path is not None else (WRONG if wrong_captions else SHIPPED)
     network, pixels = load_scene_net(path)

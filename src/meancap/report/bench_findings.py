@@ -35,7 +35,7 @@ _RIVALS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence or two, and whom it favours: 'wins', 'loses' or 'even', seen from the rule it is about."""
+    """One sentence or two, and the result for the rule it is about: 'wins', 'loses' or 'even'."""
 
     verdict: str
     text: str

@@ -66,7 +66,7 @@ def _table(runs: Mapping[str, Run], scores: Mapping[str, Mapping[str, float]]) -
 
 
 def _words(titles: Sequence[str], scores: Mapping[str, Mapping[str, float]]) -> str:
-    """What the numbers say, whichever way they fall."""
+    """What the numbers say, for the cap or against it."""
     plain, fixed, capped = (scores[title] for title in titles)
     return (
         f"Accuracy goes from {plain['accuracy']:.2f} to {fixed['accuracy']:.2f} with strong guidance and to "

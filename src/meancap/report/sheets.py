@@ -121,7 +121,7 @@ def title(run: Run) -> str:
 
 
 def class_names(run: Run) -> tuple[str, ...]:
-    """The names of the classes, where the run's model is the one in the box; otherwise none."""
+    """The names of the classes, where the run's model is the shipped one; otherwise none."""
     return FASHION if run.config.get("model") == "fashion" else ()
 
 

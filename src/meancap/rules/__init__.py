@@ -1,4 +1,4 @@
-"""Guidance rules, in four rooms: the protocol, the parts that chain with `|`, the methods, and the text.
+"""Guidance rules, in four packages: the protocol, the parts that chain with `|`, the methods, and the text.
 
 A class in a module of `parts` and a recipe in a module of `methods` are known here, to `parse`, to the
 catalogue and to the benchmark without being listed anywhere else.

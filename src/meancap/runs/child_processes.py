@@ -1,7 +1,7 @@
-"""Processes that help another one end with it, however it ended.
+"""Worker processes end when their parent ends, whatever ended it.
 
-A run is safe against a kill at any moment, so they need no farewell; but a process that nobody waits for
-would go on for hours, unseen.
+A run is safe against a kill at any moment, so workers may simply be stopped; without this, a worker whose
+parent died would go on for hours.
 """
 
 from __future__ import annotations

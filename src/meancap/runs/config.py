@@ -1,7 +1,7 @@
 """What a run is: every choice that decides its bytes, as one frozen value that a file can hold.
 
 item    one sample to make: its index, its seed, and its class or its prompt
-block   `batch` neighbouring indices; made together, saved together, the unit that a kill can lose
+block   `batch` neighbouring indices; made together, saved together, the most that a kill can lose
 seed    of sample i: 1,000,003 times the run's seed, plus i; two runs of one seed share all their noise,
         two runs of different seeds none of it (up to a million samples)
 """

@@ -21,7 +21,7 @@ BLOCKS = 3 * len(RULES)  # 120 samples under each rule, 40 at a time
 
 
 def make_demo(out: Path) -> Iterator[str]:
-    """Makes what is missing of the three runs, yielding a title after each block, and scores them."""
+    """Makes the missing parts of the three runs, yielding a title after each block, and scores them."""
     model = fashion()
     for title, rule in RULES.items():
         config = class_run(model, rule, per_class=12, times=uniform(32), batch=40, diagnostics=True)

@@ -14,8 +14,8 @@ the curve measures how far the gap of a network is too short (lambda > 1) or too
 each time, without a knob.
 
 It answers which multiple of the gap predicts data best **on average over the states of the data**. A label
-leak wants a scale that differs from sample to sample (`meancap.rules.DensityFeedback`), and pictures that
-people like are another matter than means that predict.
+leak needs a scale that differs from sample to sample (`meancap.rules.DensityFeedback`), and means that
+predict best do not always give the pictures that people like best.
 
 Intervals come from resampling whole examples, each with all its times and noises. Late on the path a gap may
 have vanished for all but a few examples; a time whose interval is wider than `WIDEST` says nothing and is

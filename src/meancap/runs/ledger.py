@@ -99,7 +99,7 @@ class Ledger:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lets one process in at a time; the system releases the lock when the process ends, however it ends."""
+    """Admits one process at a time; the system releases the lock when the process ends, however it ends."""
     try:
         import fcntl
     except ImportError:  # not a POSIX system: one process there

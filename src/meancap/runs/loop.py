@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,20 +23,28 @@ from ..files import write_whole, writing
 from .ledger import RunRefused, differences
 
 
-class Recipe(Protocol):
-    """What the loop needs to know of a recipe, which is a frozen dataclass."""
+class TrainingRecipe:
+    """What all recipes share; a recipe is a frozen dataclass that gives these fields their defaults.
+
+    The rate rises for `warmup` steps, stays, and falls to zero on a straight line over the last `cooling`.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    images: int
+    batch: int
+    rate: float
+    warmup: int
+    cooling: float
+    ema: float
 
     @property
-    def batch(self) -> int: ...
-    @property
-    def rate(self) -> float: ...
-    @property
-    def ema(self) -> float: ...
-    @property
-    def steps(self) -> int: ...
-    def rate_at(self, step: int) -> float: ...
+    def steps(self) -> int:
+        return -(-self.images // self.batch)
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of step `step`, counted from 0."""
+        left = (self.steps - step) / max(1.0, self.cooling * self.steps)
+        return self.rate * min(1.0, (step + 1) / self.warmup, left)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,11 @@ class TrainingLoop(ABC):
     """Flow matching with a running mean of the weights; iterate over `rows()` to run it."""
 
     def __init__(
-        self, folder: str | Path, recipe: Recipe, model: nn.Module, optimisers: list[torch.optim.Optimizer]
+        self,
+        folder: str | Path,
+        recipe: TrainingRecipe,
+        model: nn.Module,
+        optimisers: list[torch.optim.Optimizer],
     ) -> None:
         self.folder, self.recipe, self.model, self.optimisers = Path(folder), recipe, model, optimisers
         self.folder.mkdir(parents=True, exist_ok=True)

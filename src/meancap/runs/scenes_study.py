@@ -164,7 +164,7 @@ def cells_of(study: SceneStudy, out: Path) -> list[Cell]:
 
 
 def available_parts() -> list[str]:
-    """The parts whose model is in the box."""
+    """The parts whose model is shipped."""
     return ["scenes", "negative", *(["wrong"] if WRONG.is_file() else [])]
 
 
@@ -178,11 +178,11 @@ def run_study(
     todo = [cell for cell in cells_of(study, out) if seeds is None or cell.seed in seeds]
     models = {part: scenes(wrong_captions=part == "wrong") for part in available_parts()}
     for number, cell in enumerate(todo, start=1):
-        make_cell(study, cell, models[cell.part], out, threads)
+        make_scene_cell(study, cell, models[cell.part], out, threads)
         yield cell, number, len(todo)
 
 
-def make_cell(study: SceneStudy, cell: Cell, model: SceneModel, out: Path, threads: int = 1) -> None:
+def make_scene_cell(study: SceneStudy, cell: Cell, model: SceneModel, out: Path, threads: int = 1) -> None:
     """One run folder: begun, taken up, or found finished."""
     if cell.part == "negative":
         prompts, negatives = with_negatives(study.prompts, cell.seed)

@@ -45,7 +45,7 @@ def fashion_study(
 
 
 def pilot_calibration(model: ClassModel, evaluations: int, seed: int, path: Path) -> Calibration:
-    """Unguided samples from noise that no run of the study uses; what was found before is not sought again.
+    """Unguided samples from noise that no run of the study uses; a result on disk is used again.
 
     The radii stand in the rules, and a resumed study must have the same rules to the last digit.
     """

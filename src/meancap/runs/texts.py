@@ -1,4 +1,4 @@
-"""Text encoders that answer a text they have seen from memory, so that a run encodes the empty prompt once.
+"""Text encoders with a cache, so that a run encodes the empty prompt once.
 
 A text is known by the tokens that an encoder is given, so any pipeline's way of asking for embeddings works,
 and what comes back is what the encoder said, bit for bit.
@@ -33,7 +33,7 @@ class RememberedTexts:
     def __exit__(self, *_: object) -> None:
         for encoder, before in zip(self.encoders, self.before, strict=True):
             del encoder.forward
-            if before is not None:  # somebody else's, such as an offloading hook
+            if before is not None:  # not ours, such as an offloading hook
                 encoder.forward = before
 
 
@@ -52,7 +52,7 @@ def _remembering(forward: Callable[..., Any], known: OrderedDict[object, Any]) -
 
 
 def _key(v: Any) -> object:
-    """Something hashable that is equal for equal arguments, and for what we do not know equal to nothing."""
+    """A hashable key that is equal for equal arguments; arguments of unknown types are never equal."""
     if isinstance(v, torch.Tensor):
         return v.dtype, v.device, tuple(v.shape), tuple(v.flatten().tolist())
     if isinstance(v, (tuple, list)):

@@ -23,7 +23,7 @@ from ..models.checkpoint import load_sit, save_sit
 from ..models.data import Pictures, Pixels
 from ..models.optimise import optimisers
 from ..models.sit import SiT, SiTConfig
-from .loop import LogLine, TrainingLoop, read_log
+from .loop import LogLine, TrainingLoop, TrainingRecipe, read_log
 
 __all__ = ["SMALL", "LogLine", "TrainConfig", "Training", "read_log"]
 
@@ -31,8 +31,8 @@ SMALL = SiTConfig(size=28, channels=1, patch=4, width=128, depth=5, heads=4, cla
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """The recipe. `rate` warms up, stays, and falls to zero on a straight line over the last `cooling`."""
+class TrainConfig(TrainingRecipe):
+    """The recipe: optimisers, schedule of the rate, and what of the labels is left out."""
 
     images: int
     data: str = "fashion"
@@ -60,15 +60,6 @@ class TrainConfig:
                 raise ValueError(f"training needs {name} from 0 to below 1; got {getattr(self, name)}")
         if self.seed < 0:
             raise ValueError(f"training needs a seed of 0 or more; got {self.seed}")
-
-    @property
-    def steps(self) -> int:
-        return -(-self.images // self.batch)
-
-    def rate_at(self, step: int) -> float:
-        """The learning rate of step `step`, counted from 0."""
-        left = (self.steps - step) / max(1.0, self.cooling * self.steps)
-        return self.rate * min(1.0, (step + 1) / self.warmup, left)
 
 
 class Training(TrainingLoop):

@@ -14,6 +14,7 @@ and a resumed run sees the batches an uninterrupted one would have seen.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,12 +25,12 @@ from ..models.data import Pixels
 from ..models.optimise import optimisers
 from ..models.scene_files import load_scene_net, save_scene_net
 from ..models.scene_net import SceneNet, SceneNetConfig
-from .loop import TrainingLoop
+from .loop import TrainingLoop, TrainingRecipe
 
 
 @dataclass(frozen=True)
-class SceneTrainConfig:
-    """The recipe. `rate` warms up, stays, and falls to zero on a straight line over the last `cooling`."""
+class SceneTrainConfig(TrainingRecipe):
+    """The recipe: optimisers, schedule of the rate, and what of the captions is left out."""
 
     images: int
     model: SceneNetConfig = field(default_factory=SceneNetConfig)
@@ -57,15 +58,6 @@ class SceneTrainConfig:
                 raise ValueError(f"training needs {name} from 0 to 1; got {getattr(self, name)}")
         if self.seed < 0:
             raise ValueError(f"training needs a seed of 0 or more; got {self.seed}")
-
-    @property
-    def steps(self) -> int:
-        return -(-self.images // self.batch)
-
-    def rate_at(self, step: int) -> float:
-        """The learning rate of step `step`, counted from 0."""
-        left = (self.steps - step) / max(1.0, self.cooling * self.steps)
-        return self.rate * min(1.0, (step + 1) / self.warmup, left)
 
 
 class SceneTraining(TrainingLoop):
@@ -119,6 +111,7 @@ def hidden_weights(name: str, p: Tensor) -> bool:
     return inner and p.dim() in (2, 4) and "adaLN" not in name
 
 
+@cache
 def scene_pixels(count: int = 20_000, seed: int = 2026) -> Pixels:
     """Centre and scale of the law, from that many renders: a mean for each channel, one spread."""
     g = torch.Generator().manual_seed(seed)

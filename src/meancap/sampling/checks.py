@@ -1,4 +1,4 @@
-"""What a first attempt gets wrong, each in one sentence with the next move.
+"""Checks for common mistakes of a first attempt; each error is one sentence with the next move.
 
 The one check that reads numbers is `warn_if_reversed`. At t = 0 the state is noise and says nothing about
 the data, so the posterior mean must not follow it: over the batch, the slope of m_c against x is 0. A network
@@ -20,7 +20,7 @@ from ..prediction import Prediction
 from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule
 from ..tensors import scalar_dtype, transformed
 
-_EARLY = 0.02  # later than this a mean may follow x for good reasons
+_EARLY = 0.02  # later than this a mean may rightly follow x
 _SCALES = (CFG, CFGPP, FromUnconditional, Gain)
 
 

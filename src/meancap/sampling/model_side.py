@@ -1,6 +1,6 @@
 """Methods that change what the model is asked, before any rule sees the answer.
 
-predict(x, t) -> Prediction      goes in, and another one comes out, so that every rule still applies
+predict(x, t) -> Prediction      goes in and comes out, so that every rule still applies
 autoguidance     the reference is a weaker model under the same condition (Karras et al. 2024)
 rectified_cfgpp  the gap is taken a little ahead of x, where the conditional flow leads (Saini et al. 2025)
 recfg_table      the table of ratios that ReCFG needs, worked out from data (Xia et al. 2024)
@@ -38,8 +38,8 @@ def rectified_cfgpp(
     """The gap of velocities at x + share (s - t) v_c, the step t -> s being that of the grid.
 
     CFG(1 + w) on top is Rectified-CFG++ with weight w. `share=1, hold=True` is the official code: a full step
-    at the old time, for its clock adds a step in sigma to a time in thousandths. It costs a second prediction
-    per step, and is stated for one-evaluation steps (Euler).
+    at the old time, because its code adds a step in sigma to a time in thousandths. It costs a second
+    prediction per step, and is stated for one-evaluation steps (Euler).
     """
     grid = checked(times)
     if not 0 <= share <= 1 or (share == 1 and not hold and grid[-1] == 1):

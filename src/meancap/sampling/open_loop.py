@@ -19,8 +19,8 @@ def open_loop(record: Recorded) -> Piecewise:
     """The mean effective scale over the samples at every recorded time; use it as `CFG(open_loop(record))`.
 
     Samples whose gap is zero at a time say nothing about the scale there and are left out. A rule that turns
-    the displacement counts with its part along the gap. If a closed loop does no better than this schedule,
-    its feedback was not worth having.
+    the displacement counts with its part along the gap. If the adaptive rule is not better than this
+    schedule, its feedback brings nothing.
     """
     seen = record.stacked()
     t, scale, gap = (seen[name].double().flatten() for name in ("t", "scale", "gap"))

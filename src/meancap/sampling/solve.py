@@ -1,11 +1,10 @@
-"""The loop, as a generator that the caller owns: no callbacks, no progress bars, no files.
+"""The loop, as a generator that the caller runs: no callbacks, no progress bars, no files.
 
 predict(x, t) -> Prediction     the model, conditional and unconditional
 predict.conditional(x, t)       where a predictor has it: half the work, with m_u = m_c, for idle rules
 predict.follows_ratio           True where predictions come with their log density ratio, which is then used
 rule                            what guidance makes of it
 step                            one of `meancap.sampling.steps`, or one with noise: `ancestral(seeds)`
-
 
 `sample` keeps no gradients unless `grad=True` asks for them: fifty steps of a network would otherwise hold
 the activations of all of them. `trajectory` leaves that to its caller.
@@ -150,7 +149,7 @@ def field(
 ) -> Callable[[float | Tensor, Tensor], Tensor]:
     """The guided velocity field f(t, x) for foreign solvers.
 
-    Past `latest` the field is held, because a posterior mean tells no velocity at t = 1.
+    Past `latest` the field is held, because a posterior mean does not determine a velocity at t = 1.
     """
     need_guidance(rule)
     if rule.has_state:

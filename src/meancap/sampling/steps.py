@@ -4,7 +4,7 @@
     a           (s - t) / (1 - t), the share of the way from x to m that Euler goes
 
 Every step here is linear in x and in the means it evaluates, so `weights` can read its coefficients off.
-Nothing is evaluated at t = 1, where a mean tells no velocity: the last step falls back by one order.
+Nothing is evaluated at t = 1, where a mean does not determine a velocity: the last step uses a lower order.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def follower(rule: Rule) -> DensityFeedback | None:
 
 
 class Tracker:
-    """log R over one run, told of every prediction."""
+    """log R over one run, updated with every prediction."""
 
     def __init__(self, predict: Predict, rule: DensityFeedback, x: Tensor, eta: float = 0.0) -> None:
         self.predict, self.rule, self.eta = predict, rule, eta

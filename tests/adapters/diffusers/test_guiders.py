@@ -273,7 +273,7 @@ def test_what_cannot_work_is_refused_in_one_sentence() -> None:
         PosteriorMeanCappedGuidance(form="cube")
     with pytest.raises(ValueError, match="gamma >= 1"):
         PosteriorMeanCappedGuidance(gamma=0.5)
-    with pytest.raises(NotImplementedError, match="walks no linear path"):
+    with pytest.raises(NotImplementedError, match="does not follow the linear path"):
         PosteriorMeanCappedGuidance().bind(diffusers.DDIMScheduler())
     guider = ChainGuidance(str(CFG(7.0)))
     guider.set_state(step=0, num_inference_steps=3, timestep=torch.tensor(0.7))

@@ -1,4 +1,4 @@
-"""What the arguments of a post-CFG hook say; ComfyUI and Forge hand over nearly the same dictionary.
+"""Reads the arguments of a post-CFG hook; ComfyUI and Forge pass nearly the same dictionary.
 
 denoised         the guided mean that the workflow made: sampler, guider and the nodes before this one
 cond_denoised    m_c
@@ -25,7 +25,7 @@ Args = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class NoiseLevels:
-    """The host's noise levels as times. Data is at t = 1, so the clock is turned round here, once."""
+    """The host's noise levels as times. Data is at t = 1, so the direction of time is reversed here, once."""
 
     flow: bool  # alpha = 1 - sigma; otherwise alpha = 1
     level: Callable[[float], float]  # share of the run -> sigma
@@ -41,10 +41,11 @@ class NoiseLevels:
 
 
 def noise_levels(args: Args) -> NoiseLevels:
-    """Asked of the model, which holds its schedule as `model_sampling` (ComfyUI) or `predictor` (Forge).
+    """The noise levels of the model's schedule: `model_sampling` (ComfyUI) or `predictor` (Forge).
 
-    At sigma = 1/2, how much of the data is left? Forge classic does not say; noise levels end at 1 in flow
-    models only. A model that tells nothing is taken as a flow model.
+    `noise_scaling` at sigma = 1/2 shows whether data are scaled by 1 - sigma, as in flow models, or by 1.
+    Forge classic does not have it; there the largest noise level decides, which is 1 in flow models only. A
+    model without a schedule is taken as a flow model.
     """
     model = args.get("model")
     host = getattr(model, "model_sampling", None) or getattr(model, "predictor", None)
@@ -77,7 +78,7 @@ def prediction(args: Args) -> Prediction:
 
 
 def grid(args: Args) -> Tensor | None:
-    """The noise levels that the sampler was given, from noise to data, where the host shows them."""
+    """The noise levels that the sampler was given, from noise to data; None if the host passes none."""
     options = args.get("model_options") or {}
     levels = (options.get("transformer_options") or {}).get("sample_sigmas")
     return levels if isinstance(levels, Tensor) and levels.dim() == 1 else None
@@ -105,7 +106,7 @@ def without_negative(args: Args) -> bool:
     conditioning, mean = negative(args)
     if conditioning is None:
         return True
-    if "cond_scale" not in args:  # Forge tells no scale, and shows a negative even where it skipped it
+    if "cond_scale" not in args:  # Forge passes no scale, and passes a negative even where it skipped it
         return not bool(mean.any())
     scale = args["cond_scale"]
     return isinstance(scale, (int, float)) and math.isclose(scale, 1.0)

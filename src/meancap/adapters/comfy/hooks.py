@@ -1,9 +1,10 @@
 """A guidance rule in the post-CFG hook of ComfyUI and of Forge. Nothing of either is imported here.
 
-    nominal  the guided mean that the workflow made; the hook's answer takes its place
+    nominal  the guided mean that the workflow made; the hook's result replaces it
     share    how much of the way from m_c to the nominal mean a cap keeps, for each sample
 
-A rule that only caps shortens that way, whatever made it. Any other chain replaces the workflow's guidance.
+A rule that only caps shortens the displacement that the workflow made. Any other chain replaces the
+workflow's guidance.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _KEPT = 8  # runs remembered: a workflow may sample several times before its rep
 
 
 class PostCFG:
-    """A rule at work in one patched model: call it with the host's arguments, `begin` before each run.
+    """A rule applied in one patched model: call it with the host's arguments, `begin` before each run.
 
-    start and end are shares of the run, counted as the host counts them; outside, the host's result stands.
+    start and end are shares of the run, counted as the host counts them; outside, the host's result is kept.
     """
 
     def __init__(self, rule: Rule | str, start: float = 0.0, end: float = 1.0) -> None:
@@ -52,13 +53,13 @@ class PostCFG:
         self.begin()
 
     def begin(self) -> None:
-        """A new run: the rule forgets, and a fresh record starts."""
+        """Starts a new run: the rule's state is cleared, and a new record begins."""
         self.stepper.begin()
         self._reached = -math.inf
         self.runs = [*(run for run in self.runs if run.calls), HookRun(self.rule)][-_KEPT:]
 
     def __deepcopy__(self, memo: object) -> PostCFG:
-        """Itself: a host copies a model's options at every later node, and must still reach this hook."""
+        """Itself: a host copies a model's options at every later node and must still call this hook."""
         return self
 
     @property
@@ -96,14 +97,14 @@ class PostCFG:
 
     def _prediction(self, args: Args) -> Prediction:
         p = prediction(args)
-        # Out of its range, the zeros of the negative are nobody's prediction: no gap, so nothing is added.
+        # Outside its range the negative is all zeros, which is not a prediction: no gap, so nothing is added.
         return p if negative_in_range(args) else replace(p, out_u=p.out_c)
 
     def _begins_step(self, args: Args) -> bool:
-        """Whether this evaluation is the first to come to a noise level of the sampler's grid.
+        """Whether this evaluation is the first at a noise level of the sampler's grid.
 
         Samplers of higher order evaluate between two levels, or twice at one; a rule advances once for each.
-        A host that shows no grid is taken to make one evaluation per step.
+        A host that passes no grid is assumed to make one evaluation per step.
         """
         levels, sigma = grid(args), float(sigmas(args)[0])
         place = -sigma if levels is None else float((levels >= sigma).sum())
@@ -113,7 +114,7 @@ class PostCFG:
         return True
 
     def _inside(self, args: Args) -> bool | Tensor:
-        """Whether each sample is between start and end; plainly True where they are not set."""
+        """Whether each sample is between start and end; simply True where they are not set."""
         if self.start <= 0 and self.end >= 1:
             return True
         sigma, level = sigmas(args), noise_levels(args).level

@@ -1,7 +1,7 @@
 """The ComfyUI nodes: Posterior-Mean Cap, Guidance Rule, Guidance Report.
 
-The only module that imports ComfyUI. It keeps to what version 0.3.48 of its node interface knows, and it
-never touches the model that comes in: a node patches a clone.
+The only module that imports ComfyUI. It uses only what version 0.3.48 of its node interface has, and it
+never changes the model that comes in: a node patches a clone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _schema(**fields: Any) -> Any:
 
 
 def _window() -> list[Any]:
-    """start and end, which few will need; newer frontends fold them away."""
+    """start and end, which are rarely needed; newer frontends hide them by default."""
     fields = [
         io.Float.Input(
             "start", default=0.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,

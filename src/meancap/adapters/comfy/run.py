@@ -1,4 +1,4 @@
-"""One sampling run as a hook saw it, and what can be said of it in words.
+"""One sampling run as a hook saw it, and its summary in words.
 
 calls   evaluations of the model; a step of a higher-order sampler makes several
 capped  an evaluation in which the cap shortened the displacement
@@ -20,7 +20,7 @@ _MARKS = 256  # values of the result by which a run is recognised
 
 
 class HookRun:
-    """The record of one run, how much of it the hook had to leave alone, and a mark of its result."""
+    """The record of one run, how many calls the hook left unchanged, and a mark of its result."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -34,15 +34,15 @@ class HookRun:
         self._mark: Tensor | None = None
 
     def made(self, latent: Tensor) -> None:
-        """Told by the host what came out."""
+        """Notes the latent that the host produced."""
         self._mark = _mark(latent)
 
     def acted(self) -> None:
-        """Told that this call is guided, and will be the record's next."""
+        """Notes that this call is guided and will be the next entry of the record."""
         self.at.append(self.calls)
 
     def left_alone(self, measure: Measure) -> None:
-        """Told what the workflow made in a call before start or after end."""
+        """Notes what the workflow made in a call before start or after end."""
         self.outside.append(len(self.record))
         self.at.append(self.calls)
         self.record.note(measure)
@@ -101,7 +101,7 @@ class HookRun:
         return lines
 
     def _limits(self, s: dict[str, Tensor], inside: Tensor) -> list[str]:
-        """What the sampler used where start and end kept the rule away."""
+        """What the sampler used before start and after end."""
         if not self.outside:
             return []
         acted = [call for call, one in zip(self.at, inside.tolist(), strict=True) if one]

@@ -1,10 +1,11 @@
-"""Whether a pipeline really combines its predictions as the table says, seen from its first step.
+"""Whether a pipeline combines its predictions as the table says, tested at its first step.
 
     c, u     the two predictions as the table reads them, in the scheduler's convention
     nominal  what the pipeline made of them; every formula in use is  rho (u + lambda (c - u)) + extra terms,
              with rho > 0 shared by a sample or by a row, and lambda > 0
 
-Read in the wrong order, lambda comes out negative; with the wrong sign, rho; of wrong rows, nothing fits.
+If the order is wrong, lambda comes out negative; if the sign is wrong, rho does; if the rows are wrong,
+nothing fits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Of the nominal output, what may stay unexplained: its rounding, well below what a wrong reading leaves.
+# The share of the nominal output that the fit may leave unexplained: rounding, far less than a wrong layout.
 _FULL, _HALF = 1e-3, 5e-2
 
 
@@ -67,9 +68,9 @@ def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows:
 def verify(
     name: str, nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str, *, free: bool = False
 ) -> bool:
-    """Raises where the layout is contradicted; tells whether the gap was large enough to judge.
+    """Raises where the output contradicts the layout; returns whether the gap was large enough to judge.
 
-    `free` is for pipelines whose formula is exchangeable, so that nothing need be explained by it.
+    `free` is for pipelines whose formula can be replaced, so that the fit need not explain the output.
     """
     half = min(torch.finfo(c.dtype).bits, torch.finfo(nominal.dtype).bits) < 32
     result = fit_output(nominal, c, u, extra, rows)

@@ -1,7 +1,7 @@
 """Guiders for modular pipelines, and for classic ones that own a guider.
 
     pred_cond, pred_uncond   what the denoiser said, in the scheduler's convention
-    x                        the state: from the block state or the inputs, else overheard at the denoiser
+    x                        the state: from the block state or the inputs, else observed at the denoiser
     sigma                    from the scheduler of the pipeline given by `bind`, else timestep / 1000
 
 The names here are written into `guider_config.json` and `modular_model_index.json`; the path
@@ -50,7 +50,7 @@ def cap_of(form: str, gamma: float) -> Rule:
 
 
 class _RuleGuidance(BaseGuidance):
-    """What the guiders here share: two predictions in, one out, with the state and the time found out."""
+    """What the guiders here share: from two predictions, the state and the time to one prediction."""
 
     _input_predictions: Any = ["pred_cond", "pred_uncond"]  # noqa: RUF012 - diffusers wants a list
 
@@ -59,7 +59,7 @@ class _RuleGuidance(BaseGuidance):
         self._reader = PathReader()
         self._bound: Any = None  # a pipeline, or a scheduler
         self._x: Tensor | None = None
-        self._shown_to = ""  # the denoiser that x was overheard at, if it was
+        self._shown_to = ""  # the denoiser at which x was observed, if it was
         self._undo: Undo | None = None
         self._warned = False
 
@@ -86,8 +86,8 @@ class _RuleGuidance(BaseGuidance):
     def _check_path(self) -> None:
         if not is_flow(self._scheduler):
             raise NotImplementedError(
-                f"{type(self._scheduler).__name__} walks no linear path; for epsilon and v models use "
-                "guided() with a classic pipeline"
+                f"{type(self._scheduler).__name__} does not follow the linear path; for epsilon and v "
+                "models use guided() with a classic pipeline"
             )
 
     def _check_bound(self, timestep: Any) -> None:
@@ -209,7 +209,7 @@ class _RuleGuidance(BaseGuidance):
 
     @property
     def num_conditions(self) -> int:
-        """Asked before any step too: text encoders look here whether to encode the negative prompt."""
+        """Also read before any step: text encoders use it to decide whether to encode the negative prompt."""
         return 2 if self._acts() else 1
 
     def _acts(self) -> bool:
@@ -252,7 +252,7 @@ class PosteriorMeanCappedGuidance(_RuleGuidance):
         self._set_up(cap_of(form, gamma))
 
     def _nominal(self, pred_cond: Tensor, pred_uncond: Tensor) -> Tensor:
-        # In diffusers' own order of operations, so that what is not capped is theirs to the last bit.
+        # In diffusers' own order of operations, so that an uncapped result equals theirs bit for bit.
         shift = pred_cond - pred_uncond
         pred = pred_cond if self.use_original_formulation else pred_uncond
         return self._rescaled(pred + self.guidance_scale * shift, pred_cond)
@@ -287,6 +287,6 @@ class ChainGuidance(_RuleGuidance):
         chain = parse(rule)
         if chain.caps:
             raise ValueError(
-                f"{rule} only caps, and here nobody makes a nominal prediction; write CFG(7.5) | {rule}"
+                f"{rule} only caps, and here nothing makes a nominal prediction; write CFG(7.5) | {rule}"
             )
         self._set_up(chain)

@@ -1,7 +1,7 @@
 """How a diffusers pipeline lays out its two predictions.
 
-`help(Layout)` names its fields. A layout is held against the pipeline's own result at the first step of a run
-(`check`).
+`help(Layout)` names its fields. A layout is compared with the pipeline's own result at the first step of a
+run (`check`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Layout:
     extra      further calls that a step may make beside its parts, such as one with skipped layers
     streams    how many states one call predicts, each with a scheduler's step of its own
     space      what the pipeline combines: the "output"s, or the "mean"s that follow from them
-    clean      a keyword of the denoiser that says clean frames stand among the state; refused then
+    clean      a keyword of the denoiser that marks clean frames in the state; a call that uses it is refused
     note       what a user of this pipeline should know
     """
 

@@ -87,7 +87,7 @@ class CappedLTX2Guidance(LTX2Guidance):
         others = [v for v in (pred_uncond, pred_cond_stg, pred_cond_modality) if v is not None]
         if not others:
             return made
-        # The clock runs backwards here: timestep 1000 is noise, and our t = 0.
+        # Time runs backwards here: timestep 1000 is noise, which is our t = 0.
         how = Affine(0.0, 1.0, t=min(max(1 - float(self._timestep) / 1000, 0.0), 1.0))
         pred = self._session.guide(how, pred_cond, pred_cond, others[0], made.pred)
         return GuiderOutput(pred=pred, pred_cond=pred_cond, pred_uncond=pred_uncond)

@@ -1,11 +1,11 @@
-"""One line in a classic pipeline: listen to the denoiser, act where the scheduler steps.
+"""One line for a classic pipeline: observes the denoiser, and acts where the scheduler steps.
 
     with guided(pipe, Cap(1.1)) as record:
         pipe(prompt, guidance_scale=7)
 
-The denoiser's outputs are overheard, nothing about them is changed. When the pipeline hands its own guided
-prediction to `scheduler.step`, the rule sees the true state, the true sigma and both predictions, and passes
-on what it makes of them. Leaving the block leaves the pipeline as it was.
+The denoiser's outputs are observed and not changed. When the pipeline passes its own guided prediction to
+`scheduler.step`, the rule gets the true state, the true sigma and both predictions, and passes on its result.
+After the block the pipeline is as it was.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNUSED = (
 
 
 class GuidedBlock(AbstractContextManager[RunRecord]):
-    """The `with` block of `guided`; it does nothing before it is entered, and says so if it never was."""
+    """The `with` block of `guided`; it does nothing before it is entered, and warns if it never was."""
 
     def __init__(self, pipe: Any, rule: Rule | str, layout: Layout | None, verify: bool) -> None:
         self._given = (pipe, rule, layout, verify)

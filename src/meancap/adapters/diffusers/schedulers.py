@@ -1,4 +1,4 @@
-"""The posterior mean that a diffusers scheduler has in mind: m = a sample + k model_output.
+"""The posterior mean that a diffusers scheduler implies: m = a sample + k model_output.
 
     family   sample is               coefficients                       schedulers
     flow     (1-s) data + s noise    s = sigmas[i]                      FlowMatchEuler, FlowMatchHeun
@@ -10,7 +10,7 @@
     edm      data + s noise          s = sigmas[i]; the output is       EDM Euler, EDM DPM++, CosineDPM
                                      mixed with the sample
 
-Never from the timestep: CogView4 steps at t = 667 with sigma = 0.467, and UniPC rounds its timesteps.
+The timestep is not used: CogView4 steps at t = 667 with sigma = 0.467, and UniPC rounds its timesteps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FAMILIES: dict[str, str] = {
 
 
 class PathReader:
-    """Reads a scheduler's place on the path just before it steps; a device is waited for once per run."""
+    """Reads where on the path a scheduler is just before it steps; waits for the device once per run."""
 
     def __init__(self) -> None:
         self._source: Tensor | None = None
@@ -82,7 +82,7 @@ class PathReader:
         following = None
         if not hasattr(scheduler, "state_in_first_order"):
             following = 1 - abs(end - sigmas[i + 1])
-        # Scheduler space is noise - data, so that the mean lies against it; inverted sigmas turn both round.
+        # Scheduler space is noise - data, so the mean lies the opposite way; inverted sigmas reverse both.
         return Affine(a=1.0, k=end - sigmas[i], t=1 - abs(end - sigmas[i]), t_next=following)
 
     def _sigmas(self, scheduler: Any) -> list[float]:
@@ -161,10 +161,10 @@ def _silent(kind: str) -> NotImplementedError:
 
 
 def first_stage(scheduler: Any) -> bool:
-    """Whether this evaluation opens a step, rather than being a later stage of one."""
+    """Whether this evaluation is the first of a step, and not a later stage of one."""
     return bool(getattr(scheduler, "state_in_first_order", True))
 
 
 def is_flow(scheduler: Any) -> bool:
-    """Whether the scheduler walks the linear path."""
+    """Whether the scheduler follows the linear path."""
     return family_of(scheduler) == "flow" or bool(scheduler.config.get("use_flow_sigmas", False))

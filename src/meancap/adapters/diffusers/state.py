@@ -5,7 +5,7 @@
     stepped  the state that `scheduler.step` receives
 
 A posterior mean belongs to the state that the network saw. Wan 2.2 image-to-video (expand_timesteps) shows a
-clean first frame and steps a noisy one: there m = x - sigma v is nobody's mean.
+clean first frame and steps a noisy one: there m = x - sigma v is not a posterior mean of the model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table of diffusers pipelines: how each lays out its predictions.
 
-Read off the source of diffusers 0.42.1. All but those in READ are also run by the tests here, in float32 and
-bfloat16. Read or run, an entry is verified at the first step. `refused` has the pipelines that cannot be
+Taken from the source of diffusers 0.42.1. All but those in READ are also run by the tests here, in float32
+and bfloat16. Read or run, an entry is verified at the first step. `refused` has the pipelines that cannot be
 guided, with the reason.
 """
 

@@ -36,7 +36,7 @@ class Heard:
     shown: Tensor | None = None  # the state that the first of the calls was given
 
     def add(self, output: Any, shown: Tensor | None, most: int) -> None:
-        """Counts every call and keeps as many as a step can need: a denoiser may serve others for hours."""
+        """Counts every call and keeps as many as a step can need: others may use a denoiser for hours."""
         if not self.count:
             self.shown = shown
         self.count += 1
@@ -62,7 +62,7 @@ class Tap:
         self.reader = PathReader()
         self.heard: dict[int, Heard] = {}
         self.stream, self.taken = 0, Heard()
-        self.held: list[Any] = []  # schedulers that carry our methods; the last one is the pipeline's
+        self.held: list[Any] = []  # schedulers that have our methods; the last one is the pipeline's
         self.thread: int | None = None
         self.verified = False
         self._undo = ExitStack()
@@ -180,11 +180,11 @@ class Tap:
         return nominal
 
     def _take(self) -> Heard:
-        """What was heard for the step that is being made, and nothing of anybody else's."""
+        """The outputs for the step that is being made, and none of another run."""
         here = get_ident()
         if self.thread not in (None, here):
             raise RuntimeError(
-                f"{self.name} is called from two threads at once, which its scheduler does not survive; give "
+                f"{self.name} is called from two threads at once, which its scheduler does not support; give "
                 "each thread a pipeline with a scheduler of its own (the models may be shared)"
             )
         heard = self.heard.pop(here, Heard())

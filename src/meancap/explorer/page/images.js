@@ -56,7 +56,7 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
     waiting = setTimeout(run, PAUSE);
   } });
   root.append(
-    h('p', { class: 'lede' }, 'The same noise and the same garments under several rules: whatever differs between two pictures, the rule did. A small network that comes with the package makes them here, in seconds.'),
+    h('p', { class: 'lede' }, 'The same noise and the same garments under several rules: every difference between two pictures comes from the rule. A small network that comes with the package makes them here, in seconds.'),
     h('div', { class: 'layout' }, form.sliders, h('div', { class: 'first' }, progress.node, shown.first), form.side, shown.rest));
 
   async function run() {

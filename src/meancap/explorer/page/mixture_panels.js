@@ -1,4 +1,4 @@
-// What the mixture view shows: where samples end, the way there, who got how much, and the numbers.
+// What the mixture view shows: where samples end, their paths, the share of each component, and the numbers.
 
 import { bars } from './charts.js';
 import { axes, density, Plane, points } from './draw.js';
@@ -62,7 +62,7 @@ function endsPanel(state, setState) {
     { class: 'chip' }, h('input', { type: 'radio', name: 'zoom', value, onchange: () => choose(value) }),
     h('span', {}, text)));
   const node = panel('ends', 'Where the samples end',
-    'Grey rings are the target; every dot is a sample, and dot for dot all squares began with the same noise. '
+    'Grey rings are the target; every dot is a sample, and all squares start from the same noise. '
     + 'A good rule fills each filled component evenly.',
     h('fieldset', { class: 'chips' }, h('legend', { class: 'unseen' }, 'How much of the plane'), zoom),
     squares, note, words.node);

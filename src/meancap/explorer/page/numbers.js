@@ -41,7 +41,7 @@ export const named = (entry, i) => h('span', { class: 'named', css: { '--own': `
 // Measures down, rules across; where a rule is a setting of the paper, its own number stands underneath.
 export function numbersTable(result) {
   const truth = h('span', {
-    class: 'named exact', title: 'As many samples of the truth: what cannot be told from perfect',
+    class: 'named exact', title: 'As many exact samples: what a perfect sampler would give',
   }, 'the truth itself');
   const rows = MEASURES.map(({ name, title, hint, write, paper }) => {
     const cell = (entry, i) => h('td',

@@ -63,7 +63,7 @@ export function sceneEditor(about, change) {
   const more = h('button', { type: 'button', onclick: () => add(...middle()) }, 'Add one');
   const tools = h('details', { ontoggle: () => scene && paint() }, h('summary', {}, 'Change the scene'),
     h('p', { class: 'about' }, 'Drag a component, or focus it and use the arrow keys; + and − change its weight, '
-      + 'Space takes it into the condition or out, Delete removes it.'),
+      + 'Space adds it to the condition or removes it from there, Delete removes it.'),
     h('div', { class: 'fields' }, h('span', { class: 'which' }, which), x.node, y.node, w.node,
       h('label', { class: 'small tick' }, inside, 'in the condition')),
     h('div', { class: 'buttons' }, more, remove), width.node, eta.node);

@@ -36,10 +36,10 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
 
   const ways = panel('way', 'On the way',
     'Every step moves a sample (disc) towards a guess of where it will end, its guided posterior mean (diamond). '
-    + 'Guidance moves the guess; a cap keeps it from running away.',
+    + 'Guidance moves the guess; a cap limits how far.',
     lookers, h('div', { class: 'clock' }, play, clock, time),
     h('div', { class: 'squares two' },
-      h('figure', {}, way, h('figcaption', {}, 'Paths so far, and where each is aimed')),
+      h('figure', {}, way, h('figcaption', {}, 'Paths so far, and the mean that each moves towards')),
       h('figure', {}, hill, h('figcaption', {}, 'Blue: how likely the condition is at x and t, with lines at 10, 50, '
         + '90 %. Arrows: velocity, grey without guidance. Amber stripes: the cap acts. Dots: samples'))),
     note, wayTable.node);

@@ -4,7 +4,7 @@
     z, y   m_c - r and m_c + beta D - r, with r the anchor of the cap (0 in the paper)
     beta   guidance above 1: the largest number <= g - 1 with |y| <= Gamma |z|
 
-The cap feeds the state back into beta, so the field is no gradient: its Jacobian is
+The cap feeds the state back into beta, so the field is not a gradient: its Jacobian is
 H_c + beta grad d + d (grad beta)^T, antisymmetric part (d (grad beta)^T - (grad beta) d^T) / 2. Where the
 cap is active,
 

@@ -1,11 +1,12 @@
-"""The first step of guidance, which the cap clips, and the last, which it releases.
+"""The start of a run, where the cap limits guidance, and the end, where it does not.
 
     D      m_c - m_u;  alpha = (1 - t)^2 / C,  C = (1 - t)^2 + t^2 s^2,  for one isotropic width s
     rho    largest |mu_k|, the radius r of a circle
     P_A    p(A | x);  the gap is exactly  D = alpha (1 - P_A) (mean of mu over A - mean of mu over the rest)
 
 Two certificates that the nominal scale g is feasible, |m_c + (g - 1) D| <= Gamma |m_c|. The paper bounds |D|
-by 2 rho alpha alone, true but empty at its own setting: the factor 1 - P_A is what makes the gap die.
+by 2 rho alpha alone, which is true but never applies at its own setting: it is the factor 1 - P_A that makes
+the gap vanish.
 """
 
 from __future__ import annotations

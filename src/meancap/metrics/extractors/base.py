@@ -48,7 +48,7 @@ def extract(extractor: Extractor, images: Tensor, prompts: Sequence[str] = ()) -
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-# What torch.load raises on files that are torn, foreign or hold more than tensors.
+# What torch.load raises on files that are cut off, of another format or hold more than tensors.
 _UNREADABLE = (
     pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ValueError, LookupError, AttributeError,
     TypeError,
@@ -77,7 +77,7 @@ def load_state(path: Path) -> dict[str, Tensor]:
 
 
 def filled(network: Net, state: dict[str, Tensor], path: Path, title: str) -> Net:
-    """The network with the tensors of a file, at rest, or a sentence about what does not fit."""
+    """The network with the tensors of a file, in evaluation mode, or a sentence about what does not fit."""
     try:
         network.load_state_dict(state, assign=True)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""A small classifier of Fashion-MNIST garments, trained by us: the eyes of the `fashion` protocol.
+"""A small classifier of Fashion-MNIST garments, trained by us: the network of the `fashion` protocol.
 
     logits   ten classes, in the data set's order
     pool     the 64 numbers below the logits, averaged over the 7 x 7 positions
@@ -72,7 +72,7 @@ def fashion_classifier(weights: str | Path | None = None) -> Extractor:
 
 
 def fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
-    """One convolution that does what the convolution and its batch norm, at rest, do together."""
+    """One convolution equal to the convolution followed by its batch norm in evaluation mode."""
     assert norm.running_var is not None and norm.running_mean is not None
     factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     folded = nn.Conv2d(

@@ -1,6 +1,6 @@
 """The Inception network of 2015-12-05 that FID means, with the same 566 tensors as its usual file.
 
-Our own module because the packages that carry it import torchvision at the top and have no tap for sFID. It
+Our own module because the packages that carry it import torchvision and do not give the features of sFID. It
 differs from the network of the papers as the TensorFlow graph does: average pools leave the padding out of
 the mean, the last block pools by maximum, and there are 1008 classes.
 

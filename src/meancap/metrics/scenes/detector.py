@@ -6,7 +6,7 @@
     pool     96 numbers below the answers, averaged over 4 x 4 places: the features of distances
 
 Trained on renders with blur, noise, and changed contrast and saturation. A network is fooled by blobs that
-are anything but a triangle: `form` measures outlines, and a picture should pass both.
+are not triangles at all: `form` measures outlines, and a picture should pass both.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def answers_of(codes: Tensor) -> list[Tensor]:
 
 
 def spoilt(pictures: Tensor, g: torch.Generator) -> Tensor:
-    """Renders as a generator might spoil them: blur, noise, other contrast and saturation, clipping."""
+    """Renders with errors of a generator: blur, noise, other contrast and saturation, clipping."""
     n = len(pictures)
     blur, noise, contrast, colour, keep = torch.rand(5, n, 1, 1, 1, generator=g)
     soft = F.avg_pool2d(F.pad(pictures, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
@@ -109,7 +109,7 @@ def spoilt(pictures: Tensor, g: torch.Generator) -> Tensor:
 
 
 def burnt(pictures: Tensor, strength: float = 2.0) -> Tensor:
-    """Renders as strong guidance burns them: `strength` times as far from mid grey, clipped."""
+    """Renders changed as strong guidance changes pictures: `strength` times as far from mid grey, clipped."""
     return (0.5 + strength * (pictures - 0.5)).clamp(0, 1)
 
 
@@ -117,7 +117,7 @@ def codes_in_prompt_order(readings: Readings, codes: Tensor) -> Tensor:
     """(n, 5) what was read, as codes in the order of each prompt's objects.
 
     A place in the prompt tells which object is meant. Without one, the order that suits the prompt better is
-    taken; the place that it implies is then no news.
+    taken; the place that it implies then carries no information.
     """
     place = codes[:, 4]
     # A prompt's "right of" turns the order even where the picture shows one object above the other.

@@ -7,8 +7,8 @@
     IoU          sum of min(cover, template) over sum of max(cover, template), at the best fit
 
 Of both, cover and template, what is below 0.15 counts as 0 and what is above 0.85 as 1: noise of a few per
-cent in flat areas is no matter of form, and summed over a picture it would weigh more than an outline. (A
-sharp threshold at 1/2 would let most squares pass for discs.)
+cent in flat areas does not concern the outline, and summed over a picture it would outweigh it. (A
+sharp threshold at 1/2 would accept most squares as discs.)
 
 A blob that a network takes for a disc overlaps no disc well. The fit also tells the size, the place and the
 colour of each object, which prompts leave open.

@@ -1,4 +1,4 @@
-"""Figures of how it comes about: the landscape of p(A | x), the cap at one state, paths and their means."""
+"""Figures of the mechanism: the landscape of p(A | x), the cap at one state, paths and their means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of what comes out: endpoint samples and marginals of the nine settings."""
+"""Figures of the results: endpoint samples and marginals of the nine settings."""
 
 from __future__ import annotations
 

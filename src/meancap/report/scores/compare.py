@@ -1,4 +1,4 @@
-"""Two honest ways to compare guidance rules: at the same nominal scale, and at the same alignment.
+"""Two fair ways to compare guidance rules: at the same nominal scale, and at the same alignment.
 
 A cap does less than the scale it is given, so at equal scale a weaker rule can look better for being
 weaker. At equal alignment each rule is read off its own sweep over scales, by straight lines between

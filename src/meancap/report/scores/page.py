@@ -104,7 +104,7 @@ def _line(text: str) -> str:
 
 
 def _with_alignment(entries: list[ScoredRun]) -> list[ScoredRun]:
-    """Protocols without a number for alignment borrow the one of another protocol on the same images."""
+    """Protocols without a number for alignment use the one of another protocol on the same images."""
     for e in entries:
         lender = next((s["alignment"] for s in e.scores.values() if "alignment" in s), None)
         if lender is not None:

@@ -1,4 +1,4 @@
-"""What the numbers say, in sentences filled from them; nothing is said that an interval does not carry."""
+"""What the numbers say, in sentences filled from them; no sentence claims more than an interval supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that are no rules: they wrap the model, move the state, or are trained."""
+"""Methods that are not rules: they wrap the model, move the state, or are trained."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ not_a_rule(
     differs=("diffusers' AutoGuidance drops layers of the same network instead, by default at scale 7.5",),
 )
 
-# Methods that were looked at and are not here, and why.
+# Methods that were considered and are not included, and why.
 LEFT_OUT = (
     ("TCG", "matches mean and variance of the guided velocity; withdrawn, and its formula was not found"),
     ("CFG-OEC (2511.14075), HiGS, TSR", "only their names were seen, in a third-party collection"),

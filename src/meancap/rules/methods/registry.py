@@ -53,8 +53,8 @@ class Default(NamedTuple):
 class Entry:
     """One method: what it is, where it comes from, how sure we are, and what to type.
 
-    call      the rule as text, with {scale} for the scale if it has one; for what is no rule, Python
-    kind      'rule', or where it lives instead: 'model' (wraps predict), 'solver' (moves x), 'laboratory'
+    call      the rule as text, with {scale} for the scale if it has one; Python for a method that is no rule
+    kind      'rule', or where it belongs instead: 'model' (wraps predict), 'solver' (moves x), 'laboratory'
     check     the guided velocity of the worked example in `meancap.rules.methods.example`, at the usual scale
     zero_gap  whether equal predictions give the unguided mean
     unit      whether scale 1 gives the conditional mean
@@ -90,7 +90,7 @@ class Entry:
         from ..text.parse import parse
 
         if self.kind != "rule":
-            raise ValueError(f"{self.name} is no rule: it lives on the {self.kind} side; see its entry")
+            raise ValueError(f"{self.name} is not a rule: it belongs to the {self.kind}; see its entry")
         return parse(self.text(scale))
 
 
@@ -113,7 +113,7 @@ def method(
 
 
 def not_a_rule(name: str, title: str, paper: str, space: str, formula: str, call: str, **facts: Any) -> None:
-    """Puts a method into the catalogue that is no rule."""
+    """Puts a method that is not a rule into the catalogue."""
     _METHODS[name] = Entry(name, title, paper, space, formula, call, **facts)
 
 
@@ -165,7 +165,7 @@ def builtin_names() -> set[str]:
 
 
 def catalogue() -> list[Entry]:
-    """All methods: those of the paper and its rivals, those of production models, those of other packages."""
+    """All methods: of the paper and those it compares with, of production models, and of other packages."""
     _load_installed()
     return [entry for entry in _METHODS.values() if entry.kind != "part"]
 
@@ -183,7 +183,7 @@ def entry(name: str) -> Entry:
 
 @cache
 def _load_installed() -> None:
-    """Registers what installed packages offer; one that fails is told of and left out."""
+    """Registers what installed packages offer; one that fails is reported in a warning and left out."""
     for point in entry_points(group=GROUP):
         try:
             register(point.load(), name=point.name)

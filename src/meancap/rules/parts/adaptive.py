@@ -82,7 +82,7 @@ class Aligned(Factor):
 
 @dataclass(frozen=True)
 class Converged(Rule):
-    """Stops guiding a sample for good once the cosine between its two predictions exceeds `above`."""
+    """Stops guiding a sample permanently once the cosine between its two predictions exceeds `above`."""
 
     above: float = 0.991
     space: str = "velocity"

@@ -6,7 +6,7 @@
     CapDisplacement      |s g| <= max((gamma - 1) |y|, R(t))         the rule of their SD3.5 experiments
 
 All of them are one root of one quadratic, derived in `meancap.operation.fraction`. The displacement form is
-the stricter: the two agree only where g points along y, so one gamma does not mean the same in both. Caps in
+stricter: the two agree only where g points along y, so one gamma does not mean the same in both. Caps in
 a chain intersect, because the largest share in both sets is the smaller of the two.
 
 A plain cap (no anchor, no whitening, whole samples, hard) only leaves its `Limit` on the ray: the operation

@@ -1,10 +1,10 @@
 """Density-ratio feedback: each sample's scale from how much likelier the model finds it with the condition.
 
     R        p(x | condition) / p(x), both as the model has them, at the state x and time t
-    pi       the share of the condition's training data that is rightly labelled
+    pi       the share of the condition's training data with a right label
     A        the data that the condition means
 
-If a share 1 - pi of the labels is drawn without looking, what a model learns is, at every t,
+If a share 1 - pi of the labels is random, a model learns at every t
 
     p(x | condition) = pi p(x | A) + (1 - pi) p(x),
     p(x | A)         = (p(x | condition) - (1 - pi) p(x)) / pi.
@@ -18,7 +18,7 @@ where the condition is unlikely at x, R near its least value 1 - pi, and 1 where
 does that: it is too weak for the first samples and too strong for the last.
 
 R is not known from one prediction. It starts at 1 (at t = 0 no state tells anything) and is followed along
-the run, which takes the loop's help: see `meancap.sampling.tracking`. So this rule needs `sample` or
+the run, for which it needs the loop: see `meancap.sampling.tracking`. So this rule needs `sample` or
 `trajectory` and reads `Prediction.log_ratio`; a host's pipeline does not give it.
 
 FBG (Koulischer et al. 2025, the rule `Feedback`) has the same scale. It follows R by the evidence of a
@@ -86,7 +86,7 @@ class DensityFeedback(Factor):
 
     @property
     def lowest(self) -> float:
-        """The log R at which the scale reaches `most`: lower values are told apart by nothing."""
+        """The log R at which the scale reaches `most`: lower values give the same scale."""
         return self.temperature * (math.log1p(-self.pi) - math.log1p(-self.gain / self.most))
 
     def coefficient(self, ray: Ray, p: Prediction) -> Number:

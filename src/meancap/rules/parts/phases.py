@@ -100,7 +100,7 @@ class ZeroInit(_Counting):
 class Phases(Rule):
     """The rule `early` in the first `steps` steps, `late` from then on.
 
-    With `together` the late rule's state follows the early steps as well, so that its memory is warm.
+    With `together` the late rule's state follows the early steps as well, so that its memory is filled.
     """
 
     steps: int

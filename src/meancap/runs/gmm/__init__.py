@@ -31,7 +31,7 @@ _CURVE = sorted({round(4 * 1.09**i) for i in range(80)} | {STEPS})  # 4 to 3600 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found; the same stands in its folder."""
+    """The results of a run; its folder has the same."""
 
     folder: Path
     table: list[dict[str, str]]
@@ -54,7 +54,7 @@ def count_stages(config: GMMConfig) -> int:
 
 
 def stages(config: GMMConfig, out: str | Path) -> Iterator[str | Result]:
-    """The same one piece at a time: what was just done, and last the result; the caller owns the loop."""
+    """The same one piece at a time: what was just done, and last the result; the caller runs the loop."""
     folder = GMMFolder(out, config, versions(["numpy"]))
     rows = folder.rows()
     for repeat in range(config.repeats):

@@ -57,7 +57,7 @@ class GMMFolder:
         return rows
 
     def keep(self, rows: Mapping[tuple[int, str], Values]) -> None:
-        """All rows so far; rewritten whole, which is short beside making one."""
+        """All rows so far; rewritten whole, which takes less time than making one row."""
         lines = (
             json.dumps({"repeat": repeat, "setting": name, **row}) for (repeat, name), row in rows.items()
         )
