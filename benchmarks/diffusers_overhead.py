@@ -24,6 +24,7 @@ from benchmarks.records import Note, Reading, Row, command, progress
 from benchmarks.timing import in_turns, interleaved, ratio, thread_seconds
 
 from meancap import CFG, Cap, apg
+from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.diffusers import guided
 from meancap.adapters.diffusers.tap import Tap
 from meancap.adapters.session import Session
@@ -79,8 +80,8 @@ def calls(pipe: Any, size: int, steps: int) -> dict[str, Run]:
     return {"native": native} | {text: with_rule(rule) for text, rule in RULES.items()}
 
 
-def inside(run: Run) -> float:
-    """Guided over native by the accounts of one guided call: what the adapter spent, and what was left.
+def inside(run: Run) -> tuple[float, float]:
+    """Seconds of one guided call, and those of them that the adapter spent.
 
     The difference of two calls drowns in the noise of the larger part; this does not.
     """
@@ -100,7 +101,27 @@ def inside(run: Run) -> float:
         whole = thread_seconds() - start
     finally:
         Tap._guide = original
-    return whole / (whole - spent[0])
+    return whole, spent[0]
+
+
+def hook_steps(size: int) -> dict[str, Run]:
+    """One call of ComfyUI's hook by each rule, as the host makes it at every step."""
+    x, c, u = torch.randn(3, 1, 16, size, size, generator=torch.Generator().manual_seed(0))
+    sigma = torch.tensor([0.7])
+    options = {"transformer_options": {"sample_sigmas": torch.linspace(1, 0, 51)}}
+    args = {
+        "denoised": u + 7 * (c - u), "cond_denoised": c, "uncond_denoised": u, "input": x, "sigma": sigma,
+        "cond": [], "uncond": [], "model": None, "model_options": options,
+    }  # fmt: skip
+
+    def step(hook: PostCFG) -> Run:
+        def run() -> object:
+            hook.begin()
+            return hook(args)
+
+        return run
+
+    return {text: step(PostCFG(rule)) for text, rule in RULES.items()}
 
 
 def steps_of_rules(size: int) -> dict[str, Run]:
@@ -139,13 +160,17 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     progress("whole calls of the pipeline")
     whole = in_turns(made, rounds)
     here, full = (interleaved(steps_of_rules(s), 10 * rounds) for s in (size, FULL))
+    hooks = interleaved(hook_steps(FULL), 10 * rounds)
     for text in RULES:
         found = partial(Reading, "diffusers_overhead", f"`{text}`")
         yield found("guided / native", **ratio(whole, text, "native"))
-        yield found("accounted - 1", min(inside(made[text]) for _ in range(rounds)) - 1)
+        accounts = [inside(made[text]) for _ in range(rounds)]
+        yield found("accounted - 1", min(spent / (whole - spent) for whole, spent in accounts))
+        yield found("adapter, us per step", 1e6 * min(spent for _, spent in accounts) / steps)
         yield found("rule / transformer", here[text] / transformer)
         yield found(f"rule on 16x{FULL}x{FULL}, ms", 1000 * full[text])
         yield found("the same / transformer", full[text] / transformer)
+        yield found(f"ComfyUI's hook on 16x{FULL}x{FULL}, ms", 1000 * hooks[text])
 
 
 def main() -> int:

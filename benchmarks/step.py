@@ -3,15 +3,16 @@
     python -m benchmarks.step                 eager, and with torch.compile (minutes more)
     python -m benchmarks.step --no-compile    eager alone
 
-Every contender gets the same velocities, with the cap active; ours runs with its diagnostics, by numba's
-kernels and, in a row of its own, without them. The roofline is 6 tensors moved (x, v_c, v_u in; v_c, v_u in
-again, v out) at the speed of a triad over the same memory.
+Every contender gets the same velocities, with the cap active; ours runs by numba's kernels and, in rows of
+their own, with its diagnostics and without the kernels. The roofline is 6 tensors moved (x, v_c, v_u in; v_c,
+v_u in again, v out) at the speed of a triad over the same memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from meancap import CFG, Cap, Record, guided_velocity
 from meancap.operation import dispatch
+from meancap.torch_settings import torch_settings
 
 SHAPES = {
     "SiT 64x4x32x32": (64, 4, 32, 32),
@@ -65,7 +67,8 @@ def contenders(shape: tuple[int, ...], dtype: torch.dtype, compiled: bool) -> di
         "diffusers CFG": lambda: plain.forward(v_c, v_u),
         "diffusers APG": lambda: projected.forward(v_c, v_u),
         "paper-literal": lambda: naive(x, v_c, v_u),
-        "meancap": lambda: guided_velocity(RULE, x, T, v_c, v_u, record=Record()),
+        "meancap": lambda: guided_velocity(RULE, x, T, v_c, v_u),
+        "meancap with its record": lambda: guided_velocity(RULE, x, T, v_c, v_u, record=Record()),
     }
     found["meancap, without numba"] = without_kernels(found["meancap"])
     if compiled:
@@ -115,15 +118,34 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         found = in_turns(runs, rounds, tries)
         yield Reading("step", name, "CFG, us", 1e6 * min(found["diffusers CFG"]))
         goals = {"meancap": goal(name, dtype), "meancap, compiled": 1.0}
+        projected = ratio(found, "meancap", "diffusers APG")
         for who in list(runs)[1:]:
             spread = ratio(found, who, "diffusers CFG")
             yield Reading("step", name, f"{who} / CFG", goal=goals.get(who), at_most=True, **spread)
+        yield Reading("step", name, "meancap / APG", goal=0.10, at_most=True, **projected)
         size = torch.Size(shape).numel() * dtype.itemsize
         best = 6 * size / limits.triad(4 * size)
         for who in list(runs)[3:]:
             yield Reading("step", name, f"{who}: share of the roofline", best / min(found[who]))
+    yield from two_threads(options.quick)
     yield from counts()
     yield from curves(options.quick)
+
+
+def two_threads(quick: bool) -> Iterator[Row]:
+    """The wall clock with two threads, on tensors of several megabytes; a quiet machine is needed."""
+    rounds, tries = (3, 10) if quick else (5, 20)
+    for name, shape, dtype in cases(False):
+        if torch.Size(shape).numel() < 2**20:
+            continue
+        runs = contenders(shape, dtype, False)
+        both = {who: runs[who] for who in ("diffusers CFG", "meancap")}
+        with torch_settings(threads=2):
+            found = in_turns(both, rounds, tries, time.perf_counter)
+        spread = ratio(found, "meancap", "diffusers CFG")
+        yield Reading(
+            "step, two threads", name, "meancap / CFG, wall clock", goal=1.0, at_most=True, **spread
+        )
 
 
 def counts() -> Iterator[Row]:

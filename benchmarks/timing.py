@@ -24,7 +24,9 @@ def thread_seconds() -> float:
     return time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID) * 1e-9
 
 
-def in_turns(contenders: Contenders, rounds: int, tries: int = 1) -> Rounds:
+def in_turns(
+    contenders: Contenders, rounds: int, tries: int = 1, seconds: Callable[[], float] = thread_seconds
+) -> Rounds:
     """All contenders in every round, one after the other; of several tries in a round, the least counts.
 
     A call of a millisecond needs tries: one interruption is longer than it.
@@ -36,11 +38,11 @@ def in_turns(contenders: Contenders, rounds: int, tries: int = 1) -> Rounds:
             for name, run in contenders.items():
                 if not found[name] or found[name][-1] < LONG:
                     run()
-                start = thread_seconds()
+                start = seconds()
                 run()
-                least[name] = min(least[name], thread_seconds() - start)
-        for name, seconds in least.items():
-            found[name].append(seconds)
+                least[name] = min(least[name], seconds() - start)
+        for name, spent in least.items():
+            found[name].append(spent)
     return found
 
 
