@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from . import path
-from .operation import Lengths, Step, lengths, mean_of, measured
+from .operation import Lengths, Request, lengths, mean_of, measured
 from .path import Affine
 from .tensors import Number, once, per_sample, working_dtype
 
@@ -90,7 +90,7 @@ class Prediction:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        return measured(Step(self.shown, self.out_c, self.out_u, self.a, self.k))
+        return measured(Request(self.shown, self.out_c, self.out_u, self.a, self.k))
 
     def until(self, t_next: float | Tensor | None) -> Prediction:
         """The same prediction, knowing where the step will end (CFG++ needs it)."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from meancap.operation import Step, fraction
+from meancap.operation import Request, fraction
 
 MARGIN = fraction.margin_of(torch.float32)
 
@@ -16,17 +16,17 @@ def tensors(*shape, seed=0, dtype=torch.float32, x_dtype=None):
 
 def cap_with(kernels, *given, **how):
     """Result and numbers of x, out_c, other, a, k, c, gamma, floor."""
-    return kernels.run(Step(*given, **how))
+    return kernels.run(Request(*given, **how))
 
 
 def measure_with(kernels, *given):
     """The lengths of x, out_c, other, a, k: (3, batch)."""
-    return kernels.run(Step(*given))[1][:3]
+    return kernels.run(Request(*given))[1][:3]
 
 
 def combine_with(kernels, *given, **how):
     """The result of x, out_c, other, a, k, c without a cap."""
-    return kernels.run(Step(*given, **how, capped=False))[0]
+    return kernels.run(Request(*given, **how, capped=False))[0]
 
 
 def flat(v):

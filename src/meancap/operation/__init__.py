@@ -1,6 +1,6 @@
 """One operation under every guided step: lengths, cap, result.
 
-`run` takes a `Step`, measures each sample, solves its cap (`fraction`, the one statement of it) and writes
+`run` takes a `Request`, measures each sample, solves its cap (`fraction`, the one statement of it) and writes
 out_c + c' d or the guided mean, in two passes over the tensors. There are three implementations of that one
 function, and no flag to choose one: `host` (numba, float32 and bfloat16 on the CPU), `cuda` (Triton),
 `reference` (plain PyTorch: everything else, and whatever autograd, a transform or a tracer follows). Inside
@@ -10,11 +10,11 @@ function, and no flag to choose one: `host` (numba, float32 and bfloat16 on the 
 from . import registered as registered  # torch's operator, for compiled graphs
 from .dispatch import calls, lengths, mean_of, measured, run
 from .fraction import kept, largest_fraction, margin_of, room_of
-from .step import Lengths, Step
+from .request import Lengths, Request
 
 __all__ = [
     "Lengths",
-    "Step",
+    "Request",
     "calls",
     "kept",
     "largest_fraction",

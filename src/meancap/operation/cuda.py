@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..tensors import Number
-from .step import Step
+from .request import Request
 
 DEVICE = "cuda"
 
@@ -41,20 +41,20 @@ def ready(device: int | None) -> bool:
     return True
 
 
-def run(step: Step) -> tuple[Tensor, Tensor]:
+def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
     from .triton_kernels import PARTS, part_results, part_sums, whole_samples
 
-    x, lengths, write = step.x, step.capped, step.dtype is not None
+    x, lengths, write = request.x, request.capped, request.dtype is not None
     batch, size = x.shape[0], x.shape[1:].numel()
-    inputs, out = _samples(*step[:3], step.dtype)
+    inputs, out = _samples(*request[:3], request.dtype)
     rows = [v.stride(0) for v in inputs]
     lengths_and_coefficient = torch.empty(4, batch if lengths else 0, dtype=torch.float64, device=x.device)
-    words = [word for v in step[3:8] for word in _words(v, batch, x.device)]
+    words = [word for v in request[3:8] for word in _words(v, batch, x.device)]
     near = 16 // min(v.element_size() for v in inputs)
     how = {
-        "LENGTHS": lengths, "WRITE": write, "MEAN": step.mean, "DIRECT": step.direct,
-        "BALL": step.ball, "MARGIN": step.margin,
+        "LENGTHS": lengths, "WRITE": write, "MEAN": request.mean, "DIRECT": request.direct,
+        "BALL": request.ball, "MARGIN": request.margin,
     }  # fmt: skip
     # Triton launches on the current device.
     with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ def run(step: Step) -> tuple[Tensor, Tensor]:
             if lengths:
                 part_sums[(batch, parts)](
                     *inputs, sums, size, tiles, *rows, *words[:6],
-                    TILE=TILE, NEXT=near, DIRECT=step.direct, **_options(TILE),
+                    TILE=TILE, NEXT=near, DIRECT=request.direct, **_options(TILE),
                 )  # fmt: skip
             part_results[(batch, parts if write else 1)](
                 sums, parts, *inputs, out, lengths_and_coefficient, batch, size, tiles, *rows, *words,

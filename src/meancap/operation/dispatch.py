@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..tensors import Number, transformed, vector
 from . import reference
-from .step import Lengths, Step
+from .request import Lengths, Request
 
 calls: Counter[str] = Counter()  # of steps that cap and write, by implementation: tests ask who gets here
 
@@ -24,48 +24,48 @@ _TYPES = {
 _LARGEST = 2**31 - 2**16  # kernels count the elements of a sample in 32 bits
 
 
-def run(step: Step) -> tuple[Tensor, Tensor]:
+def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and four numbers per sample, (4, batch): the `Lengths` and the coefficient that is left.
 
     What was not asked for holds anything: the result without a dtype, the numbers of an uncapped step.
     """
     if torch.compiler.is_compiling():
-        return _traced(step)
-    kernels = _kernels(step)
-    done: tuple[Tensor, Tensor] = (kernels or reference).run(step)
-    if step.capped and step.dtype is not None:
+        return _traced(request)
+    kernels = _kernels(request)
+    done: tuple[Tensor, Tensor] = (kernels or reference).run(request)
+    if request.capped and request.dtype is not None:
         calls["reference" if kernels is None else kernels.DEVICE] += 1
     return done
 
 
-def measured(step: Step) -> Lengths:
+def measured(request: Request) -> Lengths:
     """|m|, |k d| and the component of m along k d, for each sample."""
-    m, d, along, _ = run(step)[1].unbind(0)
+    m, d, along, _ = run(request)[1].unbind(0)
     return Lengths(m, d, along)
 
 
 def lengths(m: Tensor, d: Tensor) -> Lengths:
     """|m|, |d| and the component of m along d, for each sample."""
-    return measured(Step(m, m, d, direct=True))
+    return measured(Request(m, m, d, direct=True))
 
 
 def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
     """The posterior mean a x + k out, by the same arithmetic as the mean that a step writes."""
     if not (isinstance(a, Tensor) or isinstance(k, Tensor)) and (a, k) == (0, 1):
         return out.to(dtype)
-    return run(Step(x, out, out, a, k, mean=True, dtype=dtype, capped=False))[0]
+    return run(Request(x, out, out, a, k, mean=True, dtype=dtype, capped=False))[0]
 
 
-def _kernels(step: Step) -> ModuleType | None:
+def _kernels(request: Request) -> ModuleType | None:
     """The module of kernels for these tensors, or None where the reference must do it."""
-    x, out_c, other = step[:3]
+    x, out_c, other = request[:3]
     if not type(x) is type(out_c) is type(other) is Tensor:
         return None
     device = x.device
     module = _module(device, x.dtype, out_c.dtype, other.dtype)
     if module is None or not 0 < x.numel() <= _LARGEST * x.shape[0]:
         return None
-    given = [v for v in step[3:8] if type(v) is not float and isinstance(v, Tensor)]
+    given = [v for v in request[3:8] if type(v) is not float and isinstance(v, Tensor)]
     for v in (out_c, other, *given):
         if v.device != device:
             return None
@@ -91,18 +91,18 @@ def _module(
     return module if device.type == "cpu" or module.ready(device.index) else None
 
 
-def _traced(step: Step) -> tuple[Tensor, Tensor]:
+def _traced(request: Request) -> tuple[Tensor, Tensor]:
     """Inside a compiled graph a capped step is one opaque node; any other is left to the compiler."""
-    if not (step.capped and _opaque(step)):
-        return reference.run(step)
-    numbers = torch.stack([vector(v, step.x) for v in step[3:8]])
-    done: tuple[Tensor, Tensor] = torch.ops.meancap.step(*step[:3], numbers, *step[8:13])
+    if not (request.capped and _opaque(request)):
+        return reference.run(request)
+    numbers = torch.stack([vector(v, request.x) for v in request[3:8]])
+    done: tuple[Tensor, Tensor] = torch.ops.meancap.step(*request[:3], numbers, *request[8:13])
     return done
 
 
-def _opaque(step: Step) -> bool:
-    x, out_c, other = step[:3]
-    given = [v for v in step[3:8] if isinstance(v, Tensor)]
+def _opaque(request: Request) -> bool:
+    x, out_c, other = request[:3]
+    given = [v for v in request[3:8] if isinstance(v, Tensor)]
     if any(v.requires_grad for v in (x, out_c, other, *given)):
         return False
     if any(v.device != x.device for v in (out_c, other, *given)):

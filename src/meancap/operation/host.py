@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ..tensors import Number
 from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, few, parts, whole
-from .step import Step
+from .request import Request
 
 DEVICE = "cpu"
 
@@ -38,9 +38,9 @@ _WORTH = 2**18  # elements for each thread at least: another one costs 20 to 50 
 _NO_SUMS = np.empty((0, 0, 3))
 
 
-def run(step: Step) -> tuple[Tensor, Tensor]:
+def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
-    x, out_c, other, a = step[:4]
+    x, out_c, other, a = request[:4]
     if type(a) is float and a == 0:
         x = out_c  # the mean does not depend on x: it is not read, and may hold anything
     x, out_c, other = _in_order(x), _in_order(out_c), _in_order(other)
@@ -49,15 +49,15 @@ def run(step: Step) -> tuple[Tensor, Tensor]:
         raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
     batch = len(x)
     size = x.numel() // batch if batch else 0
-    stages = (MEASURE | SHARE if step.capped else 0) | (WRITE if step.dtype is not None else 0)
-    result = out_c if step.dtype is None else torch.empty_like(out_c, dtype=step.dtype)
-    table, results = _table(batch, step[3:8]), np.empty((4, batch))
-    if not step.capped:
+    stages = (MEASURE | SHARE if request.capped else 0) | (WRITE if request.dtype is not None else 0)
+    result = out_c if request.dtype is None else torch.empty_like(out_c, dtype=request.dtype)
+    table, results = _table(batch, request[3:8]), np.empty((4, batch))
+    if not request.capped:
         results[3] = table[2]
     held = (x, out_c, other, result)
     at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
-    how = (step.ball, step.margin, step.mean, step.direct)
+    how = (request.ball, request.margin, request.mean, request.direct)
 
     def work(run: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS, _: Any = held) -> None:
         run(at, like, table, sums, results, size, first, last, stage, *how)

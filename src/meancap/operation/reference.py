@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..tensors import Number, on_host, per_sample, scalar_dtype, vector, working_dtype
 from .fraction import kept
-from .step import Step
+from .request import Request
 
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths that a float32 sum of squares can be trusted with
 
@@ -32,31 +32,31 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     return torch.add(base, out, alpha=k)
 
 
-def run(step: Step) -> tuple[Tensor, Tensor]:
+def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and (4, batch) numbers: the three lengths and the coefficient that is left."""
-    dtype = working_dtype(*step[:3])
-    x, a, k, c = step.x, *step[3:6]
-    out_c = step.out_c.to(dtype)
-    d = step.other.to(dtype) if step.direct else out_c - step.other
-    if step.capped:
+    dtype = working_dtype(*request[:3])
+    x, a, k, c = request.x, *request[3:6]
+    out_c = request.out_c.to(dtype)
+    d = request.other.to(dtype) if request.direct else out_c - request.other
+    if request.capped:
         m, gap, along = _measured(x, out_c, d, a, k)
-        left = _left(step, m, gap, along)
+        left = _left(request, m, gap, along)
         numbers = torch.stack([m, gap, along, left])
     else:
         left = vector(c, out_c)
         numbers = left.expand(4, -1)
-    if step.dtype is None:
+    if request.dtype is None:
         return out_c, numbers
-    out = _written(out_c, d, left, None if step.direct else step.other)
-    return (mean_of(x, out, a, k, dtype) if step.mean else out).to(step.dtype), numbers
+    out = _written(out_c, d, left, None if request.direct else request.other)
+    return (mean_of(x, out, a, k, dtype) if request.mean else out).to(request.dtype), numbers
 
 
-def _left(step: Step, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
+def _left(request: Request, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
     """What the cap leaves of the coefficient; nothing asked for is nothing granted."""
-    c, gamma, floor = (vector(v, m) if isinstance(v, Tensor) else v for v in step[5:8])
+    c, gamma, floor = (vector(v, m) if isinstance(v, Tensor) else v for v in request[5:8])
     if not isinstance(gamma, Tensor) and gamma == math.inf:
         return vector(c, m)
-    left = c * kept(m, gap, along, c, gamma, floor, ball=step.ball, margin=step.margin)
+    left = c * kept(m, gap, along, c, gamma, floor, ball=request.ball, margin=request.margin)
     if isinstance(c, Tensor):
         return torch.where(c == 0, 0.0, left)
     return left if c != 0 else torch.zeros_like(left)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .dispatch import run
-from .step import Step
+from .request import Request
 
 _SIGNATURE = (
     "step(Tensor x, Tensor out_c, Tensor other, Tensor numbers, bool ball, float margin, bool direct, "
@@ -18,7 +18,7 @@ _SIGNATURE = (
 def _step(
     x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
-    result, lengths = run(Step(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
+    result, lengths = run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
     # An operator may not return its own input: without a dtype nothing is written.
     return (result if how[-1] is not None else x.new_empty(0)), lengths
 

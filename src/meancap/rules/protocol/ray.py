@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...operation import Lengths, Step, kept, lengths, margin_of, measured, run
+from ...operation import Lengths, Request, kept, lengths, margin_of, measured, run
 from ...prediction import Prediction
 from ...tensors import Number, per_sample, vector
 
@@ -90,7 +90,7 @@ class Ray:
             elif self.turned is not None:
                 self._lengths = lengths(p.m_c, self.turned)
             elif self.nominal is not None:
-                self._lengths = measured(Step(p.shown, p.out_c, self.nominal, p.a, p.k))
+                self._lengths = measured(Request(p.shown, p.out_c, self.nominal, p.a, p.k))
             else:
                 self._lengths = p.lengths
         return self._lengths
@@ -148,6 +148,6 @@ class Ray:
             where = (p.m_c, p.m_c, direction, 0.0, 1.0)
         how = (direction is not None, mean, dtype)
         if self.limit is None or self._lengths is not None:
-            return run(Step(*where, self.coefficient, *_NO_LIMIT, 0.0, *how, capped=False))[0]
-        result, self._found = run(Step(*where, self._before, *self.limit, margin_of(p.dtype), *how))
+            return run(Request(*where, self.coefficient, *_NO_LIMIT, 0.0, *how, capped=False))[0]
+        result, self._found = run(Request(*where, self._before, *self.limit, margin_of(p.dtype), *how))
         return result

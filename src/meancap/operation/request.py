@@ -11,7 +11,7 @@ from torch import Tensor
 from ..tensors import Number
 
 
-class Step(NamedTuple):
+class Request(NamedTuple):
     """One guided step of a batch: what to measure, what to cap, what to write.
 
     x, out_c      the state in the host's own units, and what the network said under the condition
