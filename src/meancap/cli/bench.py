@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .progress import progress
+
 Commands = Any  # argparse's sub-parsers, whose type has no public name
 
 _BENCH = """\
@@ -77,7 +79,7 @@ def bench(args: argparse.Namespace) -> int:
     wanted = chosen(config, args.rules, args.rule)
     tasks = prepare(args.out, config, problems, wanted)
     todo = len(missing(tasks))
-    with _bar(todo, args.out.name) as bar:
+    with progress(todo, args.out.name) as bar:
         for _ in run(args.out, config, problems, wanted, args.processes):
             bar.update()
     return _report(args.out, len(tasks))
@@ -131,7 +133,7 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.model.startswith("lab:"):
         torch.set_num_threads(1)
     batches = pilots(args.model, args.samples, args.seed, args.batch)
-    with _bar(len(batches) * (args.steps + 1), "pilot") as bar:
+    with progress(len(batches) * (args.steps + 1), "pilot") as bar:
         counted = [(_ticking(predict, bar), x) for predict, x in batches]
         calibration = run(counted, uniform(args.steps), model=args.model, per=args.anchor)
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,7 @@ def _learn_scale(args: argparse.Namespace) -> int:
     from ..runs.learned_scale import KNOTS, learn_scale
 
     batches = examples(args.model, args.samples, data=args.data, seed=args.seed, batch=args.batch)
-    with _bar(len(batches) * len(KNOTS), "examples") as bar:
+    with progress(len(batches) * len(KNOTS), "examples") as bar:
         counted = [(_ticking(predict, bar), x) for predict, x in batches]
         learned = learn_scale(counted, seed=args.seed, model=args.model)
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -165,25 +167,3 @@ def _ticking(predict: Any, bar: Any) -> Any:
         return predict(x, t)
 
     return counted
-
-
-class _Silent:
-    """A bar where tqdm is not installed."""
-
-    def __enter__(self) -> _Silent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self) -> None:
-        pass
-
-
-def _bar(total: int, name: str) -> Any:
-    """A progress bar on stderr, where tqdm is installed and there is something to do."""
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
-    except ImportError:
-        return _Silent()
-    return tqdm(total=total, desc=name, file=sys.stderr, disable=total == 0, leave=False)

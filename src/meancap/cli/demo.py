@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .generate import Commands, bar, need_matplotlib
+from .generate import Commands, need_matplotlib
+from .progress import bar
 
 
 def add_demo(commands: Commands) -> None:

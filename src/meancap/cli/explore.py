@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from .progress import progress
 
 _EXAMPLES = """\
 examples:
@@ -79,24 +78,12 @@ def write_export(state: str, path: Path) -> int:
     from ..explorer.jobs import Work
 
     torch.set_num_threads(1)
-    with progress_bar(path.name) as tell:
+    with progress(100, path.name, "%") as line:
 
         class Shown(Work):
             def tell(self, share: float, said: str = "", partial: Any = None) -> None:
-                tell(share)
+                line.update(int(100 * share) - line.n)
 
         export(state, path, Shown())
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, opens in any browser")
     return 0
-
-
-@contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr, if tqdm is installed; call it with the share that is done."""
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
-    except ImportError:
-        yield lambda share: None
-        return
-    with tqdm(total=100, desc=name, unit="%", file=sys.stderr, leave=False) as bar:
-        yield lambda share: bar.update(int(100 * share) - bar.n)

@@ -6,15 +6,15 @@ import argparse
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from .progress import bar
 
 if TYPE_CHECKING:
     from ..runs.prepare import RunRequest
 
-T = TypeVar("T")
 Commands = Any  # argparse's sub-parsers, whose type has no public name
 
 _EXAMPLES = """\
@@ -192,14 +192,3 @@ def need_matplotlib(command: str) -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise ImportError(f'meancap {command} draws with matplotlib: pip install "meancap[report]"') from None
-
-
-def bar(steps: Iterable[T], total: int | None, name: str, unit: str = "block") -> Iterator[T]:
-    """The steps under a bar on stderr, where tqdm is installed."""
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
-    except ImportError:
-        yield from steps
-        return
-    nothing = total == 0
-    yield from tqdm(steps, total=total, desc=name, unit=unit, file=sys.stderr, disable=nothing, leave=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
+
+from .progress import progress
 
 _EXAMPLE = """\
 example:
@@ -49,7 +50,8 @@ def gmm(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     config = GMMConfig(args.samples, args.seed, args.repeats)
     table: list[dict[str, str]] = []
-    with _bar(count_stages(config) + 2 * len(FIGURES) + 2) as bar:
+    look = "{l_bar}{bar:30}| {elapsed}<{remaining} {postfix}"
+    with progress(count_stages(config) + 2 * len(FIGURES) + 2, bar_format=look) as bar:
         for stage in stages(config, args.out):
             table = stage.table if isinstance(stage, Result) else table
             bar.set_postfix_str("" if isinstance(stage, Result) else stage, refresh=False)
@@ -62,17 +64,6 @@ def gmm(args: argparse.Namespace) -> int:
         f"\n{args.out / 'report.html'}   the report, with figures\n{args.out / 'table.csv'}     every number"
     )
     return 0
-
-
-def _bar(total: int) -> Any:
-    from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
-
-    return tqdm(
-        total=total,
-        file=sys.stderr,
-        leave=False,
-        bar_format="{l_bar}{bar:30}| {elapsed}<{remaining} {postfix}",
-    )
 
 
 _DIGITS = {"occupancy_percent": 2, "variance_ratio": 3, "tv": 5, "mean_error": 5}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .generate import Commands, add_machine, device_of, spread, unwritable
+from .progress import progress
 
 if TYPE_CHECKING:
     from ..runs.prepare import RunRequest
@@ -161,13 +162,7 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
 
 def _watch(steps: Iterable[BlockProgress], name: str) -> None:
     """Runs the steps with a progress bar on stderr, if tqdm is installed."""
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
-    except ImportError:
-        for _ in steps:
-            pass
-        return
-    with tqdm(desc=name, unit="block", file=sys.stderr, leave=False) as line:
+    with progress(None, name, "block") as line:
         for step in steps:
             line.total, line.n = step.total, step.done
             line.set_postfix_str(step.setting)

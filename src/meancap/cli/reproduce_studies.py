@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .generate import Commands, bar
+from .generate import Commands
+from .progress import bar
 from .reproduce_images import comma_numbers
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .progress import progress
 
 if TYPE_CHECKING:
     from ..runs.scoring import ScoreProgress
@@ -81,22 +82,14 @@ def idle_cores() -> int:
 
 
 def watch(steps: Iterable[ScoreProgress]) -> None:
-    """Scores to the end, with a bar on stderr for each run where tqdm is installed."""
-    try:
-        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
-    except ImportError:
-        for _ in steps:
-            pass
-        return
+    """Scores to the end, with a bar on stderr for each run that has something to do."""
     for what, group in groupby(steps, key=lambda step: step.what):
-        line = None
-        for step in group:
-            if line is None and step.done:
-                line = tqdm(total=step.total, desc=what, unit="img", file=sys.stderr, leave=False)
-            if line is not None:
-                line.update(step.done)
-        if line is not None:
-            line.close()
+        first = next((step for step in group if step.done), None)
+        if first is not None:
+            with progress(first.total, what, "img") as line:
+                line.update(first.done)
+                for step in group:
+                    line.update(step.done)
 
 
 def score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .generate import Commands, bar
+from .generate import Commands
+from .progress import bar
 
 if TYPE_CHECKING:
     import torch
