@@ -57,7 +57,7 @@ def test_every_entry_can_be_typed_or_imported():
             assert e.name in known_names() and hasattr(meancap.rules, e.name)
         else:
             assert any(e.name in name for name in dir(places[e.kind])), e.name
-            with pytest.raises(ValueError, match="no rule"):
+            with pytest.raises(ValueError, match="not a rule"):
                 e.rule()
 
 
