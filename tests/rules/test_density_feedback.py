@@ -1,6 +1,7 @@
 """Density-ratio feedback: its scale, how log R is followed on ODEs and with noise, and what it is worth."""
 
 import math
+from itertools import islice
 
 import pytest
 import torch
@@ -66,7 +67,8 @@ def test_the_evolution_of_log_r_along_any_guided_ode_is_exact(case, rule):
     """Simpson's rule on straight pieces of the path, exact trace: 1e-6 against the exact log-densities."""
     model = case.model()
     x = points(case, 16, t=0.1)
-    for one in trajectory(model.predict, rule, x, [0.1 + 0.01 * i for i in range(41)]):
+    steps = trajectory(model.predict, rule, x, [0.1 + 0.01 * i for i in range(41)])
+    for one in islice(steps, 0, None, 4):  # each piece by itself: every fourth will do
         t, h = one.t, one.t_next - one.t
         w, total = (one.x_next - one.x) / h, 0.0
         for weight, share in ((1, 0.0), (4, 0.5), (1, 1.0)):

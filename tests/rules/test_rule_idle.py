@@ -1,5 +1,7 @@
 """Where a rule says it is idle, the conditional mean is the answer whatever the unconditional one is."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -31,6 +33,13 @@ TIMES = (0.15, 0.4, 0.65, 0.9)
 SHAPE = (3, 4, 8, 8)
 
 
+@cache
+def shown(i, seed, dtype):
+    """The tensors of step i, drawn once for all rules."""
+    p, q = (random_prediction(*SHAPE, seed=100 + i + k, t=TIMES[i], dtype=dtype) for k in (0, 10 * seed))
+    return p.x, TIMES[i], p.m_c, 5 * q.m_u
+
+
 def run(rule, seed, dtype):
     """Every step's prediction, whether the rule called itself idle there, its mean, and the state after it.
 
@@ -38,8 +47,7 @@ def run(rule, seed, dtype):
     """
     state, found = rule.init(), []
     for i, t in enumerate(TIMES[:-1]):
-        p, q = (random_prediction(*SHAPE, seed=100 + i + k, t=t, dtype=dtype) for k in (0, 10 * seed))
-        p = Prediction(p.x, t, p.m_c, 5 * q.m_u, TIMES[i + 1])
+        p = Prediction(*shown(i, seed, dtype), TIMES[i + 1])
         idle = rule.idle(t, state)
         m, state = guide(rule, p, state)
         found.append((p, idle, m, state))
