@@ -22,6 +22,10 @@ import torch
 
 ROOT = Path(__file__).parents[3]
 NOT_RUN = "not run: set COMFYUI_PATH to a ComfyUI checkout (0.3.48 or newer) to test against the real host"
+NODE_IDS = (
+    "MeancapPosteriorMeanCap", "MeancapGuidanceRule", "MeancapGuidanceReport", "MeancapCalibrateGuidance",
+    "MeancapCalibratedCap",
+)  # fmt: skip
 EXTRAS = (
     "nodes_model_advanced", "nodes_custom_sampler", "nodes_apg", "nodes_cfg", "nodes_fresca", "nodes_lumina2",
     "nodes_mahiro", "nodes_perpneg", "nodes_tcfg",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from comfy_host import Spy, capped, exact, hook_of, node, sampled, tiny_sd3, words
+from comfy_host import NODE_IDS, Spy, capped, exact, hook_of, node, sampled, tiny_sd3, words
 from hook_arguments import KEYS, furthest
 
 from meancap.adapters.comfy.arguments import prediction
@@ -11,7 +11,6 @@ from meancap.path import velocity_from_mean
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
 
 SHAPES = [(4, 8, 8), (3, 2, 4, 4), (8, 16), (1, 64)]
-IDS = ("MeancapPosteriorMeanCap", "MeancapGuidanceRule", "MeancapGuidanceReport")
 
 
 def check_furthest(spy, gamma, form="ball"):
@@ -26,14 +25,14 @@ def check_furthest(spy, gamma, form="ball"):
         torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5 * float(m_c.abs().max()))
 
 
-def test_the_pack_registers_its_three_nodes(comfy):
-    for name in IDS:
+def test_the_pack_registers_its_nodes(comfy):
+    for name in NODE_IDS:
         schema = comfy.known[name].GET_SCHEMA()
         assert schema.category and schema.description and schema.display_name
         for field in schema.inputs:
             assert field.tooltip or field.id == "model"
-    assert "last" in comfy.known[IDS[0]].GET_SCHEMA().description
-    required, optional = (comfy.known[IDS[0]].INPUT_TYPES()[k] for k in ("required", "optional"))
+    assert "last" in comfy.known[NODE_IDS[0]].GET_SCHEMA().description
+    required, optional = (comfy.known[NODE_IDS[0]].INPUT_TYPES()[k] for k in ("required", "optional"))
     assert list(required) == ["model", "gamma", "form"] and list(optional) == ["start", "end"]
     assert all(optional[name][1]["advanced"] for name in optional)
 

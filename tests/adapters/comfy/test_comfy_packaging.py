@@ -14,7 +14,8 @@ from meancap import parse
 
 ROOT = Path(__file__).parents[3]
 PACK = ROOT / "src" / "meancap" / "adapters" / "comfy"
-NODES = ast.parse((PACK / "nodes.py").read_text(encoding="utf-8"))
+NODE_FILES = ("node_parts.py", "nodes.py", "calibration_nodes.py")
+NODES = [part for name in NODE_FILES for part in ast.parse((PACK / name).read_text(encoding="utf-8")).body]
 HOSTS = {
     "comfy",
     "comfy_api",
@@ -38,15 +39,15 @@ def imports(path):
 
 
 def schemas():
-    """Node id -> names of its inputs, read off the text of nodes.py; start and end come from `_window`."""
+    """Node id -> names of its inputs, read off the text; start and end come from `window`."""
     found, window = {}, []
-    for part in NODES.body:
+    for part in NODES:
         ids = [
             call.args[0].value
             for call in ast.walk(part)
             if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".Input")
         ]
-        if isinstance(part, ast.FunctionDef) and part.name == "_window":
+        if isinstance(part, ast.FunctionDef) and part.name == "window":
             window = ids
         if isinstance(part, ast.ClassDef) and any("ComfyNode" in ast.unparse(base) for base in part.bases):
             text = ast.unparse(part)
@@ -55,14 +56,14 @@ def schemas():
                 for word in ast.walk(part)
                 if isinstance(word, ast.keyword) and word.arg == "node_id"
             )
-            found[name] = ids + (window if "*_window()" in text else [])
+            found[name] = ids + (window if "*window()" in text else [])
     return found
 
 
 @pytest.mark.parametrize("path", sorted(PACK.glob("*.py")), ids=lambda path: path.name)
 def test_only_the_nodes_import_comfyui(path):
     names = {name for name, _ in imports(path)}
-    assert bool(names & HOSTS) == (path.name == "nodes.py")
+    assert bool(names & HOSTS) == (path.name in NODE_FILES)
     assert names <= set(sys.stdlib_module_names) | {"torch", "PIL"} | HOSTS
 
 
@@ -126,12 +127,16 @@ def test_the_registry_finds_its_metadata():
     assert any(line.startswith("__version__ = ") for line in version.splitlines())
 
 
-def test_there_are_three_nodes():
+def test_the_nodes_and_their_inputs():
     assert schemas() == {
         "MeancapPosteriorMeanCap": ["model", "gamma", "form", "start", "end"],
         "MeancapGuidanceRule": ["model", "rule", "start", "end"],
         "MeancapGuidanceReport": ["latent", "model", "filename_prefix"],
-    }
+        "MeancapCalibrateGuidance": [
+            "model", "clip", "negative", "latent", "prompts", "seed", "steps", "scheduler", "filename_prefix",
+        ],
+        "MeancapCalibratedCap": ["model", "file", "level", "gamma", "start", "end"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

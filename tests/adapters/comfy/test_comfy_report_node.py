@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from comfy_host import capped, exact, hook_of, node, sampled
+from comfy_host import NODE_IDS, capped, exact, hook_of, node, sampled
 
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
 
@@ -99,7 +99,7 @@ def test_words_to_search_by_are_given_where_comfyui_takes_them(comfy):
 
     if "search_aliases" not in inspect.signature(io.Schema).parameters:
         pytest.skip("this ComfyUI finds nodes by their names alone")
-    for name in ("MeancapPosteriorMeanCap", "MeancapGuidanceRule", "MeancapGuidanceReport"):
+    for name in NODE_IDS:
         assert {"cfg", "pmc"} <= set(comfy.known[name].define_schema().search_aliases)
 
 

@@ -5,7 +5,7 @@ import struct
 import urllib.error
 
 import pytest
-from comfy_host import ROOT
+from comfy_host import NODE_IDS, ROOT
 from comfy_server import serving
 
 from meancap import parse
@@ -70,7 +70,7 @@ def text_chunks(path):
 
 
 def test_the_nodes_are_served(server):
-    for name in ("MeancapPosteriorMeanCap", "MeancapGuidanceRule", "MeancapGuidanceReport"):
+    for name in NODE_IDS:
         known = server.get(f"/object_info/{name}")[name]
         assert known["category"] == "advanced/guidance" and known["python_module"] == "custom_nodes.meancap"
 

@@ -1,27 +1,23 @@
-"""The ComfyUI nodes: Posterior-Mean Cap, Guidance Rule, Guidance Report.
+"""The ComfyUI nodes: Posterior-Mean Cap, Guidance Rule, Guidance Report; the list of all that ComfyUI loads.
 
-The only module that imports ComfyUI. It uses only what version 0.3.48 of its node interface has, and it
-never changes the model that comes in: a node patches a clone.
+Only this module, `calibration_nodes` and `node_parts` import ComfyUI. They use only what version 0.3.48 of its
+node interface has, and never change the model that comes in: a node patches a clone.
 """
 
 from __future__ import annotations
 
-import inspect
-import logging
 from pathlib import Path
 from typing import Any
 
 import folder_paths  # type: ignore[import-not-found]
-from comfy.patcher_extension import WrappersMP  # type: ignore[import-not-found]
 from comfy_api.latest import ComfyExtension, io, ui  # type: ignore[import-not-found]
 
-from ...rules import Cap, CapDisplacement, ParseError, Rule, parse
+from ...rules import Cap, CapDisplacement, ParseError, parse
+from .calibration_nodes import CalibratedCap, CalibrateGuidance
 from .hooks import PostCFG
+from .node_parts import CATEGORY, patched, schema, window, window_problem
 from .plot import image
 
-log = logging.getLogger(__name__)
-
-_CATEGORY = "advanced/guidance"
 _FORMS = {"ball": Cap, "displacement": CapDisplacement}
 
 
@@ -32,56 +28,6 @@ _CHANGED = (
 _SEVERAL = (
     "Not written into images: this workflow has several reports, and an image does not know which is its own."
 )
-_ALIASES = ["cfg", "pmc", "pmc-cfg", "guidance", "cap", "rescale", "burn", "oversaturation"]
-
-
-def _schema(**fields: Any) -> Any:
-    """A node's schema, with words to find it by where this version of ComfyUI takes them."""
-    if "search_aliases" in inspect.signature(io.Schema).parameters:
-        fields["search_aliases"] = _ALIASES
-    return io.Schema(**fields)
-
-
-def _window() -> list[Any]:
-    """start and end, which are rarely needed; newer frontends hide them by default."""
-    fields = [
-        io.Float.Input(
-            "start", default=0.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
-            tooltip="Share of the run at which the node begins to act; before, the workflow's result stands.",
-        ),
-        io.Float.Input(
-            "end", default=1.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
-            tooltip="Share of the run at which the node stops acting.",
-        ),
-    ]  # fmt: skip
-    for field in fields:
-        field.extra_dict = {"advanced": True}
-    return fields
-
-
-def _window_problem(start: float | None, end: float | None) -> str | None:
-    """What is wrong with start and end; ComfyUI leaves to a node what its validation names."""
-    if not 0 <= (start or 0) <= 1 or not 0 <= (1 if end is None else end) <= 1:
-        return f"start and end are shares of the run, from 0 to 1; got {start} and {end}"
-    if start is not None and end is not None and start > end:
-        return f"start ({start:g}) must not be after end ({end:g})"
-    return None
-
-
-def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
-    hook = PostCFG(rule, start, end)
-
-    def run(executor: Any, *values: Any, **named: Any) -> Any:
-        hook.begin()
-        latent = executor(*values, **named)
-        hook.run.made(latent)
-        log.info("%s: %s", rule, hook.run.headline())
-        return latent
-
-    m = model.clone()
-    m.set_model_sampler_post_cfg_function(hook)
-    m.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, "meancap", run)
-    return m
 
 
 class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
@@ -89,10 +35,10 @@ class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def define_schema(cls) -> Any:
-        return _schema(
+        return schema(
             node_id="MeancapPosteriorMeanCap",
             display_name="Posterior-Mean Cap",
-            category=_CATEGORY,
+            category=CATEGORY,
             description=(
                 "Keeps as much of the guidance as fits: the guided estimate of the clean image may be at "
                 "most gamma times as long as the one for your prompt alone. Goes last: put it after every "
@@ -111,7 +57,7 @@ class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
                     tooltip="ball: |m| <= gamma |m_c|, the paper's rule. displacement: |m - m_c| <= "
                     "(gamma - 1) |m_c|, its SD3.5 rule, the stricter of the two at the same gamma.",
                 ),
-                *_window(),
+                *window(),
             ],
             outputs=[io.Model.Output()],
         )  # fmt: skip
@@ -119,13 +65,13 @@ class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
     @classmethod
     def validate_inputs(cls, start: float | None = None, end: float | None = None) -> bool | str:
         """Of start and end only: ComfyUI shows a complaint at the first input that is named here."""
-        return _window_problem(start, end) or True
+        return window_problem(start, end) or True
 
     @classmethod
     def execute(cls, model: Any, gamma: float, form: str, start: float = 0.0, end: float = 1.0) -> Any:
         if form not in _FORMS:  # older versions of ComfyUI do not look
             raise ValueError(f"form is one of {', '.join(_FORMS)}; got {form!r}")
-        return io.NodeOutput(_patched(model, _FORMS[form](gamma), start, end))
+        return io.NodeOutput(patched(model, _FORMS[form](gamma), start, end))
 
 
 class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
@@ -133,10 +79,10 @@ class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def define_schema(cls) -> Any:
-        return _schema(
+        return schema(
             node_id="MeancapGuidanceRule",
             display_name="Guidance Rule",
-            category=_CATEGORY,
+            category=CATEGORY,
             description=(
                 "Any guidance of meancap as text. Caps alone, such as Cap(1.1, per='channel'), limit what "
                 "the workflow made. Any other chain, such as CFG(7) | Rescale(0.7) | Cap(1.1), replaces the "
@@ -150,7 +96,7 @@ class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
                     tooltip="Rules joined by |, applied from left to right; time runs from 0, the noise, "
                     "to 1, the image.",
                 ),
-                *_window(),
+                *window(),
             ],
             outputs=[io.Model.Output()],
         )  # fmt: skip
@@ -167,9 +113,9 @@ class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def execute(cls, model: Any, rule: str, start: float = 0.0, end: float = 1.0) -> Any:
-        if problem := _window_problem(start, end):
+        if problem := window_problem(start, end):
             raise ValueError(problem)
-        return io.NodeOutput(_patched(model, parse(rule), start, end))
+        return io.NodeOutput(patched(model, parse(rule), start, end))
 
 
 class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
@@ -177,10 +123,10 @@ class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
 
     @classmethod
     def define_schema(cls) -> Any:
-        return _schema(
+        return schema(
             node_id="MeancapGuidanceReport",
             display_name="Guidance Report",
-            category=_CATEGORY,
+            category=CATEGORY,
             description=(
                 "What guidance did in the run that made this latent: how often it was capped, and the "
                 "effective CFG of every step, as text and as a picture. Wire it between sampler and VAE "
@@ -247,10 +193,10 @@ def _beside(saved: Any) -> Path:
 
 
 class Meancap(ComfyExtension):  # type: ignore[misc]
-    """The three nodes, as ComfyUI asks for them."""
+    """The nodes, as ComfyUI asks for them."""
 
     async def get_node_list(self) -> list[type]:
-        return [PosteriorMeanCap, GuidanceRule, GuidanceReport]
+        return [PosteriorMeanCap, GuidanceRule, GuidanceReport, CalibrateGuidance, CalibratedCap]
 
 
 async def comfy_entrypoint() -> Meancap:
