@@ -58,7 +58,7 @@ def test_the_first_code_comes_after_what_it_needs():
 
 def test_the_paper_can_be_found_and_cited():
     assert "Non-Autonomous Potentials, Overshoot" in TEXT and "@misc{peng2026guidance" in TEXT
-    assert "https://github.com/ppposition/pmc" in TEXT
+    assert "https://github.com/ppposition/pmc" in TEXT and "eprint = {2609.24287}" in TEXT
 
 
 def test_the_words_of_the_first_screen_are_explained_there():

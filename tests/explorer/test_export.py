@@ -36,8 +36,14 @@ def opened(browser, tmp_path):
         tab.close()
 
 
+@pytest.fixture
+def few_stops(monkeypatch):
+    monkeypatch.setattr(export, "SCALES", (8.0,))
+    monkeypatch.setattr(export, "GAMMAS", (1.5,))
+
+
 @pytest.mark.parametrize(("view", "link"), [("images", IMAGES), ("mixture", MIXTURE)])
-def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, tmp_path, view, link):
+def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, few_stops, tmp_path, view, link):
     page = tab.open(f"#{link}", ready(view))
     with page.expect_download() as waited:
         page.get_by_role("button", name="Save page").click()
@@ -68,7 +74,7 @@ def test_what_needs_no_server_still_works(opened, tmp_path):
     assert "run: meancap explore --state" in page.get_by_role("alert").inner_text()
 
 
-def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, tmp_path):
+def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, few_stops, tmp_path):
     path = export.export(MIXTURE, tmp_path / "page.html")
     _, page = opened(path, "mixture")
     assert page.locator('[data-panel="ends"] .note').inner_text() == "1,000 samples for each rule."
