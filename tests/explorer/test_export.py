@@ -36,8 +36,14 @@ def opened(browser, tmp_path):
         tab.close()
 
 
+@pytest.fixture
+def few_stops(monkeypatch):
+    monkeypatch.setattr(export, "SCALES", (8.0,))
+    monkeypatch.setattr(export, "GAMMAS", (1.5,))
+
+
 @pytest.mark.parametrize(("view", "link"), [("images", IMAGES), ("mixture", MIXTURE)])
-def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, tmp_path, view, link):
+def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, few_stops, tmp_path, view, link):
     page = tab.open(f"#{link}", ready(view))
     with page.expect_download() as waited:
         page.get_by_role("button", name="Save page").click()
@@ -46,8 +52,10 @@ def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, tmp_pa
     assert path.name == f"meancap-{view}.html"
     saved, copy = opened(path, view)
     assert numbers(copy) == numbers(page) and len(numbers(copy)) > 0
-    for field in copy.locator(":is(.side, .sliders) :is(input, select, button)").all():
+    for field in copy.locator(":is(.side, .stories) :is(input, select, button)").all():
         assert field.is_disabled()
+    for field in copy.locator(".sliders input").all():
+        assert field.is_disabled() == (view == "images"), "a mixture keeps a few stops of its sliders"
     assert copy.locator("#save-page").count() == 0 and not copy.locator("#tabs").is_visible()
     assert f"meancap explore --state '{link.split('?')[0]}" in copy.locator(".saved").inner_text()
     saved.shoot(f"export-{view}")
@@ -66,7 +74,7 @@ def test_what_needs_no_server_still_works(opened, tmp_path):
     assert "run: meancap explore --state" in page.get_by_role("alert").inner_text()
 
 
-def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, tmp_path):
+def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, few_stops, tmp_path):
     path = export.export(MIXTURE, tmp_path / "page.html")
     _, page = opened(path, "mixture")
     assert page.locator('[data-panel="ends"] .note').inner_text() == "1,000 samples for each rule."
@@ -76,6 +84,10 @@ def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, tmp_path):
     page.keyboard.press("End")
     until(lambda: "At t = 0.99" in hill.get_attribute("aria-label"), 60)
     page.locator("input[name=look]").first.check(force=True)
+    page.wait_for_selector(ready("mixture"))
+    page.locator("input[name=scale]").fill("7")
+    page.locator("input[name=gamma]").fill("1.4")
+    until(lambda: page.locator("th .named").nth(2).inner_text() == "CFG(8) | Cap(1.5)", 60)
     page.wait_for_selector(ready("mixture"))
     assert page.locator("#error").is_hidden()
 

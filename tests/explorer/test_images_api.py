@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import shlex
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from meancap.explorer import painter as studio
 from meancap.explorer.jobs import Left, Work
 from meancap.metrics import class_probability
 from meancap.metrics.extractors.fashion import fashion_classifier
-from meancap.models import fashion
+from meancap.models import fashion, scenes
 from meancap.runs.folder import Run
-from meancap.sampling import noise
+from meancap.sampling import noise, shifted
 
 ASK = {"classes": ["7", "9"], "seeds": "0-4", "steps": 4, "scale": 6, "gamma": 1.1,
        "rules": ["CFG(λ)", "CFG(λ) | Cap(Γ)"]}  # fmt: skip
@@ -88,7 +89,7 @@ def test_the_last_frame_is_the_picture_and_few_are_kept():
 
 def test_the_view_knows_the_model_in_the_box():
     model = fashion()
-    assert model.shape == (1, view.SIDE, view.SIDE)
+    assert model.shape == view.SHAPES["fashion"] and scenes().shape == view.SHAPES["scenes"]
     assert list(model.names) == view.about({}, Work())["classes"]
 
 
@@ -187,8 +188,34 @@ def test_a_rule_is_checked_while_it_is_typed():
     assert "cannot read" in view.check({"text": "CFG(λ) |", **knobs}, Work())["error"]
 
 
+SENTENCE = {**ASK, "model": "scenes", "prompt": "a red disc above a blue square", "seeds": "0-2"}
+
+
+def test_a_scene_s_pictures_are_the_bytes_of_the_run_that_the_view_names(tmp_path):
+    request = {**SENTENCE, "negative": "dark background", "rules": ["CFG(λ) | Cap(Γ)"]}
+    found = view.run(request, Work())
+    words = shlex.split(found["rules"][0]["command"])
+    words[words.index("RUN")] = str(tmp_path / "run")
+    assert main(words[1:]) == 0
+    run = Run.open(tmp_path / "run")
+    for i, picture in enumerate(found["rules"][0]["pictures"]):
+        frames = torch.frombuffer(bytearray(base64.b64decode(picture["frames"])), dtype=torch.uint8)
+        assert torch.equal(frames.reshape(-1, 32, 32, 3)[-1], torch.tensor(run.images([i])[0]))
+        assert picture["sees"].count(" a ") >= 1 and picture["sure"] is None
+    assert found["times"] == list(shifted(4)[:-1]) and found["channels"] == 3
+
+
+def test_a_sentence_that_the_scenes_do_not_know_is_answered_by_theirs():
+    said = "the scenes know no 'dog'"
+    assert said in view.prompt({"prompt": "a red dog"}, Work())["error"]
+    assert view.prompt({"prompt": "red circle"}, Work()) == {"reads": "a red disc"}
+    for field in ("prompt", "negative"):
+        with pytest.raises(ValueError, match=said):
+            view.run({**SENTENCE, field: "a red dog"}, Work())
+
+
 def test_a_command_is_given_only_for_seeds_of_a_run():
     wants = [studio.Want(0, seed) for seed in (1_000_003, 1_000_004)]
-    asked = view.Asked(tuple(wants), (0,), 5, (), ())
+    asked = view.Asked("fashion", tuple(wants), (0,), 5, (), ())
     assert "--seed 1 " in view.command(asked, CFG(2))
-    assert view.command(view.Asked(tuple(wants[1:]), (0,), 5, (), ()), CFG(2)) is None
+    assert view.command(view.Asked("fashion", tuple(wants[1:]), (0,), 5, (), ()), CFG(2)) is None

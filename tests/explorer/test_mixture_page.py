@@ -392,7 +392,7 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(tab):
     assert [n["role"]["value"] for n in seen if not n.get("name", {}).get("value", "").strip()] == []
     page.locator("body").evaluate("b => b.focus()")
     reached = []
-    for _ in range(12):
+    for _ in range(20):
         page.keyboard.press("Tab")
         reached.append(
             page.evaluate("document.activeElement.name || document.activeElement.textContent.trim()")

@@ -29,14 +29,16 @@ def test_pages_count_the_methods_that_there_are():
     said = {
         (p.name, int(n)) for p in pages for n in re.findall(r"\[?(\d+) (?:published )?methods", p.read_text())
     }
-    assert said and {n for _, n in said} == {count}, f"{count} methods; pages say {said}"
+    wrong = sorted(name for name, n in said if n != count)
+    assert said and not wrong, f"there are {count} methods; correct the number in {', '.join(wrong)}"
 
 
 def test_every_entry_is_whole():
     names = [e.name for e in catalogue()]
-    assert len({n.lower() for n in names}) == len(names)
+    assert len({n.lower() for n in names}) == len(names), "two methods share a name; rename the new one"
     for e in catalogue():
-        assert e.title and e.paper and e.formula and e.seen and e.call and e.state, e.name
+        empty = [f for f in ("title", "paper", "formula", "seen", "call", "state") if not getattr(e, f)]
+        assert not empty, f"@method above {e.name} leaves {', '.join(empty)} empty; fill it in"
         assert e.confidence in CONFIDENCE and e.space in {
             "any",
             "mean",
@@ -46,7 +48,10 @@ def test_every_entry_is_whole():
             "state",
         }
         for text in (e.title, e.formula, *e.differs, *(v for d in e.defaults for v in d)):
-            assert text == text.strip() and not {"\n", "`"} & {*text} and not text.endswith("."), text
+            fits = text == text.strip() and not {"\n", "`"} & {*text} and not text.endswith(".")
+            assert fits, (
+                f"{e.name}: one line, no backticks, no spaces at its ends, no full stop; got {text!r}"
+            )
 
 
 def test_every_entry_can_be_typed_or_imported():
@@ -63,17 +68,23 @@ def test_every_entry_can_be_typed_or_imported():
 
 def test_every_method_has_an_entry_and_every_part_is_public():
     names = {e.name for e in catalogue()}
-    assert known_names().keys() - known_parts().keys() <= names
-    assert known_parts().keys() <= {*meancap.rules.__all__, *meancap.__all__}
+    missing = known_names().keys() - known_parts().keys() - names
+    assert not missing, f"put @method(...) above {', '.join(sorted(missing))} in meancap/rules/methods"
+    hidden = known_parts().keys() - {*meancap.rules.__all__, *meancap.__all__}
+    assert not hidden, f"add {', '.join(sorted(hidden))} to __all__ of meancap.rules"
 
 
 @pytest.mark.parametrize("e", [e for e in catalogue() if e.check], ids=lambda e: e.name)
 def test_the_check_value_is_what_the_rule_makes_of_the_worked_example(e):
-    assert guided_example(e.rule(), e.axes) == pytest.approx(e.check, abs=1.1e-6)
+    made = tuple(guided_example(e.rule(), e.axes))
+    assert made == pytest.approx(e.check, abs=1.1e-6), (
+        f"if {made} is right by hand, write it as check= above {e.name}; otherwise mend the recipe"
+    )
 
 
 def test_only_rules_that_need_a_larger_image_have_no_check_value():
-    assert [e.name for e in catalogue() if e.kind == "rule" and not e.check] == ["fdg"]
+    without = [e.name for e in catalogue() if e.kind == "rule" and not e.check]
+    assert without == ["fdg"], f"write check= (its worked example) into @method above {', '.join(without)}"
 
 
 def test_the_command_lists_and_tells(capsys):

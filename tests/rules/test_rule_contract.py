@@ -113,20 +113,20 @@ def test_zero_gap_gives_the_unguided_mean_where_the_entry_says_so(entry):
         torch.allclose(m, p.m_c, rtol=1e-12, atol=1e-12)
         for m, p in zip(means(entry.rule(), same), same, strict=True)
     )
-    assert kept == entry.zero_gap
+    assert kept == entry.zero_gap, f"write zero_gap={kept} into @method above {entry.name}, or mend it"
 
 
 @every_rule
 def test_scale_one_gives_the_conditional_mean_where_the_entry_says_so(entry):
     if "{scale}" not in entry.call:
-        assert not entry.unit, "an entry without a scale cannot promise anything of scale 1"
+        assert not entry.unit, f"write unit=False above {entry.name}: it has no scale that could be 1"
         return
     loud = run((2, 3, 48, 48), loud=20.0)
     kept = all(
         torch.allclose(m, p.m_c, rtol=1e-12, atol=1e-12)
         for m, p in zip(means(entry.rule(1.0), loud), loud, strict=True)
     )
-    assert kept == entry.unit
+    assert kept == entry.unit, f"write unit={kept} into @method above {entry.name}, or mend it"
 
 
 @every_rule
@@ -196,7 +196,9 @@ def test_the_ends_of_the_path_are_finite(entry):
 
 @every_rule
 def test_what_an_entry_says_of_state_is_so(entry):
-    assert entry.rule().has_state == (not entry.state.startswith("none"))
+    carries = entry.rule().has_state
+    said = 'what it remembers, as state="..."' if carries else 'state="none"'
+    assert carries == (not entry.state.startswith("none")), f"write {said} into @method above {entry.name}"
 
 
 def traced(entry):

@@ -1,4 +1,4 @@
-"""`meancap demo`: the shipped model under no guidance, strong guidance and the cap, from the same noise."""
+"""`meancap demo`: the shipped models under no guidance, strong guidance and the cap, from the same noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add_demo(commands: Commands) -> None:
     p = commands.add_parser(
         "demo",
         help="see what the cap does, on a real model, in a minute or two",
-        description="The Fashion-MNIST model without guidance, with strong guidance and with the cap.",
+        description="The models in the box without guidance, with strong guidance and with the cap.",
         epilog="example:\n  meancap demo --out demo",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -27,12 +27,12 @@ def demo(args: argparse.Namespace) -> int:
 
     from ..models.data import FASHION
     from ..report.demo import write_demo
-    from ..runs.demo import BLOCKS, make_demo, open_demo
+    from ..runs.demo import BLOCKS, make_demo, open_demo, open_scenes
 
     torch.set_num_threads(1)
     for _ in bar(make_demo(args.out), BLOCKS, "demo"):
         pass
-    report = write_demo(open_demo(args.out), args.out, FASHION)
+    report = write_demo(open_demo(args.out), open_scenes(args.out), args.out, FASHION)
     print(report.read_text(encoding="utf-8"))
     for path, what in (
         (args.out / "demo.png", "the picture"),

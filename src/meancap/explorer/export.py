@@ -2,6 +2,7 @@
 
     link     what the page's address says after #: the view and what differs from its defaults
     answers  what the server said to every question that the page asks in that state
+    stops    of a mixture's two sliders: the link's values and a few others, with fewer samples each
 
 The file needs no server and no network. Its scripts are the page's own, as modules in data: addresses,
 because a page that is opened from a disk may import nothing from there; `page/saved.js` gives the answers.
@@ -10,10 +11,11 @@ because a page that is opened from a disk may import nothing from there; `page/s
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from urllib.parse import unquote, unquote_plus
 
 from ..files import write_whole
 from . import images, mixture
+from .comparison import with_slider_values
 from .jobs import Route, Work
 from .requests import Request, only, text
 from .wire import write_json
@@ -28,6 +31,9 @@ from .wire import write_json
 PAGE = Path(__file__).parent / "page"
 VIEWS = {"mixture": "Mixture", "images": "Images"}
 TIMES = [round(i / 20, 2) for i in range(21)]  # of the mixture's fields, beside the one in the link
+SCALES, GAMMAS = (1.0, 3.0, 8.0), (1.0, 1.1, 1.5)  # of the sliders, beside those in the link
+STOP_SAMPLES, STOP_PATHS, STOP_POINTS = 5000, 16, 1500  # of another stop: numbers, paths and dots
+STOP_TIMES = [0.25, 0.5, 0.75]
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -54,13 +60,12 @@ def saved_page(link: str, work: Work) -> str:
     view, state = read_link(link)
     command = f"meancap explore --state {shlex.quote(hashed(link)[1:])}"
     asked, answers = list(questions(view, state)), []
-    for name, request in asked:
-        answers.append({"name": name, "request": request, **_answer(name, request, work)})
-        if (
-            view == "mixture"
-        ):  # many quick questions; the image view asks one long question, which reports its own progress
+    stops = slider_stops(state) if view == "mixture" else {}
+    for name, request, smaller in asked:
+        answers.append({"name": name, "request": request, **_answer(name, request | smaller, work)})
+        if view == "mixture":  # of many quick questions; the image view's one long question tells by itself
             work.tell(len(answers) / len(asked))
-    data = write_json({"link": hashed(link), "command": command, "answers": answers}).decode()
+    data = write_json({"link": hashed(link), "command": command, "stops": stops, "answers": answers}).decode()
     return _assembled(f"{VIEWS[view]} · meancap", _BANNER.format(command=escape(command)), data)
 
 
@@ -117,11 +122,45 @@ def _typed(key: str, said: str, usual: Any) -> Any:
     return int(value) if value.is_integer() else value
 
 
-def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every request that the page makes while a reader looks at this state, exactly as the page makes it."""
-    yield f"{view}/about", {}
+def slider_stops(state: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Where a saved mixture's sliders stop: the state's value, and others where a rule reads the slider."""
+
+    def moves(**other: float) -> bool:
+        here = {"scale": 1.0, "gamma": 1.0}
+        return any(
+            with_slider_values(rule, **here) != with_slider_values(rule, **{**here, **other})
+            for rule in state["rule"]
+        )
+
+    return {
+        "scale": sorted({float(state["scale"]), *(SCALES if moves(scale=2.0) else ())}),
+        "gamma": sorted({float(state["gamma"]), *(GAMMAS if moves(gamma=2.0) else ())}),
+    }
+
+
+def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Everything that the page asks while a reader looks at this state, in the page's own words; and what is
+    asked for less of, to keep the file small."""
+    yield f"{view}/about", {}, {}
+    yield from _questions(view, state, TIMES)
+    if view != "mixture":
+        return
+    stops, fewer = slider_stops(state), {"n": min(state["n"], STOP_SAMPLES)}
+    for scale, gamma in itertools.product(stops["scale"], stops["gamma"]):
+        if (scale, gamma) != (state["scale"], state["gamma"]):
+            stop = {**state, "scale": scale, "gamma": gamma}
+            for name, request, _ in _questions(view, stop, STOP_TIMES):
+                smaller = {"run": {"points": STOP_POINTS, **fewer}, "meter": {"paths": STOP_PATHS}}
+                yield name, request, smaller.get(name.partition("/")[2], {})
+
+
+def _questions(
+    view: str, state: Mapping[str, Any], times: Sequence[float]
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Those of one position of the sliders."""
     for rule in state["rule"]:
-        yield f"{view}/check", {"text": rule, "scale": state["scale"], "gamma": state["gamma"]}
+        model = {"model": state["model"]} if view == "images" else {}
+        yield f"{view}/check", {"text": rule, "scale": state["scale"], "gamma": state["gamma"], **model}, {}
     shared = {
         "scale": state["scale"],
         "gamma": state["gamma"],
@@ -129,16 +168,19 @@ def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[s
         "rules": state["rule"],
     }
     if view == "images":
-        yield "images/run", {**shared, "classes": state["classes"], "seeds": state["seeds"]}
+        asked = {key: state[key] for key in ("model", "classes", "prompt", "negative", "seeds")}
+        for name in ("prompt", "negative"):
+            yield "images/prompt", {"prompt": state[name]}, {}
+        yield "images/run", {**shared, **asked}, {}
         return
     request = {"scene": state["scene"], **shared, **{key: state[key] for key in ("solver", "n", "seed")}}
     if state["scene"] == "own":
         request |= {"components": _components(state["parts"]), "std": state["std"], "eta": state["eta"]}
-    yield "mixture/run", {**request, "quick": False}
-    yield "mixture/meter", request
+    yield "mixture/run", {**request, "quick": False}, {}
+    yield "mixture/meter", request, {}
     for index in range(len(state["rule"])):
-        for t in sorted({*TIMES, state["t"]}):
-            yield "mixture/field", {**request, "t": t, "index": index}
+        for t in sorted({*times, state["t"]}):
+            yield "mixture/field", {**request, "t": t, "index": index}, {}
 
 
 def _components(parts: str) -> list[list[Any]]:

@@ -1,17 +1,21 @@
-"""The image view's questions: matched pictures of the shipped model under up to four rules.
+"""The image view's questions: matched pictures of a model in the box under up to four rules.
 
     images/about   classes, limits and the catalogue: what the page offers
     images/check   {"text", "scale", "gamma"} -> {"rule"} in full, or the {"error"} that says what is wrong
+    images/prompt  {"prompt"} -> {"reads"}: the sentence as the scenes understand it, or the {"error"}
     images/run     the pictures of every rule and the meter of each; a job, which shows unfinished pictures
 
-image   a class and a seed; image k has class k mod (number of classes), as in `meancap generate`
+model   fashion, asked for classes; or scenes, asked for a sentence and perhaps a negative one
+image   what is asked for and a seed; image k has class k mod (number of classes), as in `meancap generate`
 rule    a text, in which λ and Γ stand for the view's scale and gamma
 work    images × rules × evaluations, bounded; pictures that were made before cost nothing
 """
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,14 +32,16 @@ from ..rules import Rule, catalogue, guide
 from ..runs.config import sample_seed
 from .comparison import LARGEST_GAMMA, LARGEST_SCALE, LONGEST_RULE, MOST_RULES, RULE_ERRORS, read_rule
 from .jobs import Route, Work
-from .requests import Request, integer, items, number, only, text
+from .requests import Request, choice, integer, items, number, only, text
 
 if TYPE_CHECKING:
-    from .painter import Painter, Picture, Want
+    from .painter import Painter, Picture
+    from .subjects import Want
 
 IMAGES, STEPS, WORK = 64, 100, 6_400  # the last: half a minute on one core
-SIDE = 28  # of the model's pictures, which have one channel
-FIELDS = ("classes", "seeds", "steps", "scale", "gamma", "rules")
+SHAPES = {"fashion": (1, 28, 28), "scenes": (3, 32, 32)}  # of the pictures of each model
+LONGEST_PROMPT = 200
+FIELDS = ("model", "classes", "prompt", "negative", "seeds", "steps", "scale", "gamma", "rules")
 _SPAN = re.compile(r"\s*(\d{1,10})\s*(?:(?:-|–|\.\.)\s*(\d{1,10})\s*)?")
 _SEEDS = "seeds are whole numbers below 4,294,967,296 and ranges of them, such as 0-7 or 3, 14, 20-25"
 
@@ -44,8 +50,9 @@ _SEEDS = "seeds are whole numbers below 4,294,967,296 and ranges of them, such a
 class Asked:
     """A request, checked."""
 
+    model: str
     wanted: tuple[Want, ...]
-    classes: tuple[int, ...]
+    classes: tuple[int | str, ...]  # what the images take turns in: classes, or one sentence
     steps: int
     texts: tuple[str, ...]
     rules: tuple[Rule | str, ...]  # a sentence where a text is no rule
@@ -74,9 +81,21 @@ def about(request: Request, work: Work) -> dict[str, Any]:
 
 def check(request: Request, work: Work) -> dict[str, Any]:
     """Whether one text is a rule for pictures; an unfinished text is not an error of the request."""
-    only(request, ("text", "scale", "gamma"))
-    rule = attempt_on_pictures(text(request, "text", LONGEST_RULE), *_knobs(request))
+    only(request, ("text", "scale", "gamma", "model"))
+    model = choice(request, "model", SHAPES, "fashion")
+    rule = attempt_on_pictures(text(request, "text", LONGEST_RULE), *_knobs(request), model)
     return {"error": rule} if isinstance(rule, str) else {"rule": str(rule)}
+
+
+def prompt(request: Request, work: Work) -> dict[str, Any]:
+    """How the scenes understand a sentence; while it is typed, a word that they do not know is no failure."""
+    from .subjects import read_prompt
+
+    only(request, ("prompt",))
+    try:
+        return {"reads": read_prompt(text(request, "prompt", LONGEST_PROMPT))}
+    except ValueError as error:
+        return {"error": str(error)}
 
 
 def run(request: Request, work: Work) -> dict[str, Any]:
@@ -108,15 +127,23 @@ def run(request: Request, work: Work) -> dict[str, Any]:
             continue
         shown[index][low : low + BLOCK] = [_bytes(made[index][want].pixels) for want in block]
         work.tell((done + 1) / len(blocks), said, {"frames": shown})
-    return _answer(replace(asked, rules=tuple(rules)), made, painter)
+    return _answer(replace(asked, rules=tuple(rules)), made)
 
 
 def read_request(request: Request) -> Asked:
     """The request, checked and bounded before any work."""
-    from .painter import Want
+    from .subjects import Want, read_prompt
 
     only(request, FIELDS)
-    classes = tuple(_label(one) for one in items(request, "classes", 1, len(FASHION)))
+    model, negative = choice(request, "model", SHAPES, "fashion"), ""
+    classes: tuple[int | str, ...]
+    if model == "scenes":
+        classes = (text(request, "prompt", LONGEST_PROMPT, ""),)
+        negative = text(request, "negative", LONGEST_PROMPT, "")
+        for sentence in (classes[0], negative):
+            read_prompt(str(sentence))
+    else:
+        classes = tuple(_label(one) for one in items(request, "classes", 1, len(FASHION)))
     seeds = read_seeds(text(request, "seeds", 400))
     steps = integer(request, "steps", 1, STEPS)
     texts = [text({"rule": one}, "rule", LONGEST_RULE) for one in items(request, "rules", 1, MOST_RULES)]
@@ -125,9 +152,9 @@ def read_request(request: Request) -> Asked:
             f"{len(seeds)} images × {len(texts)} rules × {steps} evaluations are more than {WORK:,}; "
             "take fewer of one of them, or `meancap generate`, which has no bound"
         )
-    rules = tuple(attempt_on_pictures(one, *_knobs(request)) for one in texts)
-    wanted = tuple(Want(classes[k % len(classes)], seed) for k, seed in enumerate(seeds))
-    return Asked(wanted, classes, steps, tuple(texts), rules)
+    rules = tuple(attempt_on_pictures(one, *_knobs(request), model) for one in texts)
+    wanted = tuple(Want(classes[k % len(classes)], seed, negative) for k, seed in enumerate(seeds))
+    return Asked(model, wanted, classes, steps, tuple(texts), rules)
 
 
 def read_seeds(said: str) -> list[int]:
@@ -158,9 +185,10 @@ def _knobs(request: Request) -> tuple[float, float]:
     return number(request, "scale", 0, LARGEST_SCALE), number(request, "gamma", 1, LARGEST_GAMMA)
 
 
-def attempt_on_pictures(said: str, scale: float, gamma: float) -> Rule | str:
+def attempt_on_pictures(said: str, scale: float, gamma: float, model: str = "fashion") -> Rule | str:
     """The rule, tried on one prediction of the model's shape; or what is wrong with it."""
-    m_c, m_u = (torch.linspace(low, 1, SIDE * SIDE).reshape(1, 1, SIDE, SIDE) for low in (-1.0, -0.5))
+    shape = SHAPES[model]
+    m_c, m_u = (torch.linspace(low, 1, math.prod(shape)).reshape(1, *shape) for low in (-1.0, -0.5))
     try:
         rule = read_rule(said, scale, gamma)
         guide(rule, Prediction(torch.zeros_like(m_c), 0.0, m_c, m_u, 0.05))
@@ -169,8 +197,14 @@ def attempt_on_pictures(said: str, scale: float, gamma: float) -> Rule | str:
     return rule
 
 
-def _answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]], painter: Painter) -> dict[str, Any]:
+def _answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[str, Any]:
     from .painter import frame_steps
+    from .subjects import subject_of
+
+    subject, names = subject_of(asked.wanted[0]), list(FASHION)
+    if asked.model == "scenes":
+        names = [str(asked.classes[0])]
+    labels = [want.label if isinstance(want.label, int) else 0 for want in asked.wanted]
 
     entries: list[dict[str, Any]] = []
     for said, rule, made in zip(asked.texts, asked.rules, pictures_of, strict=True):
@@ -183,34 +217,35 @@ def _answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]], painter
                 "text": said,
                 "rule": str(rule),
                 "command": command(asked, rule),
-                "numbers": mean_numbers(pictures, [want.label for want in asked.wanted]),
-                "pictures": [
-                    _one(picture, want.label) for picture, want in zip(pictures, asked.wanted, strict=True)
-                ],
+                "numbers": mean_numbers(pictures, labels),
+                "pictures": [_one(picture) for picture in pictures],
             }
         )
     return {
-        "model": painter.model.name,
-        "size": SIDE,
-        "classes": list(FASHION),
+        "model": subject.name,
+        "size": subject.shape[-1],
+        "channels": subject.shape[0],
+        "classes": names,
         "steps": asked.steps,
-        "times": [i / asked.steps for i in range(asked.steps)],
+        "times": [float(t) for t in subject.times(asked.steps)[:-1]],
         "frame_steps": frame_steps(asked.steps),
-        "images": [{"seed": want.seed, "label": want.label} for want in asked.wanted],
+        "images": [
+            {"seed": want.seed, "label": label} for want, label in zip(asked.wanted, labels, strict=True)
+        ],
         "rules": entries,
     }
 
 
-def _one(picture: Picture, label: int) -> dict[str, Any]:
-    chances = picture.logits.double().softmax(0)
+def _one(picture: Picture) -> dict[str, Any]:
     return {
         "frames": _bytes(picture.frames),
         "meter": {name: _digits(picture.meter[name]) for name in ("scale", "asked", "ratio", "gap", "cosine")}
         | {"active": [int(on) for on in picture.meter["active"].tolist()]},
         "numbers": meter_numbers(picture),
         "finite": picture.finite,
-        "sure": float(chances[label]),
-        "sees": int(chances.argmax()),
+        "sure": picture.reading.sure,
+        "sees": picture.reading.sees,
+        "hit": picture.reading.hit,
     }
 
 
@@ -228,22 +263,29 @@ def meter_numbers(picture: Picture) -> dict[str, Any]:
 
 def mean_numbers(pictures: Sequence[Picture], labels: Sequence[int]) -> dict[str, Any]:
     """Means over a rule's images; diversity where every class has two of them."""
-    from ..metrics import class_hits, class_probability, diversity
+    from ..metrics import diversity
 
-    y = torch.tensor(labels)
-    logits = torch.stack([p.logits for p in pictures])
+    readings = [p.reading for p in pictures]
+    pool = torch.stack([r.pool for r in readings])
     scale = torch.stack([p.meter["scale"] for p in pictures])
     paired = all(labels.count(label) > 1 for label in set(labels))
     return {
-        "accuracy": float(class_hits(logits, y).mean()),
-        "sure": float(class_probability(logits, y).mean()),
-        "diversity": diversity(torch.stack([p.pool for p in pictures]), y) if paired else None,
-        "brightness": sum(p.brightness for p in pictures) / len(pictures),
+        "accuracy": sum(r.hit for r in readings) / len(readings),
+        "sure": _mean([r.sure for r in readings]),
+        "diversity": diversity(pool, torch.tensor(labels)) if paired else None,
+        "brightness": _mean([r.brightness for r in readings]),
+        "saturation": _mean([r.saturation for r in readings]),
         "first": float(scale[:, 0].mean()),
         "last": float(scale[:, -1].mean()),
         "capped": float(torch.stack([p.meter["active"] for p in pictures]).double().mean()),
         "ratio": max(float(p.meter["ratio"].max()) for p in pictures),
     }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of numbers that all pictures have, or none has."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def command(asked: Asked, rule: Rule) -> str | None:
@@ -255,8 +297,13 @@ def command(asked: Asked, rule: Rule) -> str | None:
     if seeds[0] != sample_seed(run, 0) or any(b != a + 1 for a, b in pairwise(seeds)):
         return None
     each = -(-len(seeds) // len(asked.classes))
+    which = f"--classes {','.join(map(str, asked.classes))}"
+    if asked.model == "scenes":
+        against = asked.wanted[0].negative
+        which = f"--prompt {shlex.quote(str(asked.classes[0]))}"
+        which += f" --negative {shlex.quote(against)}" if against else ""
     return (
-        f'meancap generate --model fashion --rule "{rule}" --classes {",".join(map(str, asked.classes))} '
+        f'meancap generate --model {asked.model} --rule "{rule}" {which} '
         f"--per-class {each} --steps {asked.steps} --seed {run} --batch {BLOCK} --out RUN"
     )
 
@@ -282,4 +329,9 @@ def _painter() -> Painter:
     return Painter()
 
 
-ROUTES: dict[str, Route] = {"images/about": about, "images/check": check, "images/run": run}
+ROUTES: dict[str, Route] = {
+    "images/about": about,
+    "images/check": check,
+    "images/prompt": prompt,
+    "images/run": run,
+}

@@ -22,7 +22,7 @@ from . import comparison, paths, scene
 from .comparison import COMPILED, RULE_ERRORS, Settings, attempt, read_rule, read_settings
 from .jobs import Route, Work
 from .numbers import divergence, lost, numbers, packed
-from .requests import Request, number, only, text
+from .requests import Request, integer, number, only, text
 from .scene import PRESETS, Plane, paper_scene, read_plane
 
 POINTS, KL_POINTS = 6000, 1000
@@ -89,8 +89,9 @@ def check(request: Request, work: Work) -> dict[str, Any]:
 
 def run(request: Request, work: Work) -> dict[str, Any]:
     """Where the samples of every rule end, with their numbers."""
-    only(request, FIELDS)
+    only(request, (*FIELDS, "points"))
     plane, settings = read_plane(request), read_settings(request)
+    points = integer(request, "points", 1, POINTS, POINTS)
     rules = [attempt(settings, one) for one in settings.rules]
     engines = [comparison.engine(plane, r, settings) if isinstance(r, Rule) else "" for r in rules]
     if not settings.quick:
@@ -104,7 +105,7 @@ def run(request: Request, work: Work) -> dict[str, Any]:
             continue
         n = comparison.samples_for(settings, engine, slow)
         try:
-            entry = _entry(plane, rule, start[:n], settings, engine, work)
+            entry = _entry(plane, rule, start[:n], settings, engine, work, points)
         except RULE_ERRORS as error:
             entry = {
                 "error": f"{rule} cannot run on points in the plane: {' '.join(str(error).split())[:300]}"
@@ -131,11 +132,11 @@ def _exact(plane: Plane, n: int, seed: int) -> dict[str, Any]:
 
 
 def _entry(
-    plane: Plane, rule: Rule, start: Tensor, settings: Settings, engine: str, work: Work
+    plane: Plane, rule: Rule, start: Tensor, settings: Settings, engine: str, work: Work, points: int
 ) -> dict[str, Any]:
     end = comparison.ends(plane, rule, start, settings, engine, work)
-    seen = {"engine": engine, "n": len(end), "points": packed(end[:POINTS], plane.box()), "lost": lost(end)}
-    seen["close"] = packed(end[:POINTS], plane.close())
+    seen = {"engine": engine, "n": len(end), "points": packed(end[:points], plane.box()), "lost": lost(end)}
+    seen["close"] = packed(end[:points], plane.close())
     if seen["lost"]:
         return {**seen, "numbers": None}
     measures = numbers(plane.condition(), end)

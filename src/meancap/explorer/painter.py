@@ -1,6 +1,6 @@
-"""Pictures of the shipped model under a rule, made in blocks; the latest are kept in memory.
+"""Pictures of the shipped models under a rule, made in blocks; the latest are kept in memory.
 
-picture   of one class, seed, rule and number of steps; its bytes depend on nothing else
+picture   of one class or sentence, seed, rule and number of steps; its bytes depend on nothing else
 block     pictures made together; the last one is filled up, because a matrix product of another shape
           may round differently
 frame     the guided mean of a step as a picture: where the flow was heading; the last one is the picture
@@ -13,18 +13,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..diagnostics import Record
-from ..metrics import brightness
-from ..metrics.extractors.fashion import fashion_classifier
-from ..models.classes import ClassModel, fashion
 from ..rules import Rule
-from ..sampling import noise, trajectory, uniform
+from ..sampling import noise, trajectory
 from ..torch_settings import torch_settings
+from .subjects import Reading, Want, subject_of
 
 BLOCK = 8
 FRAMES = 32  # kept of each picture, the last step's among them
@@ -32,23 +29,14 @@ KEPT = 2048  # pictures in memory, some 30 kB each
 FIELDS = ("t", "scale", "asked", "ratio", "gap", "cosine", "active")
 
 
-class Want(NamedTuple):
-    """One picture to make."""
-
-    label: int
-    seed: int
-
-
 @dataclass(frozen=True, eq=False)
 class Picture:
     """One picture and how it was made."""
 
-    frames: Tensor  # (frames, height, width) uint8
+    frames: Tensor  # (frames, height, width) uint8; with colours (frames, height, width, 3)
     meter: Mapping[str, Tensor]  # each field over the steps
     finite: bool  # whether all states were finite
-    logits: Tensor  # of the shipped classifier
-    pool: Tensor  # its features, for distances
-    brightness: float
+    reading: Reading
 
     @property
     def pixels(self) -> Tensor:
@@ -72,20 +60,11 @@ def on_one_thread(frames: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 class Painter:
-    """The model, its classifier, and the pictures made so far; one block is made at a time."""
+    """The pictures made so far; one block is made at a time."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, int, Want], Picture] = OrderedDict()
-        self._lock = threading.Lock()  # of the kept pictures
-        self._open = threading.Lock()  # of the model
-
-    @property
-    def model(self) -> ClassModel:
-        with self._open:
-            if not hasattr(self, "_model"):
-                self._model = fashion()
-                self._classifier = fashion_classifier()
-            return self._model
+        self._lock = threading.Lock()
 
     def paint(
         self, rule: Rule, steps: int, wanted: Sequence[Want], made_pictures: dict[Want, Picture]
@@ -116,30 +95,26 @@ class Painter:
 
     def _block(self, rule: Rule, steps: int, block: Sequence[Want], made: list[Picture]) -> Iterator[Tensor]:
         """Yields what the block looks like at each step; puts the pictures into `made` at the end."""
-        model, record = self.model, Record()
+        subject, record = subject_of(block[0]), Record()
         filled = [*block, *[block[0]] * (BLOCK - len(block))]
-        predict = model.predict([want.label for want in filled])
-        x = noise([want.seed for want in filled], model.shape)
+        x = noise([want.seed for want in filled], subject.shape)
         shown = set(frame_steps(steps))
         frames, finite = [], torch.ones(BLOCK, dtype=torch.bool)
-        for step in trajectory(predict, rule, x, uniform(steps), record=record):
+        for step in trajectory(subject.predict(filled), rule, x, subject.times(steps), record=record):
             finite &= step.x_next.flatten(1).isfinite().all(1)
-            pictures = model.decode(step.m.nan_to_num(0.0))[:, 0]
+            pictures = subject.pictures(step.m.nan_to_num(0.0))
             if step.index in shown:
                 frames.append(pictures)
             yield pictures
         stack = torch.stack(frames, 1)
-        seen = self._classifier(stack[:, -1, :, :, None])
+        readings = subject.read(stack[:, -1], filled)
         meter = record.stacked()
-        light = brightness(stack[:, -1, :, :, None])
         made += [
             Picture(
                 stack[i],
                 {name: meter[name][:, i] for name in FIELDS},
                 bool(finite[i]),
-                seen["logits"][i],
-                seen["pool"][i],
-                float(light[i]),
+                readings[i],
             )
             for i in range(len(block))
         ]

@@ -29,8 +29,9 @@ _FIELDS = (*scene.FIELDS, *comparison.FIELDS)
 
 def meter(request: Request, work: Work) -> dict[str, Any]:
     """The paths of a few samples under every rule."""
-    only(request, _FIELDS)
+    only(request, (*_FIELDS, "paths"))
     plane, settings = read_plane(request), read_settings(request)
+    paths = integer(request, "paths", 1, PATHS, PATHS)
     start = plane.noise(settings.n, settings.seed)[:METERED].double()
     entries: list[dict[str, Any]] = []
     for template in settings.rules:
@@ -39,13 +40,15 @@ def meter(request: Request, work: Work) -> dict[str, Any]:
             entries.append({"error": rule})
             continue
         try:
-            entries.append(_metered(plane, rule, start, settings, work))
+            entries.append(_metered(plane, rule, start, settings, work, paths))
         except RULE_ERRORS as error:
             entries.append({"error": " ".join(str(error).split())[:300]})
     return {"box": plane.wide(), "metered": len(start), "rules": entries}
 
 
-def _metered(plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: Work) -> dict[str, Any]:
+def _metered(
+    plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: Work, paths: int
+) -> dict[str, Any]:
     record, first = Record(), [0]
     states, means, times = [], [], []
     every = -(-settings.steps // FRAMES)
@@ -55,11 +58,11 @@ def _metered(plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: 
         first.append(len(record))
         x = one.x_next
         if one.index % every == 0:
-            states.append(one.x[:PATHS])
-            means.append(one.m[:PATHS])
+            states.append(one.x[:paths])
+            means.append(one.m[:paths])
             times.append(one.t)
-    states.append(x[:PATHS])
-    means.append(x[:PATHS])
+    states.append(x[:paths])
+    means.append(x[:paths])
     seen = {name: value[first[:-1]].double() for name, value in record.stacked().items()}
     if rule.turns:  # where the gap vanishes, what such a rule adds is not a multiple of it
         for name in ("scale", "asked"):
@@ -70,7 +73,7 @@ def _metered(plane: Plane, rule: Rule, start: Tensor, settings: Settings, work: 
         "times": [*times, 1.0],
         "states": packed(torch.stack(states), plane.wide()),
         "means": packed(torch.stack(means), plane.wide()),
-        "paths": min(PATHS, len(start)),
+        "paths": min(paths, len(start)),
         "t": seen["t"][:, 0].tolist(),
         "low": low.tolist(),
         "middle": middle.tolist(),

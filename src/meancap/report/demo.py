@@ -11,13 +11,18 @@ from ..runs.scores import read_scores
 from .gallery import write_gallery
 from .meter import meters
 from .pictures import save_png
-from .sheets import class_panels
+from .sheets import class_panels, prompt_rows
 from .style import look
 
 _PAGE = """\
-# The same noise, the same garments, three rules
+# The same noise and the same wish, three rules
 
-![samples](demo.png)
+![scenes](demo.png)
+
+Strong guidance burns the colours and the background; capped, they stay what they were. The same with
+garments:
+
+![garments](garments.png)
 
 {table}
 
@@ -37,13 +42,14 @@ difference, not to measure one: `meancap reproduce fashion` does that.
 """
 
 
-def write_demo(runs: Mapping[str, Run], out: Path, names: Sequence[str]) -> Path:
-    """demo.png, meter.png, gallery.html and report.md, from the run folders alone."""
+def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path, names: Sequence[str]) -> Path:
+    """demo.png of the scenes `drawn`; garments.png, meter.png, gallery.html and report.md of `runs`."""
     folders, titles = list(runs.values()), list(runs)
     with look():
         # Narrow, so that the labels can be read on a phone.
         short = [title.replace(", ", ",\n") for title in titles]
-        save_png(class_panels(folders, 5, short, names, 3.6), out / "demo.png", 260)
+        save_png(prompt_rows(list(drawn.values()), short), out / "demo.png", 260)
+        save_png(class_panels(folders, 5, short, names, 3.6), out / "garments.png", 260)
         save_png(meters(folders, titles), out / "meter.png")
     write_gallery(folders, out / "gallery.html", names=names)
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}

@@ -57,9 +57,10 @@ def leaderboard(folder: Path) -> str:
     sentences = findings(folder)
     parts = {
         "SETTINGS": html.escape(settings),
-        "WINS": _sentences(sentences, "wins"),
-        "LOSES": _sentences(sentences, "loses"),
-        "EVEN": _sentences(sentences, "even"),
+        "TOP": _top_ten(read_csv(folder / "summary.csv")),
+        "WINS": _sentences(sentences, "wins", "Where it, or calibration, wins"),
+        "LOSES": _sentences(sentences, "loses", "Where it loses"),
+        "EVEN": _sentences(sentences, "even", "Where neither can be said"),
         "FIGURES": "".join(_picture(folder, name) for name in ("scale_error", "fronts")),
         "STYLE": (_ASSETS / "leaderboard.css").read_text(encoding="utf-8"),
         "SCRIPT": (_ASSETS / "leaderboard.js").read_text(encoding="utf-8"),
@@ -75,13 +76,34 @@ def _columnar(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"title": title, "keys": keys, "rows": [[row.get(key) for key in keys] for row in rows]}
 
 
-def _sentences(sentences: list[Finding], verdict: str) -> str:
+def _top_ten(rows: list[dict[str, Any]]) -> str:
+    """The first ten of the summary by their worst scale, each with its interval, below the references."""
+    known = [row for row in rows if row["kind"] == "all" and isinstance(row.get("worst"), float)]
+    known.sort(key=lambda row: (row["group"] != "reference", row["worst"]))
+    chosen = known[: 10 + sum(row["group"] == "reference" for row in known)]
+
+    def number(row: dict[str, Any], name: str) -> str:
+        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        band = f" <small>[{low:.3g}, {high:.3g}]</small>" if isinstance(low, float) else ""
+        return f'<td class="number">{row[name]:.3g}{band}</td>'
+
+    lines = "".join(
+        f"<tr><td>{html.escape(row['family'])}</td><td>{html.escape(row['group'])}</td>"
+        f"{number(row, 'best')}{number(row, 'worst')}</tr>"
+        for row in chosen
+    )
+    head = "<th>rule</th><th>kind</th><th>best scale ↓</th><th>worst scale ↓</th>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _sentences(sentences: list[Finding], verdict: str, title: str) -> str:
     items = []
     for one in sentences:
         if one.verdict == verdict:
             text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(one.text))
             items.append(f"<li>{text}</li>")
-    return f"<ul>{''.join(items)}</ul>" if items else "<p>Nothing in this run.</p>"
+    content = f"<ul>{''.join(items)}</ul>" if items else "<p>Nothing in this run.</p>"
+    return f"<details><summary>{html.escape(title)} ({len(items)})</summary>{content}</details>"
 
 
 def _picture(folder: Path, name: str) -> str:

@@ -2,11 +2,13 @@
 
 sheet    rows are seeds, columns are rules
 panels   one panel per rule; in each, rows are classes and columns are seeds
+rows     one row per rule, a column for each prompt, which stands above it
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,23 @@ def class_panels(
             places = [(i + 0.5) * cell for i in range(len(rows))]
             axes.set_yticks(places, [names[c] if names else str(c) for c in rows])
             axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def prompt_rows(runs: Sequence[Run], titles: Sequence[str], page: float = 4.05) -> Figure:
+    """One row for each run, a column for each prompt; `page` inches wide, to be read on a phone."""
+    need_matched(runs)
+    count, side = len(runs[0]), (page - 1.0) / len(runs[0])
+    figure = Figure(figsize=(page, side * len(runs) + 0.55))
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+    axes: Any = figure.subplots(len(runs), count, squeeze=False)
+    for line, run, title in zip(axes, runs, titles, strict=True):
+        for k, image in enumerate(run.images(range(count))):
+            _show(line[k], image)
+        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
+    for place, prompt in zip(axes[0], runs[0].prompts, strict=True):
+        few = " ".join(word for word in prompt.split() if word != "a")
+        place.set_title("\n".join(wrap(few, 14)), fontsize=7)
     return figure
 
 

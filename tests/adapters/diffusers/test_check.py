@@ -120,3 +120,10 @@ def test_every_pipeline_of_the_installed_diffusers_is_in_the_table_or_refused() 
     }
     assert exported == {*LAYOUTS, *UNSUPPORTED}
     assert not set(LAYOUTS) & set(UNSUPPORTED)
+
+
+def test_one_call_with_all_parts_is_not_taken_for_guidance_that_is_off():
+    apart = Layout("apart", "cu")
+    with pytest.raises(ValueError, match=r'in one call, 4 rows for 2 samples.*Layout\("together", "cu"\)'):
+        apart.parts([torch.zeros(4, 3)], torch.zeros(2, 3), "SomePipeline")
+    assert apart.parts([torch.zeros(2, 3)], torch.zeros(2, 3), "SomePipeline") is None

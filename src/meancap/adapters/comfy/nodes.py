@@ -1,7 +1,7 @@
 """The ComfyUI nodes: Posterior-Mean Cap, Guidance Rule, Guidance Report; the list of all that ComfyUI loads.
 
-Only this module, `calibration_nodes` and `node_parts` import ComfyUI. They use only what version 0.3.48 of its
-node interface has, and never change the model that comes in: a node patches a clone.
+Only this module, `calibration_nodes` and `node_parts` import ComfyUI. They use only what version 0.3.48 of
+its node interface has, and never change the model that comes in: a node patches a clone.
 """
 
 from __future__ import annotations

@@ -73,6 +73,7 @@ class Layout:
         batch = nominal.shape[0]
         if self.calls == "apart":
             if len(outputs) < len(self.order):
+                self._refuse_together(tensor(outputs[0], stream), batch, name)
                 return None
             pieces = [tensor(out, stream) for out in outputs[: len(self.order)]]
         else:
@@ -99,6 +100,15 @@ class Layout:
         if v.shape != nominal.shape:
             raise self._misfit(name, v, nominal)
         return v if self.sign == 1 else -v
+
+    def _refuse_together(self, whole: Tensor, batch: int, name: str) -> None:
+        """One call that holds all parts is no sign that guidance is off."""
+        if whole.shape[0] == batch * len(self.order):
+            raise ValueError(
+                f"{name} made its {len(self.order)} predictions in one call, {whole.shape[0]} rows for "
+                f"{batch} samples, and its layout says one call for each; "
+                f'pass layout=Layout("together", "{self.order}")'
+            )
 
     def _misfit(self, name: str, v: Tensor, nominal: Tensor) -> ValueError:
         return ValueError(

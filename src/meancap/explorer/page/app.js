@@ -18,6 +18,7 @@
 // A link reads  #mixture?scene=pair&scale=3&rule=CFG(1)&rule=CFG(λ)|Cap(Γ) : a list is its key several times.
 // The document gets a 'themechange' event when colours change, for whatever is painted on a canvas.
 
+import { helpButton } from './help.js';
 import * as mixture from './mixture.js';
 import * as images from './images.js';
 
@@ -208,6 +209,7 @@ function start() {
     target.textContent = 'Copied';
     setTimeout(() => { target.textContent = 'Copy link'; }, 1500);
   });
+  helpButton($('help'));
   $('theme').addEventListener('click', () => {
     const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
     kept.set(next);

@@ -50,8 +50,14 @@ export function bytes(text) {
 
 export const shorts = (text) => new Int16Array(bytes(text).buffer);
 
-// A slider with a number field beside it: the slider for the usual range, the field up to `most`.
-export function slider({ label, hint, name, low, high, step, most = high, value, oninput }) {
+// The values that a saved page has answers for: { scale: [...], gamma: [...] }; elsewhere there is no such bound.
+export const savedStops = () => JSON.parse(document.documentElement.dataset.saved || '{}');
+
+const nearest = (list, value) => list.reduce((best, one) => (Math.abs(one - value) < Math.abs(best - value) ? one : best));
+
+// A slider with a number field beside it: the slider for the usual range, the field up to `most`. With `stops`,
+// both go to the nearest of them.
+export function slider({ label, hint, name, low, high, step, most = high, value, note = null, stops = null, oninput }) {
   const id = fresh(name);
   const range = h('input', { type: 'range', id, name, min: low, max: high, step, value });
   const field = h('input', {
@@ -63,29 +69,35 @@ export function slider({ label, hint, name, low, high, step, most = high, value,
     range.value = next;
     field.value = next;
   };
+  const near = (next) => (stops ? nearest(stops, next) : next);
   range.addEventListener('input', () => {
-    set(range.value);
-    oninput(current);
+    const before = current;
+    const next = near(Number(range.value));
+    set(next);
+    if (!stops || next !== before) oninput(current);
   });
   field.addEventListener('change', () => {
     const typed = Number(field.value);
     if (field.value.trim() === '' || !Number.isFinite(typed)) { set(current); return; }
-    const next = Math.min(Math.max(typed, low), most);
+    const next = near(Math.min(Math.max(typed, low), most));
     set(next);
     oninput(next);
   });
-  const node = h('div', { class: 'slider' }, h('label', { for: id, title: hint }, label), range, field);
+  const node = h('div', { class: 'slider' }, h('span', { class: 'called' }, h('label', { for: id, title: hint }, label), note), range, field);
   return { node, set, range, field };
 }
 
 // A table of rows of cells; the first row and the first column are headings.
 export function table(caption, rows, props = {}) {
   const [head, ...body] = rows;
-  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
+  const box = h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
     h('table', props, h('caption', {}, caption),
       h('thead', {}, h('tr', {}, head.map((cell) => h('th', { scope: 'col' }, cell)))),
       h('tbody', {}, body.map(([first, ...rest]) => h('tr', {}, h('th', { scope: 'row' }, first),
         rest.map((cell) => (cell instanceof Node && cell.nodeName === 'TD' ? cell : h('td', {}, cell))))))));
+  const more = h('p', { class: 'more', 'aria-hidden': 'true', hidden: true }, 'Wider than the page: swipe or scroll the table sideways →');
+  new ResizeObserver(() => { more.hidden = box.scrollWidth <= box.clientWidth + 1; }).observe(box);
+  return h('div', {}, more, box);
 }
 
 // A card with a heading and a sentence that says what to see.

@@ -3,17 +3,18 @@
 import { ruleRows } from './rule_rows.js';
 import { h } from './elements.js';
 import { knob } from './image_parts.js';
+import { term } from './words.js';
 
 // change(patch): the reader decided on something
 export function controls({ api, about, state, gone, change }) {
   const { limits } = about;
   const scale = knob({
     label: 'λ scale', hint: 'What guidance asks for: 1 is no guidance, more pushes further', name: 'scale',
-    low: 0, high: 15, most: limits.scale, step: 0.1, value: state.scale, change: (v) => change({ scale: v }),
+    low: 0, high: 15, most: limits.scale, step: 0.1, value: state.scale, note: term('λ', '?'), change: (v) => change({ scale: v }),
   });
   const gamma = knob({
     label: 'Γ cap', hint: 'How much longer the guided mean may be than the conditional one: 1 forbids any growth', name: 'gamma',
-    low: 1, high: 2, most: limits.gamma, step: 0.01, value: state.gamma, change: (v) => change({ gamma: v }),
+    low: 1, high: 2, most: limits.gamma, step: 0.01, value: state.gamma, note: term('Γ', '?'), change: (v) => change({ gamma: v }),
   });
   const steps = knob({
     label: 'steps', hint: 'Euler steps from noise to data, one evaluation of the network for each', name: 'steps',
@@ -21,23 +22,30 @@ export function controls({ api, about, state, gone, change }) {
   });
   const garments = h('div', { class: 'chips', role: 'group', 'aria-label': 'Garments' }, about.classes.map((word, k) => (
     h('label', { class: 'chip' }, h('input', { type: 'checkbox', name: 'class', value: k, onchange: chosen }), h('span', {}, word)))));
+  const models = h('fieldset', { class: 'chips' }, h('legend', { class: 'unseen' }, 'Model'),
+    [['fashion', 'Garments'], ['scenes', 'Scenes by sentence']].map(([value, word]) => h('label', { class: 'chip' },
+      h('input', { type: 'radio', name: 'model', value, onchange: () => { change({ model: value }); show(); } }), h('span', {}, word))));
+  const prompt = sentence(api, gone, 'prompt', 'What to draw', (text) => change({ prompt: text }));
+  const negative = sentence(api, gone, 'negative', 'What to move away from (may stay empty)', (text) => change({ negative: text }));
+  const words = h('div', { class: 'sentences' }, prompt.node, negative.node, h('p', { class: 'about' },
+    'Two objects: disc, square or triangle, in red, yellow, green, cyan, blue or magenta; left of, right of, above or below; dark or light background. Anything may be left out.'));
   const seeds = h('input', {
     type: 'text', name: 'seeds', spellcheck: 'false', autocomplete: 'off', maxlength: 400,
     onchange: () => change({ seeds: seeds.value.trim() }),
   });
   const rules = ruleRows(about, check, (rule) => change({ rule }));
   const side = h('div', { class: 'side' },
-    h('section', { class: 'card', 'aria-labelledby': 'what-title' }, h('h2', { id: 'what-title' }, 'Pictures'), garments,
+    h('section', { class: 'card', 'aria-labelledby': 'what-title' }, h('h2', { id: 'what-title' }, 'Pictures'), models, garments, words,
       h('div', { class: 'fields' },
         h('label', { class: 'small seeds' }, 'seeds', seeds),
         h('button', { type: 'button', title: 'The next seeds, as many as now', onclick: moved }, 'New noise')),
-      h('p', { class: 'about' }, 'One picture for each seed; the garments take turns.'),
+      h('p', { class: 'about' }, 'One picture for each seed; several garments take turns.'),
       steps.node),
     rules.node);
   const sliders = h('section', { class: 'card sliders', 'aria-label': 'Scale and cap' }, scale.node, gamma.node);
 
   async function check(text) {
-    const asked = { text, scale: state.scale, gamma: state.gamma };
+    const asked = { text, scale: state.scale, gamma: state.gamma, model: state.model };
     const found = await api.call('images/check', asked, { signal: gone.signal });
     if (found.error) throw new Error(found.error);
     return found;
@@ -58,12 +66,40 @@ export function controls({ api, about, state, gone, change }) {
   function show() {
     for (const [one, value] of [[scale, state.scale], [gamma, state.gamma], [steps, state.steps]]) one.set(value);
     seeds.value = state.seeds;
+    prompt.set(state.prompt);
+    negative.set(state.negative);
+    garments.hidden = state.model === 'scenes';
+    words.hidden = !garments.hidden;
+    for (const box of models.querySelectorAll('input')) box.checked = box.value === state.model;
     for (const box of garments.querySelectorAll('input')) box.checked = state.classes.includes(box.value);
     rules.show(state.rule);
   }
 
   show();
   return { side, sliders, show, told: (result) => rules.results(result.rules) };
+}
+
+// A field for a sentence of the scenes: what they understand, or do not, stands below it while one types.
+function sentence(api, gone, name, label, tell) {
+  const said = h('p', { class: 'said', id: `${name}-said`, 'aria-live': 'polite' });
+  const field = h('input', { type: 'text', name, maxlength: 200, autocomplete: 'off', 'aria-describedby': `${name}-said` });
+  let waiting = 0;
+  async function check() {
+    const typed = field.value;
+    try {
+      const { reads, error } = await api.call('images/prompt', { prompt: typed }, { signal: gone.signal });
+      if (typed !== field.value) return;
+      field.setAttribute('aria-invalid', String(Boolean(error)));
+      said.classList.toggle('bad', Boolean(error));
+      said.textContent = error ?? (reads === typed.trim() ? '' : `= ${reads || 'anything'}`);
+    } catch (error) {
+      if (error.name !== 'AbortError') said.textContent = error.message;
+    }
+  }
+  field.addEventListener('input', () => { clearTimeout(waiting); waiting = setTimeout(check, 150); });
+  field.addEventListener('change', () => { check(); tell(field.value.trim()); });
+  const node = h('label', { class: 'small' }, label, field);
+  return { node: h('div', {}, node, said), set(text) { if (field.value !== text || !said.isConnected) { field.value = text; check(); } } };
 }
 
 const spans = (text) => text.split(',').map((part) => part.match(/\d+/g)?.map(Number) ?? [0]);

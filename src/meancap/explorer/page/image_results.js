@@ -62,9 +62,11 @@ export function results({ state, change, complain }) {
     }));
   }
 
-  function preview(frames) {
+  const KINDS = { fashion: { size: 28, channels: 1 }, scenes: { size: 32, channels: 3 } };
+
+  function preview(frames, model) {
     lay(frames.length, frames[0].length);
-    frames.forEach((row, a) => row.forEach((text, i) => { if (text) paint(cells[a][i], bytes(text), 28); }));
+    frames.forEach((row, a) => row.forEach((text, i) => { if (text) paint(cells[a][i], bytes(text), KINDS[model]); }));
     mark();
   }
 
@@ -100,20 +102,21 @@ export function results({ state, change, complain }) {
   const label = (a, i) => `${word(i)}, rule ${a + 1}${made.result.rules[a].pictures ? `: ${verdict(a, i)}` : ''}`;
 
   function verdict(a, i) {
-    const { sees, sure, finite } = made.result.rules[a].pictures[i];
+    const { sees, sure, hit, finite } = made.result.rules[a].pictures[i];
     if (!finite) return 'nothing: it ran away';
+    if (sure === null) return `${hit ? 'right' : 'wrong'}: ${sees}`;
     const said = made.result.classes[made.result.images[i].label];
-    return sees === made.result.images[i].label ? `${said} (${percent(sure, 0)})` : `${made.result.classes[sees]} (${said} ${percent(sure, 0)})`;
+    return hit ? `${said} (${percent(sure, 0)})` : `${sees} (${said} ${percent(sure, 0)})`;
   }
 
   function repaint() {
     if (!made) return;
-    made.frames.forEach((row, a) => row?.forEach((all, i) => paint(cells[a][i], all, made.result.size, now)));
+    made.frames.forEach((row, a) => row?.forEach((all, i) => paint(cells[a][i], all, made.result, now)));
     for (const pair of stage.querySelectorAll('.wiped')) {
       const [under, over] = pair.querySelectorAll('canvas');
       for (const [canvas, a] of [[under, state.right], [over, state.left]]) {
         const all = made.frames[a]?.[Number(pair.dataset.image)];
-        if (all) paint(canvas, all, made.result.size, now);
+        if (all) paint(canvas, all, made.result, now);
       }
     }
   }
@@ -185,24 +188,25 @@ export function results({ state, change, complain }) {
     for (const box of stage.children) box.toggleAttribute('aria-current', Number(box.dataset.image) === i && !state.one);
   }
 
-  const line = (n) => `${percent(n.accuracy, 0)} recognised · brightness ${fixed(n.brightness, 3)}${n.diversity === null ? '' : ` · diversity ${fixed(n.diversity, 2)}`}`;
+  const colours = (n) => (n.saturation === null ? `brightness ${fixed(n.brightness, 3)}` : `saturation ${fixed(n.saturation, 3)}`);
+  const line = (n) => `${percent(n.accuracy, 0)} ${n.sure === null ? 'wholly right' : 'recognised'} · ${colours(n)}${n.diversity === null ? '' : ` · diversity ${fixed(n.diversity, 2)}`}`;
 
   function tell() {
     const { result } = made;
     const i = state.pick;
     numbers.replaceChildren(numbers.firstChild,
       table(`This picture: ${word(i)}`, [
-        ['rule', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', 'a classifier sees'],
+        ['rule', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', result.channels === 3 ? 'a detector sees' : 'a classifier sees'],
         ...known().map(([entry, a]) => {
           const { asked: [low, high], first, last, capped, ratio } = entry.pictures[i].numbers;
           return [named(a, entry.rule), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
             `${fixed(first, 2)} → ${fixed(last, 2)}`, percent(capped, 0), fixed(ratio, 3), verdict(a, i)];
         })], { class: 'own' }),
       table(`All ${result.images.length} pictures of each rule`, [
-        ['rule', 'recognised', 'confidence', 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
-        ...known().map(([{ rule, numbers: n }, a]) => [named(a, rule), percent(n.accuracy, 0), percent(n.sure), fixed(n.diversity, 2),
+        ['rule', ...(result.channels === 3 ? ['wholly right', 'saturation'] : ['recognised', 'confidence']), 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
+        ...known().map(([{ rule, numbers: n }, a]) => [named(a, rule), percent(n.accuracy, 0), n.sure === null ? fixed(n.saturation, 3) : percent(n.sure), fixed(n.diversity, 2),
           fixed(n.brightness, 3), `${fixed(n.first, 2)} → ${fixed(n.last, 2)}`, percent(n.capped, 0), fixed(n.ratio, 3)])], { class: 'all' }),
-      h('p', { class: 'note' }, 'Recognised and confidence: by the classifier that comes with the package. Diversity: mean distance of two pictures of one class in its features. Scale: granted at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures show a difference; ', h('code', {}, 'meancap reproduce fashion'), ' measures it.'),
+      h('p', { class: 'note' }, result.channels === 3 ? 'Wholly right: every word of the prompt, by the detector that comes with the package.' : 'Recognised and confidence: by the classifier that comes with the package.', ' Diversity: mean distance of two pictures of one condition in its features. Scale: granted at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures show a difference; ', h('code', {}, `meancap reproduce ${result.channels === 3 ? 'scenes' : 'fashion'}`), ' measures it.'),
       ...(known().some(([entry]) => entry.command) ? [h('details', { open: opened, ontoggle: ({ target }) => { opened = target.open; } }, h('summary', {}, 'The same pictures as files'),
         known().map(([entry, a]) => h('p', { class: 'command' }, named(a, entry.command))))] : []),
     );
@@ -213,7 +217,7 @@ export function results({ state, change, complain }) {
     const file = (kind) => `meancap-images.${kind}`;
     return h('div', { class: 'downloads', role: 'group', 'aria-label': 'Downloads' },
       button('Pictures (PNG)', async () => {
-        const canvas = sheet(known().map(([entry, a]) => ({ rule: entry.rule, pictures: made.frames[a] })), made.result.size);
+        const canvas = sheet(known().map(([entry, a]) => ({ rule: entry.rule, pictures: made.frames[a] })), made.result);
         save(await new Promise((done) => { canvas.toBlob(done, 'image/png'); }), file('png'));
       }),
       button('Numbers (JSON)', async () => {

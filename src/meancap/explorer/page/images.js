@@ -11,7 +11,10 @@ import { saveButton } from './saving.js';
 export const name = 'images';
 export const title = 'Images';
 export const defaults = {
+  model: 'fashion', // or scenes
   classes: ['8', '3'],
+  prompt: 'a red disc left of a blue square', // what the scenes are asked for
+  negative: '',
   seeds: '0-7',
   steps: 20,
   scale: 8,
@@ -56,7 +59,7 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
     waiting = setTimeout(run, PAUSE);
   } });
   root.append(
-    h('p', { class: 'lede' }, 'The same noise and the same garments under several rules: every difference between two pictures comes from the rule. A small network that comes with the package makes them here, in seconds.'),
+    h('p', { class: 'lede' }, 'The same noise and the same request under several rules: every difference between two pictures comes from the rule. Small networks that come with the package make them here, in seconds: garments by class, or scenes by sentence.'),
     h('div', { class: 'layout' }, form.sliders, h('div', { class: 'first' }, progress.node, shown.first), form.side, shown.rest));
 
   async function run() {
@@ -64,8 +67,8 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
     if (gone.signal.aborted) return;
     job?.abort();
     const mine = job = new AbortController();
-    const { classes, seeds, steps, scale, gamma, rule } = state;
-    const request = { classes, seeds, steps, scale, gamma, rules: rule };
+    const { model, classes, prompt, negative, seeds, steps, scale, gamma, rule } = state;
+    const request = { model, classes, prompt, negative, seeds, steps, scale, gamma, rules: rule };
     root.dataset.busy = 'true';
     complain('');
     progress.begin();
@@ -74,7 +77,7 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
       const result = await api.job('images/run', request, { signal: mine.signal, progress({ share, said, partial }) {
         if (job !== mine) return;
         progress.tell(share, said);
-        if (partial) shown.preview(partial.frames);
+        if (partial) shown.preview(partial.frames, model);
       } });
       if (job !== mine) return;
       shown.show(result, request);

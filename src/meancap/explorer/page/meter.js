@@ -42,7 +42,6 @@ export function chart(width, { title, t, lines, now = null, log = false, floor =
   const path = (values) => values
     .map((v, i) => (v === null ? '' : `${i && values[i - 1] !== null ? 'L' : 'M'}${x(t[i]).toFixed(1)} ${y(v).toFixed(1)}`))
     .join('');
-  const step = t.length > 1 ? t[1] - t[0] : 1;
   const foot = HEIGHT + bottom;
   return s('svg', {
     viewBox: `0 0 ${width} ${foot}`, role: 'img', class: 'chart meter',
@@ -58,7 +57,7 @@ export function chart(width, { title, t, lines, now = null, log = false, floor =
   lines.filter(denied).map((line) => s('path', { class: `asked rule-${line.index}`, d: path(line.asked) })),
   lines.map((line) => s('path', { class: `curve rule-${line.index}`, d: path(line.values) })),
   strips.map((line, k) => line.active.map((on, i) => (on ? s('rect', {
-    class: `bar rule-${line.index}`, x: x(t[i]), y: HEIGHT + 7 + k * (STRIP + 2), width: x(t[i] + step) - x(t[i]) + 0.4, height: STRIP,
+    class: `bar rule-${line.index}`, x: x(t[i]), y: HEIGHT + 7 + k * (STRIP + 2), width: x(t[i + 1] ?? 1) - x(t[i]) + 0.4, height: STRIP,
   }) : null))));
 }
 

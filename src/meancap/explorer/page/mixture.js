@@ -9,6 +9,7 @@ import { paperCard, samplingCard, scaleCard } from './mixture_controls.js';
 import { panels } from './mixture_panels.js';
 import { asJson, asPython, asTsv, spoken } from './numbers.js';
 import { read, sceneEditor } from './scene_editor.js';
+import { storyCard } from './stories.js';
 
 export const name = 'mixture';
 export const title = 'Mixture';
@@ -27,6 +28,9 @@ export const defaults = {
   look: 2, // the rule whose way is shown
   t: 0.5,
   zoom: 'close',
+  px: -0.15, // the sample of the vector picture
+  py: 0.35,
+  story: '',
 };
 
 const REST = 250; // milliseconds without a change before everything is asked for
@@ -144,6 +148,7 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     const text = { TSV: asTsv, JSON: asJson, Python: asPython }[kind](result, state, location.href);
     return copy(text, `The numbers are copied as ${kind}.`);
   };
+  const stories = storyCard(defaults, changed);
   const scales = scaleCard(about, changed);
   const sampling = samplingCard(about, changed);
   const editor = sceneEditor(about, changed);
@@ -155,12 +160,14 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     h('p', { class: 'lede' }, 'Guidance pushes samples towards a condition, here the filled components of a known '
       + 'mixture. Push too hard (λ) and samples crowd and overshoot; the cap (Γ) bounds how far each step may push. '
       + 'Move the sliders and compare.'),
+    stories.node,
     h('div', { class: 'layout' }, scales.node, view.first,
       h('div', { class: 'side' }, editor.node, rules.node, sampling.node, paperCard(about, state, changed)),
       view.rest));
 
   // Shows the state in the controls.
   function reflect() {
+    stories.show(state);
     scales.show(state);
     sampling.show(state);
     rules.show(state.rule);
@@ -168,8 +175,9 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     const own = read(state.parts);
     const components = own.length ? own : about.presets[0].components; // a link may name nothing we have
     const { std, eta } = state;
-    editor.show(preset ?? { name: state.scene, components, std, eta, box: boxOf(components, std) });
-    view.reflect();
+    const scene = preset ?? { name: state.scene, components, std, eta, box: boxOf(components, std) };
+    editor.show(scene);
+    view.reflect(scene);
   }
 
   changed({});

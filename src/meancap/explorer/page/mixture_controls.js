@@ -1,6 +1,7 @@
 // Controls of the mixture view beside scene and rules: the two sliders, the sampler, the paper's settings.
 
-import { h, slider, whole } from './elements.js';
+import { h, savedStops, slider, whole } from './elements.js';
+import { term } from './words.js';
 
 const USUAL = [1000, 5000, 20000, 50000];
 const LARGEST_SEED = 2147483647;
@@ -9,12 +10,12 @@ export function scaleCard({ limits }, change) {
   const scale = slider({
     label: 'λ scale', hint: 'What guidance asks for: 1 is the conditional model, more pushes further',
     name: 'scale', low: 0, high: 12, most: limits.scale, step: 0.1, value: 1,
-    oninput: (value) => change({ scale: value }),
+    note: term('λ', '?'), stops: savedStops().scale, oninput: (value) => change({ scale: value }),
   });
   const gamma = slider({
     label: 'Γ cap', hint: 'How much longer the guided mean may be than the conditional one: 1 forbids any growth',
     name: 'gamma', low: 1, high: 2, most: limits.gamma, step: 0.01, value: 1,
-    oninput: (value) => change({ gamma: value }),
+    note: term('Γ', '?'), stops: savedStops().gamma, oninput: (value) => change({ gamma: value }),
   });
   return {
     node: h('section', { class: 'card sliders', 'aria-label': 'Scale and cap' }, scale.node, gamma.node),

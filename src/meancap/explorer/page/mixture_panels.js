@@ -4,12 +4,15 @@ import { bars } from './charts.js';
 import { axes, density, Plane, points } from './draw.js';
 import { alternative, fixed, h, panel, percent, table, whole } from './elements.js';
 import { named, numbersTable } from './numbers.js';
+import { vectorPanel } from './vector_panel.js';
 import { wayPanels } from './way_panel.js';
+import { term } from './words.js';
 
 export function panels(shared) {
   const { state, setState, copyAs } = shared;
   const ends = endsPanel(state, setState);
-  const way = wayPanels(shared);
+  const vectors = vectorPanel(state, setState, (t) => way.move(t));
+  const way = wayPanels({ ...shared, moved: vectors.draw });
   const shares = sharesPanel();
   const table_ = h('div');
   const copied = (kind) => h('button', {
@@ -25,7 +28,7 @@ export function panels(shared) {
     table_, h('div', { class: 'buttons' }, copied('TSV'), copied('JSON'), copied('Python')));
   return {
     first: ends.node,
-    rest: h('div', { class: 'panels' }, way.ways, h('div', { class: 'pair' }, way.scales, shares.node), numbers),
+    rest: h('div', { class: 'panels' }, way.ways, vectors.node, h('div', { class: 'pair' }, way.scales, shares.node), numbers),
     show(run, seconds) {
       ends.show(run, seconds);
       way.show(run);
@@ -34,9 +37,10 @@ export function panels(shared) {
     },
     turn: way.turn,
     way: way.way,
-    reflect() {
+    reflect(scene) {
       ends.reflect();
       way.reflect();
+      vectors.show(scene);
     },
     leave() {
       ends.leave();
@@ -85,8 +89,8 @@ function endsPanel(state, setState) {
     const [title, canvas, read] = squares.children[i].children;
     const shares = entry.numbers?.occupancy;
     title.replaceChildren(named(entry, i), entry.error ? h('span', { class: 'bad' }, ' cannot be shown') : '');
-    read.textContent = shares
-      ? `${shares.map((v) => fixed(100 * v, 0)).join(' / ')} % · TV ${fixed(entry.numbers.tv, 3)}` : '';
+    read.replaceChildren(...(shares
+      ? [`${shares.map((v) => fixed(100 * v, 0)).join(' / ')} % · `, ...term('TV'), ` ${fixed(entry.numbers.tv, 3)}`] : []));
     canvas.setAttribute('aria-label', shares
       ? `Samples of ${entry.rule}: ${run.members.map((k, j) => `${percent(shares[j])} at component ${k}`).join(', ')}`
       : `No samples of ${entry.text}`);

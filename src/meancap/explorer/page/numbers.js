@@ -1,6 +1,7 @@
 // The numbers: a table on the page, and the same as text, as JSON and as a script, with all their digits.
 
 import { fixed, h, percent, table, whole } from './elements.js';
+import { term, WORDS } from './words.js';
 
 const per = (list, digits) => (list ? list.map((v) => fixed(v, digits)).join(' / ') : '–');
 
@@ -48,7 +49,7 @@ export function numbersTable(result) {
       { data: { rule: i, number: name, value: JSON.stringify(entry.numbers?.[name] ?? null) } },
       entry.numbers ? write(entry.numbers) : '–',
       entry.paper && paper ? h('small', {}, `paper ${entry.paper[paper].replaceAll('/', ' / ')}`) : null);
-    return [[title, h('small', {}, hint)], ...result.rules.map(cell), name === 'kl' ? '0' : write(result.exact)];
+    return [[title in WORDS ? term(title) : title, h('small', {}, hint)], ...result.rules.map(cell), name === 'kl' ? '0' : write(result.exact)];
   });
   rows.push(['samples', ...result.rules.map((entry) => (entry.n ? whole(entry.n) : '–')), whole(result.exact.n)]);
   return table('Where a cell has several numbers, there is one for each component of the condition',

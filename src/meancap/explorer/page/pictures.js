@@ -1,24 +1,25 @@
-// Grey pictures as bytes: on canvases of their own size, which the style sheet enlarges, and as one PNG.
+// Pictures as bytes, grey or RGB: on canvases of their own size, which the style sheet enlarges, and as one PNG.
 
-// Paints frame `index` of some bytes; each frame is side * side of them. So small a canvas stays off the
+// Paints frame `index` of some bytes; each frame is side * side * channels of them. So small a canvas stays off the
 // graphics card, where every change would be a transfer.
-export function paint(canvas, bytes, side, index = 0) {
+export function paint(canvas, bytes, { size: side, channels }, index = 0) {
   if (canvas.width !== side) canvas.width = canvas.height = side;
-  canvas.getContext('2d', { willReadFrequently: true }).putImageData(picture(bytes, side, index), 0, 0);
+  canvas.getContext('2d', { willReadFrequently: true }).putImageData(picture(bytes, side, channels, index), 0, 0);
 }
 
-function picture(bytes, side, index) {
+function picture(bytes, side, channels, index) {
   const data = new ImageData(side, side);
-  const from = index * side * side;
+  const from = index * side * side * channels;
   for (let i = 0; i < side * side; i += 1) {
-    data.data.fill(bytes[from + i], 4 * i, 4 * i + 3);
+    for (let c = 0; c < 3; c += 1) data.data[4 * i + c] = bytes[from + i * channels + (channels === 3 ? c : 0)];
     data.data[4 * i + 3] = 255;
   }
   return data;
 }
 
 // All rules below each other, each under its rule, on white: a figure for a page.
-export function sheet(rules, side, { zoom = 4, gap = 4, most = 16 } = {}) {
+export function sheet(rules, kind, { zoom = 4, gap = 4, most = 16 } = {}) {
+  const { size: side, channels } = kind;
   const count = rules[0].pictures.length;
   const columns = Math.min(count, most);
   const lines = Math.ceil(count / columns);
@@ -39,7 +40,7 @@ export function sheet(rules, side, { zoom = 4, gap = 4, most = 16 } = {}) {
     pen.font = '15px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
     pen.fillText(entry.rule, gap, top + head / 2 + 2, canvas.width - 2 * gap);
     entry.pictures.forEach((bytes, i) => {
-      paint(one, bytes, side, bytes.length / side / side - 1);
+      paint(one, bytes, kind, bytes.length / side / side / channels - 1);
       const x = gap + (i % columns) * cell;
       const y = top + head + Math.floor(i / columns) * cell;
       pen.drawImage(one, x, y, side * zoom, side * zoom);

@@ -1,14 +1,15 @@
 // Runs first in an exported page, where there is no server: answers the page's questions with what was saved.
 //
 // A question gets the saved answer to the same request. Two fields may differ: `quick`, since everything was
-// saved in full, and `t`, where the nearest saved time answers. Other questions get a sentence.
+// saved in full, and `t`, where the nearest saved time answers. The two sliders go to the stops that were saved.
+// Other questions get a sentence.
 
 {
-  const { link, command, answers } = JSON.parse(document.getElementById('saved').textContent);
+  const { link, command, answers, stops } = JSON.parse(document.getElementById('saved').textContent);
   const FREE = new Set(['quick', 't']);
   const other = new Error(`This page is a saved comparison and cannot work out others; to go on from here, run: ${command}`);
 
-  document.documentElement.dataset.saved = '';
+  document.documentElement.dataset.saved = JSON.stringify(stops);
   if (!location.hash) history.replaceState(null, '', link);
 
   const same = (a, b) => [...new Set([...Object.keys(a), ...Object.keys(b)])]
@@ -43,7 +44,9 @@
 
   // What only a server could answer is shown as it was, and cannot be moved.
   const still = () => {
-    for (const one of document.querySelectorAll('#view :is(.side, .sliders) :is(input, select, textarea, button)')) one.disabled = true;
+    for (const one of document.querySelectorAll('#view :is(.side, .sliders, .stories) :is(input, select, textarea, button)')) {
+      one.disabled = !one.matches('.term') && !(one.closest('.sliders') && stops[one.name.replace('-number', '')]?.length > 1);
+    }
     for (const one of document.querySelectorAll('#view .side [tabindex="0"]')) one.removeAttribute('tabindex');
   };
   addEventListener('DOMContentLoaded', () => {

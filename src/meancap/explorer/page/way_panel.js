@@ -9,7 +9,7 @@ const DRAWN = 10; // paths that are drawn; more of them hide each other
 const FULL = 32000;
 const TICK = { usual: [0.02, 60], still: [0.1, 800] }; // time and milliseconds of one step of the play button
 
-export function wayPanels({ api, question, state, setState, gone, failed, onlook }) {
+export function wayPanels({ api, question, state, setState, gone, failed, onlook, moved }) {
   let run = null;
   let meter = null;
   let field = null;
@@ -113,6 +113,7 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
     setState({ t });
     clock.value = t;
     draw();
+    moved();
     wanted = t;
     if (asking) return;
     asking = true;
@@ -169,6 +170,7 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
       legend.replaceChildren(...run.rules.map(named));
       planes[0].draw();
     },
+    move,
     turn,
     // How they came there, asked for at a turn.
     way(asked, nextMeter, nextField) {

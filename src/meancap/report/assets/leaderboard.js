@@ -72,9 +72,9 @@ function draw() {
     th.append(button);
     head.append(th);
   }
-  document.querySelector("thead").replaceChildren(head);
+  document.querySelector("#frame thead").replaceChildren(head);
   const shown = sorted(visible());
-  document.querySelector("tbody").replaceChildren(...shown.map((row) => {
+  document.querySelector("#frame tbody").replaceChildren(...shown.map((row) => {
     const tr = document.createElement("tr");
     tr.className = row.group ?? "";
     tr.append(...keys.map((key) => cell(row, key)));

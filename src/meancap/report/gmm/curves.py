@@ -66,7 +66,7 @@ def contraction(folder: Path) -> Figure:
     curve = run["euler_curve"]
     left.plot(curve["steps"], curve["variance_ratio"], color=style.BLUE)
     left.plot(run["steps"], run["finished"]["R_50"], "o", color=style.BLUE, ms=5)
-    left.annotate(rf"$R_{{50}}={run['finished']['R_50']:.10f}$", (run["steps"], run["finished"]["R_50"]),
+    left.annotate(rf"$R_{{50}}={run['finished']['R_50']:.3f}$", (run["steps"], run["finished"]["R_50"]),
                   xytext=(6, -7), textcoords="offset points", va="top", color=style.BLUE)  # fmt: skip
     left.axhline(1, color=style.INK, lw=0.6, ls=":")
     left.set(

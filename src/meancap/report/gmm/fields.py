@@ -121,7 +121,7 @@ def trajectories(folder: Path) -> Figure:
             panel, x = axes[i, j], data[f"{members} {guidance} x"]
             m = data[f"{members} {guidance} m"]
             panel.add_patch(Circle((0, 0), 1, fill=False, ec=style.PALE, lw=0.7, zorder=0))
-            panel.plot(x[..., 0], x[..., 1], color=style.PALE, lw=0.5, zorder=1)
+            panel.plot(x[..., 0], x[..., 1], color=style.PALE, lw=0.4, alpha=0.6, zorder=1)
             panel.plot(*x[-1].T, "o", ms=2, color=style.GREY, mew=0, zorder=2)
             for path in _spread_out(x[0], 4):
                 panel.plot(*x[:, path].T, color=style.INK, lw=0.9, zorder=3)
@@ -129,10 +129,10 @@ def trajectories(folder: Path) -> Figure:
                 panel.plot(
                     *data[f"{members} {guidance} m_u"][:, path].T, color=style.GREY, lw=0.8, ls=":", zorder=4
                 )
-                panel.plot(*m[:, path].T, color=colour, lw=1.0, zorder=5)
-                panel.plot(*m[::5, path].T, "o", ms=2.2, color=colour, mew=0, zorder=5)
+                panel.plot(*m[:, path].T, color=colour, lw=1.5, zorder=5)
+                panel.plot(*m[::5, path].T, "o", ms=3.6, color=colour, mec="white", mew=0.4, zorder=5)
             panel.set_aspect("equal")
-            panel.set(xlim=(-2.7, 2.7), ylim=(-2.1, 3.3))
+            panel.set(xlim=(-1.75, 1.95), ylim=(-1.75, 1.95))  # the means; a few starts lie outside
             panel.locator_params(nbins=5)
             if i == 0:
                 panel.set_title(f"$A$ = {members}")

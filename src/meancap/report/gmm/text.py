@@ -20,7 +20,7 @@ _CAPTIONS = {
         conditioned components at t μ, white lines are levels. On every circle it peaks on the middle ray,
         and along a ray it rises outward without end.""",
     "trajectories": """**Paths and the means they follow.** Within a column all three rules start from the
-        same noise.""",
+        same noise; the first means of fixed CFG lie outside the frame.""",
     "meter": """**The guidance meter.** The cap grants little while the gap is wide and releases by itself
         when it closes; the ratio never passes Γ.""",
     "contraction": """**How much of the contraction is Euler's.** Left: what Euler steps alone leave of the

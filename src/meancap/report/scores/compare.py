@@ -18,6 +18,7 @@ from ...metrics.score import Estimate, difference
 from .collect import ScoredRun
 
 ALIGNMENTS = ("alignment", "CLIP", "IS")
+FEWEST = 50  # images: below, an interval may be 0 by chance, and nothing is called better or worse
 
 
 def alignment_of(scores: dict[str, Estimate]) -> str | None:
@@ -103,9 +104,9 @@ def sweeps(entries: Sequence[ScoredRun], protocol: str) -> dict[tuple[int, str],
 
 
 def clear(e: Estimate) -> int:
-    """+1 or -1 where the 95 % interval of a difference leaves zero out, else 0."""
+    """+1 or -1 where the 95 % interval of a difference leaves zero out, else 0; 0 for few images."""
     interval = e.interval()
-    if interval is None:
+    if interval is None or e.n < FEWEST:
         return 0
     low, high = interval
     return 1 if low > 0 else -1 if high < 0 else 0

@@ -16,6 +16,7 @@ from ..document import Block, FigureFile, Heading, Items, Text, html, markdown
 from ..style import save_figure
 from . import tables
 from .collect import ScoredRun, collect
+from .compare import FEWEST
 from .fronts import fronts, shown
 from .reading import reading, tally
 
@@ -127,7 +128,13 @@ def _what(entries: Sequence[ScoredRun]) -> Text:
         else "not all of them from the same noise: only runs that share it are compared image by image"
     )
     images = " or ".join(f"{n:,}" for n in counts)
-    return Text(f"{len(entries)} runs of {images} images each, {noise}.")
+    few = (
+        f" **Fewer than {FEWEST} images show that everything works, not which rule is better**: their "
+        "numbers stand without an interval and without a verdict. Make more, such as `--per-class 100`."
+        if counts[0] < FEWEST
+        else ""
+    )
+    return Text(f"{len(entries)} runs of {images} images each, {noise}.{few}")
 
 
 def _how(entries: Sequence[ScoredRun], protocol: str) -> Text:
@@ -146,7 +153,8 @@ _FRONTS = (
 _TALLY = """The same over all scales and evaluation counts: in how many comparisons the 95 % interval of the
 difference to fixed CFG leaves zero out, and on which side."""
 _SCALE = """Differences to fixed CFG at the same nominal scale, image by image, ± half of the 95 % interval;
-strong where the rule is better and the interval leaves zero out. A cap does less than the scale it is told,
+strong where the rule is better and the interval leaves zero out. Arrows point to the better side: ↓ less,
+↑ more. A cap does less than the scale it is told,
 so this table
 favours it: read it with the next one."""
 _ALIGNED = """Differences to fixed CFG where the rule aligns as well as fixed CFG does at the scale named on

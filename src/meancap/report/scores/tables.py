@@ -11,7 +11,7 @@ from ...metrics.score import Estimate
 from ...runs.paper import paper_table
 from ..document import Table
 from .collect import ScoredRun
-from .compare import alignment_of, at_alignment, both_have, clear, companions, contrast, sweeps
+from .compare import FEWEST, alignment_of, at_alignment, both_have, clear, companions, contrast, sweeps
 
 ARROWS = {-1: "↓", 0: "", 1: "↑"}
 # Which table of the paper a protocol belongs to, and what its columns are called there.
@@ -48,12 +48,12 @@ def titled(number: str) -> str:
 
 
 def cell(e: Estimate | None, *, sign: bool = False) -> str:
-    """A value with half of its 95 % interval, to the digits that the interval leaves."""
+    """A value with half of its 95 % interval, to the digits that it leaves; few images have none."""
     if e is None:
         return "—"
     interval = e.interval()
     plus = "+" if sign else ""
-    if interval is None:
+    if interval is None or e.n < FEWEST:
         return f"{e.value:{plus}.4g}"
     half = (interval[1] - interval[0]) / 2
     places = 0 if half >= 10 else 1 if half >= 1 else 2 if half >= 0.1 else 3 if half >= 0.01 else 4

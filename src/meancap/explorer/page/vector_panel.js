@@ -1,0 +1,119 @@
+// One sample under the microscope: its two means, what guidance asks for, the cap's ball, and what is granted.
+// The point can be dragged or moved by keys; all of it is worked out here, so that it follows without delay.
+
+import { alternative, fixed, h, panel, percent, s, table } from './elements.js';
+import { atSample } from './one_sample.js';
+
+const SIDE = 420;
+const round = (value) => Number(value.toFixed(2));
+
+export function vectorPanel(state, setState, move) {
+  let scene = null; // { components, std, eta }
+  let box = [0, 0, 1];
+  const drawing = s('svg', { viewBox: `0 0 ${SIDE} ${SIDE}`, class: 'vectors', role: 'group', 'aria-label': 'The cap at one sample' });
+  const clock = h('input', {
+    type: 'range', name: 'vector-t', min: 0, max: 1, step: 0.01, 'aria-label': 'Time of the vector picture',
+    oninput: () => move(Number(clock.value)),
+  });
+  const time = h('output', { class: 'time' });
+  const note = h('p', { class: 'note', 'aria-live': 'off' });
+  const words = alternative('The vectors, as a table');
+  const mark = (kind, text) => h('span', { class: 'key' }, h('span', { class: `dot ${kind}` }), text);
+  const node = panel('vectors', 'The cap at one sample',
+    'Drag the sample x, or focus it and use the arrow keys. The model guesses where it will end, with the condition (m_c) '
+    + 'and without (m_u). Guidance goes on along the line from m_u through m_c, to λ times the gap (m_λ); the cap stops it '
+    + 'where it leaves the ball of radius Γ |m_c| round the origin.',
+    h('div', { class: 'clock' }, h('span', { class: 'time' }, 'Time'), clock, time),
+    h('div', { class: 'beside' }, drawing, h('div', {}, h('p', { class: 'legend' },
+      mark('at', 'x, the sample'), mark('uncond', 'm_u, without the condition'), mark('cond', 'm_c, with it'),
+      mark('asked', 'm_λ, asked for'), mark('granted', 'm, granted under the cap'), mark('ball', 'the ball: |m| ≤ Γ |m_c|')),
+    note, words.node)));
+
+  const px = (v) => ((v - box[0]) / box[2] + 1) * SIDE / 2;
+  const py = (v) => ((box[1] - v) / box[2] + 1) * SIDE / 2;
+
+  function go(x, y) {
+    const bound = (v, middle) => round(Math.min(Math.max(v, middle - box[2]), middle + box[2]));
+    Object.assign(state, { px: bound(x, box[0]), py: bound(y, box[1]) });
+    setState({ px: state.px, py: state.py });
+    draw();
+  }
+
+  function drag(event) {
+    if (event.button) return;
+    const to = (e) => {
+      const at = new DOMPoint(e.clientX, e.clientY).matrixTransform(drawing.getScreenCTM().inverse());
+      go(box[0] + (at.x / SIDE * 2 - 1) * box[2], box[1] - (at.y / SIDE * 2 - 1) * box[2]);
+    };
+    const end = () => {
+      for (const [kind, act] of [['pointermove', to], ['pointerup', end], ['pointercancel', end]]) removeEventListener(kind, act);
+    };
+    for (const [kind, act] of [['pointermove', to], ['pointerup', end], ['pointercancel', end]]) addEventListener(kind, act);
+    to(event);
+    drawing.querySelector('.sample').focus({ preventScroll: true });
+  }
+  drawing.addEventListener('pointerdown', drag);
+
+  function keys(event) {
+    const step = event.shiftKey ? 0.25 : 0.05;
+    const shift = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] }[event.key];
+    if (!shift) return;
+    event.preventDefault();
+    go(state.px + shift[0], state.py + shift[1]);
+  }
+
+  const line = (kind, a, b) => s('line', { class: kind, x1: px(a[0]), y1: py(a[1]), x2: px(b[0]), y2: py(b[1]) });
+  const label = (at, [dx, dy], letter, below = '') => s('text', { x: px(at[0]) + dx - 6, y: py(at[1]) + dy + 5 }, letter,
+    below && s('tspan', { class: 'below', dy: 4 }, below));
+  const dot = (kind, at) => s('circle', { class: kind, cx: px(at[0]), cy: py(at[1]), r: 5 });
+
+  function draw() {
+    if (!scene) return;
+    clock.value = state.t;
+    time.textContent = `t = ${state.t.toFixed(2)}`;
+    const x = [state.px, state.py];
+    const seen = atSample(scene, x, state.t, state.scale, state.gamma);
+    const { m_u, m_c, asked, m, share, radius, scale, ratio } = seen;
+    const focused = document.activeElement === drawing.querySelector('.sample');
+    const unit = SIDE / (2 * box[2]);
+    const capped = share < 1;
+    // Names stand beside the line of the means, on different sides of it.
+    const gap = Math.max(Math.hypot(m_c[0] - m_u[0], m_c[1] - m_u[1]), 1e-9);
+    const [ux, uy] = [(m_c[0] - m_u[0]) / gap, (m_u[1] - m_c[1]) / gap];
+    const beside = (along, across) => [along * ux - across * uy, along * uy + across * ux];
+    drawing.replaceChildren(
+      s('path', { class: 'grid', d: `M${px(0)} 0V${SIDE}M0 ${py(0)}H${SIDE}` }),
+      ...scene.components.map(([cx, cy, , isIn]) => s('circle', {
+        class: isIn ? 'goal in' : 'goal', cx: px(cx), cy: py(cy), r: Math.max(2 * scene.std * unit, 5) })),
+      s('circle', { class: 'ball', cx: px(0), cy: py(0), r: radius * unit }),
+      s('path', { class: 'origin', d: `M${px(0) - 6} ${py(0)}h12M${px(0)} ${py(0) - 6}v12` }),
+      line('gap', m_u, m_c), line('wish', m_c, asked), line('given', m_c, m), line('aim', x, m),
+      dot('uncond', m_u), dot('cond', m_c), dot('asked', asked), dot('granted', m),
+      label(m_u, beside(0, 20), 'm', 'u'), label(m_c, beside(-4, -18), 'm', 'c'), label(asked, beside(0, 18), 'm', 'λ'),
+      ...(capped ? [label(m, beside(6, 18), 'm')] : []),
+      s('g', {
+        class: 'sample', tabindex: 0, role: 'button', onkeydown: keys, transform: `translate(${px(x[0])} ${py(x[1])})`,
+        'aria-label': `Sample at ${fixed(x[0], 2)}, ${fixed(x[1], 2)}; arrow keys move it`,
+      }, s('circle', { r: 16, class: 'grip' }), s('circle', { r: 7 }), s('text', { x: 10, y: -9 }, 'x')));
+    if (focused) drawing.querySelector('.sample').focus({ preventScroll: true });
+    note.textContent = `Asked: λ = ${fixed(state.scale, 2)}, a mean ${fixed(ratio, 2)} times as long as m_c. `
+      + (capped ? `The cap keeps ${percent(share, 0)} of the push: an effective scale of ${fixed(scale, 2)}.`
+        : 'That is inside the ball: all of it is granted.');
+    const place = ([a, b]) => [fixed(a, 3), fixed(b, 3), fixed(Math.hypot(a, b), 3)];
+    words.set(() => table('Where each mean lies', [['', 'first', 'second', 'length'],
+      ...[['x', x], ['m_u', m_u], ['m_c', m_c], ['m_λ, asked for', asked], ['m, granted', m]].map(([name, at]) => [name, ...place(at)])]));
+  }
+
+  return {
+    node,
+    draw,
+    show(next) {
+      scene = next;
+      const far = Math.max(...scene.components.flatMap(([a, b]) => [Math.abs(a), Math.abs(b)]));
+      const [xs, ys] = [0, 1].map((i) => [0, ...scene.components.map((one) => one[i])]);
+      const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+      box = [(x0 + x1) / 2, (y0 + y1) / 2, Math.max(x1 - x0, y1 - y0) / 2 + Math.max(0.7, 0.1 * far)];
+      draw();
+    },
+  };
+}
