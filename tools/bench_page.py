@@ -21,11 +21,11 @@ from meancap.lab.problems import KINDS
 from meancap.lab.problems import problem as problem_named
 from meancap.report import bench_figures, style
 from meancap.report.leaderboard import settings
-from meancap.runs.bench.config import role
+from meancap.runs.bench.config import NAMED
 from meancap.runs.bench.families import FIXED, GAMMAS, PAPER, PERFECT
 from meancap.runs.bench.intervals import Ratio, coverage
 from meancap.runs.bench.readings import Readings, read_readings
-from meancap.runs.bench.tables import held_out, kinds, matched, named, selected, summary
+from meancap.runs.bench.tables import common, held_out, kinds, matched, named, selected, summary
 
 Row = dict[str, Any]
 _TOOLS = Path(__file__).parent
@@ -81,13 +81,8 @@ def _filled(template: str, parts: dict[str, str]) -> str:
 def _coverages(readings: Readings) -> dict[str, float]:
     """Coverage of the intervals over blocks, simulated at the floor of each named problem."""
     c = readings.config
-    return {
-        name: round(
-            coverage(Ruler(problem_named(name).condition(), c.points, c.slices), c.named_blocks, 1000), 3
-        )
-        for name in readings.problems
-        if role(name) == "named"
-    }
+    rulers = {name: Ruler(problem_named(name).condition(), c.points, c.slices) for name in NAMED}
+    return {name: round(coverage(ruler, c.named_blocks, 1000), 3) for name, ruler in rulers.items()}
 
 
 class Numbers:
@@ -101,7 +96,10 @@ class Numbers:
         self.kinds = {row["family"]: row for row in kinds(self.readings)}
         self.aligned = matched(self.readings, "aligned")
         self.effective = matched(self.readings, "effective")
-        self.rules = [row for row in self.summary if row["group"] != "reference"]
+        self.everywhere = summary(self.readings, common(self.readings))
+        most = len(held_out(self.readings))
+        self.main = [row for row in self.summary if row["problems"] == most]
+        self.rules = [row for row in self.main if row["group"] != "reference"]
 
     def benchmark(self) -> dict[str, str]:
         return {
@@ -236,7 +234,7 @@ class Numbers:
         )
 
     def kind_table(self) -> str:
-        shown = [row["family"] for row in self.summary if row["family"] != PERFECT.name]
+        shown = [row["family"] for row in self.main if row["family"] != PERFECT.name]
         head = " | ".join(KINDS)
         lines = [f"| rule | {head} |", "|---" * (len(KINDS) + 1) + "|"]
         for name in shown:
@@ -246,7 +244,14 @@ class Numbers:
         return "\n".join(lines)
 
     def all(self) -> str:
-        return _summary_table(self.summary)
+        text = _summary_table(self.everywhere)
+        if len(self.everywhere) == len(self.main):
+            return text
+        rules, most = len(self.everywhere), len(held_out(self.readings))
+        return (
+            f"All {rules} on the {len(common(self.readings))} problems held out that every one of them was "
+            f"run on; the tables above are of the {len(self.main)} that were run on all {most}.\n\n{text}"
+        )
 
     def named(self) -> str:
         parts = []
@@ -331,9 +336,9 @@ class Numbers:
 
     def rows(self, names: list[str]) -> str:
         lines = [
-            "| rule | one setting for all | against fixed CFG | tuned | against tuned CFG | worst setting | "
-            "equal alignment |",
-            "|---" * 7 + "|",
+            "| rule | problems | one setting for all | against fixed CFG | tuned | against tuned CFG | "
+            "worst setting | equal alignment |",
+            "|---" * 8 + "|",
         ]
         aligned = {row["family"]: row["versus"] for row in self.aligned}
         for name in names:
@@ -342,7 +347,8 @@ class Numbers:
             row = self.by_name[name]
             versus, tuned = row["carried euler versus"], row["tuned euler versus"]
             lines.append(
-                f"| {_cell(name)} | {row['carried euler']} | {_value(versus)}{_MARK[versus.verdict]} | "
+                f"| {_cell(name)} | {row['problems']} | {row['carried euler']} | "
+                f"{_value(versus)}{_MARK[versus.verdict]} | "
                 f"{row['tuned euler']} | {_value(tuned)}{_MARK[tuned.verdict]} | {_value(row['worst'])} | "
                 f"{_value(aligned[name]) if name in aligned else '–'} |"
             )

@@ -57,8 +57,8 @@ def bench(args: argparse.Namespace) -> int:
         raise ImportError('meancap bench writes tables and figures: pip install "meancap[report]"')
 
     from ..lab.problems import problem
-    from ..runs.bench.config import FULL, FULL_PROBLEMS, QUICK, QUICK_PROBLEMS
-    from ..runs.bench.families import chosen, families
+    from ..runs.bench.config import FULL, FULL_PROBLEMS, MAIN_PROBLEMS, QUICK, QUICK_PROBLEMS, role
+    from ..runs.bench.families import chosen, families, main_families
     from ..runs.bench.run import bench as run
     from ..runs.bench.run import missing, prepare
 
@@ -75,12 +75,16 @@ def bench(args: argparse.Namespace) -> int:
         raise ValueError("give --out DIR, the folder of the benchmark (or --list)")
     if args.processes < 1:
         raise ValueError(f"--processes needs at least 1; got {args.processes}")
-    problems = list(dict.fromkeys(problems))
     wanted = chosen(args.rules, args.rule)
-    tasks = prepare(args.out, config, problems, wanted)
+    passes = [(list(dict.fromkeys(problems)), wanted)]
+    if not (args.quick or args.problems):
+        choose = [name for name in FULL_PROBLEMS if role(name) == "chosen"]
+        passes.append(([*choose, *MAIN_PROBLEMS], main_families(wanted)))
+    tasks = [task for some, rules in passes for task in prepare(args.out, config, some, rules)]
     with _bar(2 * len(missing(tasks)), args.out.name) as bar:
-        for _ in run(args.out, config, problems, wanted, args.processes):
-            bar.update()
+        for some, rules in passes:
+            for _ in run(args.out, config, some, rules, args.processes):
+                bar.update()
     return _report(args.out, len(tasks))
 
 

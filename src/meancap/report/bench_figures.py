@@ -36,7 +36,8 @@ _FIRST, _LEAST = 20, 1e-4
 
 def ranking(folder: Path) -> Figure:
     """The first twenty rules by the headline, and the references, best at the top."""
-    rows = [row for row in summary(read_readings(folder)) if row["family"] != PERFECT.name]
+    rows = summary(read_readings(folder))
+    rows = [r for r in rows if r["problems"] == rows[0]["problems"] and r["family"] != PERFECT.name]
     shown = [row for i, row in enumerate(rows) if i < _FIRST or row["family"] in _ALWAYS][::-1]
     figure, axes = style.panels(1, 1, style.PAGE, 0.17 * len(shown) + 0.9)
     panel: Axes = axes[0, 0]

@@ -151,6 +151,11 @@ def _listed(entry: Entry) -> Family:
     return Family(entry.name, entry.call, (SCALE,) if "{scale}" in entry.call else ())
 
 
+def main_families(every: Iterable[Family]) -> tuple[Family, ...]:
+    """References, caps, rules that are matched with fixed CFG, and the user's own: run on more problems."""
+    return tuple(one for one in every if one.group != "rival" or one.name in MATCHED)
+
+
 def family_of(text: str) -> Family:
     """A user's own chain as a family: tuned by the scale of its one CFG, or as it stands."""
     rule = parse(text)

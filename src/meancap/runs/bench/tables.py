@@ -4,7 +4,7 @@
               logarithm over the blocks, then the geometric mean over problems
     versus    the same with fixed CFG, tuned or carried over in the same way, for the perfect model
 
-summary    every family over the problems that are held out: settings carried over, tuned, and at their worst
+summary    every family over problems that are held out: settings carried over, tuned, and at their worst
 kinds      the same by the error of the model
 named      every family on every named problem, with intervals over blocks
 aligned    at equal alignment, against fixed CFG
@@ -52,6 +52,15 @@ def held_out(readings: Readings) -> list[str]:
     ]
 
 
+def common(readings: Readings) -> list[str]:
+    """The problems held out that every family was scored on; more rules may be run on fewer problems."""
+    return [
+        name
+        for name in held_out(readings)
+        if all(readings.of(name, family.name, "tuned") for family in readings.families)
+    ]
+
+
 def log_error(one: Reading) -> float:
     """Mean over the blocks of log sw2."""
     return math.fsum(math.log(v) for v in one.sw2) / len(one.sw2)
@@ -70,12 +79,12 @@ def logs(
     return found
 
 
-def worst_logs(readings: Readings, family: str) -> Logs:
+def worst_logs(readings: Readings, family: str, problems: Iterable[str]) -> Logs:
     """Log of the excess at the worst of the spread settings, on the tuning noise."""
     found = {}
-    for name in held_out(readings):
+    for name in problems:
         truth, tried = (readings.of(name, one, "spread") for one in (PERFECT.name, family))
-        if truth and tried:
+        if truth and tried and readings.of(name, family, "tuned"):
             found[name] = max(map(log_error, tried)) - log_error(truth[0])
     return found
 
@@ -87,11 +96,12 @@ def ratio(own: Logs, other: Logs | None = None) -> Ratio:
     return geometric([own[name] - other[name] for name in own if name in other])
 
 
-def summary(readings: Readings) -> Table:
-    """One row for each family."""
+def summary(readings: Readings, problems: list[str] | None = None) -> Table:
+    """One row for each family, over the problems held out that it was scored on."""
+    names = held_out(readings) if problems is None else problems
     table = []
     fixed = {
-        (what, solver): logs(readings, FIXED.name, what, solver)
+        (what, solver): logs(readings, FIXED.name, what, solver, names)
         for what in ("tuned", "carried")
         for solver in SOLVERS
     }
@@ -100,21 +110,20 @@ def summary(readings: Readings) -> Table:
         for what in ("carried", "tuned"):
             for solver in SOLVERS:
                 plain = what == "carried" and not family.knobs  # nothing to carry over
-                own = logs(readings, family.name, "tuned" if plain else what, solver)
+                own = logs(readings, family.name, "tuned" if plain else what, solver, names)
                 row[f"{what} {solver}"] = ratio(own)
                 row[f"{what} {solver} versus"] = ratio(own, fixed[what, solver])
-        row["worst"] = ratio(worst_logs(readings, family.name)) if family.knobs else row["tuned euler"]
-        row["lost"] = sum(
-            one.lost > 0 for name in held_out(readings) for one in readings.of(name, family.name, "carried")
-        )
+        row["problems"] = row["tuned euler"].n
+        row["worst"] = ratio(worst_logs(readings, family.name, names)) if family.knobs else row["tuned euler"]
+        row["lost"] = sum(one.lost > 0 for name in names for one in readings.of(name, family.name, "carried"))
         row["by euler"] = any(
             row[f"{what} euler versus"].verdict == "better"
             and row[f"{what} midpoint versus"].verdict != "better"
             for what in ("carried", "tuned")
         )
-        if row["tuned euler"].n:
+        if row["problems"]:
             table.append(row)
-    return sorted(table, key=lambda row: row["carried euler"].value)
+    return sorted(table, key=lambda row: (-row["problems"], row["carried euler"].value))
 
 
 def kinds(readings: Readings) -> Table:
