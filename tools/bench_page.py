@@ -290,8 +290,8 @@ class Numbers:
     def gammas(self) -> str:
         titles = {f"cap {g:g}" if g != 1.1 else PAPER.name: f"`Cap({g:g})`" for g in GAMMAS}
         titles |= {
-            "cap, Γ tuned": "`Cap(Γ)`, Γ tuned", "anchored cap, Γ tuned": "anchored, Γ tuned",
-            "displacement cap, Γ tuned": "`CapDisplacement(Γ)`, Γ tuned",
+            "cap, Γ tuned": "`Cap`, Γ tuned", "anchored cap, Γ tuned": "anchored, Γ tuned",
+            "displacement cap, Γ tuned": "`CapDisplacement`, Γ tuned",
             "calibrated cap, rms": "calibrated, rms", "calibrated cap, q90": "calibrated, q90",
         }  # fmt: skip
         lines = [f"| rule | {' | '.join(KINDS)} | all |", "|---" * (len(KINDS) + 2) + "|"]

@@ -213,4 +213,5 @@ def policy(problem: Problem) -> Policy:
 
 @lru_cache(maxsize=64)
 def dimensions(problem: Problem) -> int:
+    """The length of a sample's vector."""
     return problem.condition().mixture.means.shape[1]
