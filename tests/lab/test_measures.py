@@ -53,30 +53,16 @@ def test_a_shifted_gaussian_is_as_far_as_the_shift():
     assert abs(float(found) - 0.25) < 2e-3  # what n quantiles miss of the tails
 
 
-def test_weights_are_repetitions():
-    condition = problem("overlap-triple").condition()
-    ruler = Ruler(condition, 64, 6)
-    x = condition.mixture.sample(64, generator())
-    counts = torch.zeros(64, dtype=torch.int64)
-    counts[:16] = 4
-    repeated = ruler.read(x[:16].repeat_interleave(4, 0))
-    weighted = ruler.read(x, counts)
-    for name in repeated:
-        torch.testing.assert_close(weighted[name], repeated[name], rtol=1e-9, atol=1e-9, msg=name)
-
-
-def test_many_rows_of_weights_are_read_as_one_by_one():
+def test_several_sets_are_read_as_one_by_one():
     condition = problem("off-centre-8").condition()
     ruler = Ruler(condition, 40, 4)
-    x = condition.conditional.sample(40, generator())
-    counts = torch.stack(
-        [torch.full((40,), 1), torch.cat([torch.full((20,), 2), torch.zeros(20, dtype=torch.long)])]
-    )
-    both = ruler.read(x, counts)
-    for i in range(2):
-        one = ruler.read(x, counts[i])
+    x = condition.conditional.sample(3 * 40, generator()).reshape(3, 40, 8)
+    both = ruler.read(x)
+    for i in range(3):
+        one = ruler.read(x[i])
         for name in both:
             torch.testing.assert_close(both[name][i], one[name], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(ruler.sw2(x), both["sw2"])
 
 
 @pytest.mark.parametrize("name", ["pair", "overlap-triple", "off-centre-8", "off-centre-64"])

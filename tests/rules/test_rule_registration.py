@@ -10,7 +10,6 @@ from meancap import CFG, Interval, parse
 from meancap.rules import catalogue, register
 from meancap.rules.methods import registry
 from meancap.rules.text.listing import catalogue_table, page
-from meancap.runs.bench.config import BenchConfig
 from meancap.runs.bench.families import families
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +22,7 @@ def test_a_method_is_known_everywhere_after_one_edit():
 
     assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
     assert "middle" in catalogue_table() and "## middle" in page()
-    assert "middle" in {family.name for family in families(BenchConfig())}
+    assert "middle" in {family.name for family in families()}
 
 
 def test_a_registered_rule_says_what_its_docstring_says():
@@ -55,13 +54,12 @@ USES = """
 from meancap import CFG, Cap, parse
 from meancap.cli import main
 from meancap.rules import catalogue
-from meancap.runs.bench.config import BenchConfig
 from meancap.runs.bench.families import families, family_of
 
 rule = parse("late_cap(7)")
 assert str(rule) == "CFG(7) | Late() | Cap(1.1)" and parse(str(rule)) == rule
 assert {"Late", "late_cap"} <= {e.name for e in catalogue()}
-assert "late_cap" in {f.name for f in families(BenchConfig())} and family_of("CFG(3) | Late(2)").swept
+assert "late_cap" in {f.name for f in families()} and family_of("CFG(3) | Late(2)").scaled
 assert main(["rules", "late_cap"]) == 0
 """
 

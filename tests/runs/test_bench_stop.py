@@ -20,7 +20,7 @@ def test_an_interrupted_benchmark_ends_with_its_processes(tmp_path, to_all):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     with subprocess.Popen([*COMMAND, str(tmp_path / "bench")], **pipes) as first:
         try:
-            while len(list(tmp_path.glob("bench/cells/*/*.npz"))) < 1 and first.poll() is None:
+            while len(list(tmp_path.glob("bench/cells/*/*.json"))) < 1 and first.poll() is None:
                 time.sleep(0.05)
             started = time.monotonic()
             os.killpg(first.pid, signal.SIGINT) if to_all else first.send_signal(signal.SIGINT)

@@ -92,7 +92,7 @@ def test_a_benchmark_of_an_earlier_version_goes_on(tmp_path):
     old = {"format": 1, "config": config.as_json(), "problems": ["triple"], "families": [asdict(UNGUIDED)]}
     (tmp_path / "run.json").write_text(json.dumps(old))
     begin_benchmark(tmp_path)
-    assert Ledger(tmp_path, "bench").read()["problems"] == ["single", "triple"]
+    assert Ledger(tmp_path, "bench").read()["problems"] == ["triple", "single"]
 
 
 def test_a_lock_lets_one_holder_in_at_a_time(tmp_path):

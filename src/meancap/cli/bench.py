@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ _BENCH = """\
 examples:
   meancap bench lab --out out/bench --quick
   meancap bench lab --out out/bench --quick --rule "CFG(3) | Cap(1.1, smooth=1)"
-  meancap bench lab --out out/caps --rules pmc "calibrated q90" --problems triple leak-triple
+  meancap bench lab --out out/caps --rules "cap 1.2" interval --problems drawn-0 drawn-1000 leak-triple
   meancap bench lab --list
 
-Give the same command again to go on after a stop. The folder gets CSV and Parquet tables, figures and
-leaderboard.html.
+Give the same command again to go on after a stop. The folder gets readings.csv, from which every number is
+worked out, tables, figures and leaderboard.html. Problems drawn-0, drawn-1, ... are to choose settings on;
+from drawn-1000 on they are held out.
 """
 _CALIBRATE = """\
 examples:
@@ -38,9 +38,9 @@ def add_bench(commands: Commands) -> None:
     )  # fmt: skip
     p.add_argument("what", choices=("lab",), help="the laboratory of exact mixtures")
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help="the folder of the benchmark")
-    p.add_argument("--quick", action="store_true", help="three minutes on two cores instead of an hour")
+    p.add_argument("--quick", action="store_true", help="three minutes on two cores instead of 40")
     p.add_argument("--rules", nargs="+", default=None, metavar="NAME", help="only these of the list")
-    p.add_argument("--problems", nargs="+", default=None, metavar="NAME", help="only these; 'all' for all")
+    p.add_argument("--problems", nargs="+", default=None, metavar="NAME", help="only these")
     p.add_argument(
         "--rule", action="append", default=[], metavar="R", help="a chain of your own; may be repeated"
     )
@@ -54,46 +54,47 @@ def bench(args: argparse.Namespace) -> int:
     from dataclasses import replace
     from importlib.util import find_spec
 
-    if not all(map(find_spec, ("numpy", "pyarrow", "matplotlib"))):
+    if not all(map(find_spec, ("numpy", "matplotlib"))):
         raise ImportError('meancap bench writes tables and figures: pip install "meancap[report]"')
 
-    from ..lab.problems import PROBLEMS
-    from ..runs.bench.config import ALL_PROBLEMS, FULL, QUICK, QUICK_PROBLEMS
-    from ..runs.bench.families import chosen, families
+    from ..lab.problems import problem
+    from ..runs.bench.config import FULL, FULL_PROBLEMS, MAIN_PROBLEMS, QUICK, QUICK_PROBLEMS, role
+    from ..runs.bench.families import chosen, families, main_families
     from ..runs.bench.run import bench as run
     from ..runs.bench.run import missing, prepare
 
     config = replace(QUICK if args.quick else FULL, seed=args.seed)
+    problems = args.problems or (QUICK_PROBLEMS if args.quick else FULL_PROBLEMS)
     if args.list:
-        for problem in PROBLEMS:
-            print(f"{problem.name:<28}{problem.about}")
-        for family in families(config):
-            print(f"{family.name:<28}{family.call}{' | calibrated cap' if family.calibration else ''}")
+        for name in problems:
+            print(f"{name:<28}{problem(name).about}")
+        for family in families():
+            side = "" if family.side == "rule" else f" ({family.side})"
+            print(f"{family.name:<32}{family.call}{side}")
         return 0
     if args.out is None:
         raise ValueError("give --out DIR, the folder of the benchmark (or --list)")
     if args.processes < 1:
         raise ValueError(f"--processes needs at least 1; got {args.processes}")
-    problems = args.problems or (QUICK_PROBLEMS if args.quick else ALL_PROBLEMS)
-    problems = list(ALL_PROBLEMS if "all" in problems else dict.fromkeys(problems))
-    wanted = chosen(config, args.rules, args.rule)
-    tasks = prepare(args.out, config, problems, wanted)
-    todo = len(missing(tasks))
-    with progress(todo, args.out.name) as bar:
-        for _ in run(args.out, config, problems, wanted, args.processes):
-            bar.update()
+    wanted = chosen(args.rules, args.rule)
+    passes = [(list(dict.fromkeys(problems)), wanted)]
+    if not (args.quick or args.problems):
+        choose = [name for name in FULL_PROBLEMS if role(name) == "chosen"]
+        passes.append(([*choose, *MAIN_PROBLEMS], main_families(wanted)))
+    tasks = [task for some, rules in passes for task in prepare(args.out, config, some, rules)]
+    with progress(2 * len(missing(tasks)), args.out.name) as bar:
+        for some, rules in passes:
+            for _ in run(args.out, config, some, rules, args.processes):
+                bar.update()
     return _report(args.out, len(tasks))
 
 
 def _report(folder: Path, cells: int) -> int:
     from ..report.leaderboard import write_report
-    from ..runs.bench.table_files import write_tables
+    from ..runs.bench.readings import write_readings
 
-    tables = write_tables(folder)
-    failed = sorted({row["family"] for row in tables["results"] if row["failure"]})
+    write_readings(folder)
     page = write_report(folder)
-    if failed:
-        print(f"meancap: cannot run on vectors, see results.csv: {', '.join(failed)}", file=sys.stderr)
     print(f"{folder}: {cells} cells; {page}")
     return 0
 

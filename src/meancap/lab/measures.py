@@ -1,6 +1,6 @@
 """How far samples are from the truth, each number exact or with its error stated.
 
-    x       samples (n, d), weighted: a bootstrap resample is the same samples with other weights
+    x       samples (..., n, d): leading axes are further sets of n samples, each measured by itself
     p       the truth, a mixture with members k of weight w_k, mean mu_k and covariance S_k
     r_k     p(k | x) under p; for exact samples  E r_k = w_k  and  E r_k (x - mu_k)(x - mu_k)^T = w_k S_k
     e_k     unit vector from the mean of all data to mu_k: radial; everything across it is tangential
@@ -14,14 +14,13 @@
     coverage    share of p's mass in cells that hold a quarter of their due, else in proportion; error: CELLS
     kl          mean of log q(x) - log p(x), see `kl_terms`
 
-"Exact" is as a function of the samples. That there are only n of them is the Monte-Carlo error, which the
-bootstrap states, and a floor: even exact samples do not have sw2 = 0. `Ruler.floor` measures it.
+"Exact" is as a function of the samples. That there are only n of them is the Monte-Carlo error, which several
+independent sets show, and a floor: even exact samples do not have sw2 = 0. `Ruler.floor` measures it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -81,11 +80,10 @@ def line(law: Mixture, direction: Tensor) -> Line:
 
 
 class Projected:
-    """Exact W2^2 along fixed directions between n weighted samples and the law, weights in units of 1/n.
+    """Exact W2^2 along fixed directions between n samples and the law.
 
-    W2^2 = E_x[y^2] + E_p[y^2] - 2 sum_i y_(i) (M(u_i) - M(u_i-1)),  M(u) = E_p[Y; Y <= quantile(u)],  where
-    u_i is the weight up to the i-th smallest sample. Whole weights keep every u on one grid, so that M is
-    worked out only once.
+    W2^2 = E_x[y^2] + E_p[y^2] - 2 sum_i y_(i) (M(i / n) - M((i - 1) / n)),  M(u) = E_p[Y; Y <= quantile(u)],
+    y_(i) being the i-th smallest sample. M is worked out only once.
     """
 
     def __init__(self, law: Mixture, directions: Tensor, n: int) -> None:
@@ -93,30 +91,18 @@ class Projected:
         grid = torch.arange(1, n, dtype=torch.float64) / n
         lines = [line(law, one) for one in directions]
         ends = [torch.stack([torch.zeros((), dtype=torch.float64), one.weights @ one.means]) for one in lines]
-        self.moments = torch.stack(
-            [
-                torch.cat([e[:1], one.first_moment(one.quantile(grid)), e[1:]])
-                for one, e in zip(lines, ends, strict=True)
-            ]
-        )  # (L, n + 1)
+        moments = [
+            torch.cat([e[:1], one.first_moment(one.quantile(grid)), e[1:]])
+            for one, e in zip(lines, ends, strict=True)
+        ]
+        self.shares = torch.stack(moments).diff()  # (L, n)
         self.squares = torch.stack([one.second_moment() for one in lines])
 
-    def distances(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
-        """W2 along each direction, (..., L), for whole weights `counts` (..., n) of sum n; default all 1."""
-        columns = []
-        for direction, moments, square in zip(self.directions, self.moments, self.squares, strict=True):
-            y, order = (x @ direction).sort()
-            if counts is None:
-                own, shares = (y * y).mean(), moments.diff()
-            else:
-                c = counts[..., order]
-                own, shares = c.to(y) @ (y * y) / self.n, moments[_padded(c.cumsum(-1))].diff()
-            columns.append((own + square - 2 * shares @ y).clamp_min(0).sqrt())
-        return torch.stack(columns, -1)
-
-
-def _padded(total: Tensor) -> Tensor:
-    return torch.nn.functional.pad(total, (1, 0))
+    def distances(self, x: Tensor) -> Tensor:
+        """W2 along each direction, (..., L), of samples (..., n, d)."""
+        y = (x @ self.directions.T).mT.sort(-1).values  # (..., L, n)
+        own, shared = (y * y).mean(-1), (y * self.shares).sum(-1)
+        return (own + self.squares - 2 * shared).clamp_min(0).sqrt()
 
 
 def fan(d: int, count: int, seed: int = 0) -> Tensor:
@@ -166,26 +152,28 @@ class Ruler:
     def _count(self) -> int:
         return len(self.condition.members) * CELLS**2
 
-    def read(self, x: Tensor, counts: Tensor | None = None) -> dict[str, Tensor]:
-        """Every measure but kl, one number for each row of `counts` (..., n), whole weights that sum to n."""
+    def sw2(self, x: Tensor) -> Tensor:
+        """The sliced distance alone, (...)."""
+        return self.projected.distances(x.double())[..., 1:].square().mean(-1).sqrt()
+
+    def alignment(self, x: Tensor) -> Tensor:
+        """Mean of p(A | x), (...)."""
+        return self.condition.log_posterior(x.double(), 1.0).exp().mean(-1)
+
+    def read(self, x: Tensor) -> dict[str, Tensor]:
+        """Every measure but kl of samples (..., n, d), (...) each."""
         x, law = x.double(), self.condition.conditional
-        weights = torch.ones(len(x), dtype=x.dtype) if counts is None else counts.to(x.dtype)
-
-        def mean(values: Tensor) -> Tensor:
-            """Of per-sample values (n, m), (..., m)."""
-            return weights @ values / self.n
-
-        along = self.projected.distances(x, counts)
-        parts = law.components(x, 1.0).pi  # r_k, (n, members)
-        share = mean(parts)
+        along = self.projected.distances(x)
+        parts = law.components(x, 1.0).pi  # r_k, (..., n, members)
+        share = parts.mean(-2)
         return {
             "sw2": along[..., 1:].square().mean(-1).sqrt(),
             "w2_axis": along[..., 0],
             "occupancy": (share - law.weights).abs().sum(-1) / 2,
-            "mean_error": (mean(x) - law.mean).norm(dim=-1),
-            **self._spread(x, parts, share, mean),
-            "alignment": mean(self.condition.log_posterior(x, 1.0).exp()[:, None])[..., 0],
-            "coverage": self._coverage(x, weights),
+            "mean_error": (x.mean(-2) - law.mean).norm(dim=-1),
+            **self._spread(x, parts, share),
+            "alignment": self.alignment(x),
+            "coverage": self._coverage(x),
         }
 
     def slice_error(self, x: Tensor) -> float:
@@ -201,17 +189,14 @@ class Ruler:
         x = self.condition.conditional.sample(self.n, torch.Generator().manual_seed(seed))
         return {name: float(v) for name, v in self.read(x).items()}
 
-    def _spread(
-        self, x: Tensor, parts: Tensor, share: Tensor, mean: Callable[[Tensor], Tensor]
-    ) -> dict[str, Tensor]:
+    def _spread(self, x: Tensor, parts: Tensor, share: Tensor) -> dict[str, Tensor]:
         law, e = self.condition.conditional, self.radial_axes
-        offset = x[:, None, :] - law.means  # (n, k, d)
+        offset = x[..., None, :] - law.means  # (..., n, k, d)
         radial = (offset * e).sum(-1)
         total = (offset * offset).sum(-1)
         # Within a member: second moments round mu_k less the square of the shift of its mean.
-        first = mean((parts[..., None] * offset).flatten(1))
-        first = first.reshape(*share.shape, -1) / share[..., None]
-        both, along = mean(parts * total), mean(parts * radial * radial)
+        first = (parts[..., None] * offset).mean(-3) / share[..., None]
+        both, along = (parts * total).mean(-2), (parts * radial * radial).mean(-2)
         both = both - share * (first**2).sum(-1)
         along = along - share * ((first * e).sum(-1)) ** 2
         turned = e if law.axes is None else torch.einsum("kde,kd->ke", law.axes, e)
@@ -221,9 +206,8 @@ class Ruler:
             "tangential": (both - along).sum(-1) / (share * (both_due - along_due)).sum(-1),
         }
 
-    def _coverage(self, x: Tensor, weights: Tensor) -> Tensor:
-        inside = torch.nn.functional.one_hot(self._cells(x), self._count).to(weights)
-        held = weights @ inside / self.n
+    def _coverage(self, x: Tensor) -> Tensor:
+        held = torch.nn.functional.one_hot(self._cells(x), self._count).double().mean(-2)
         return torch.minimum(held / _DUE, self.due).sum(-1)
 
     def _cells(self, x: Tensor) -> Tensor:

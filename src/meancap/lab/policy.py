@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..prediction import Prediction
 from ..rules import Factor, Ray, Rule, Values, displace
-from ..sampling import uniform
+from ..sampling import Predict, uniform
 from ..tensors import Number
 from .condition import Condition
 
@@ -80,6 +80,7 @@ def _stepped(p: Prediction, g: Tensor, x: Tensor, t: float, s: float, spent: Ten
 def train_policy(
     condition: Condition,
     *,
+    predict: Predict | None = None,
     cost: float = 1.0,
     times: Sequence[float] | None = None,
     hidden: int = 16,
@@ -88,7 +89,8 @@ def train_policy(
     rate: float = 0.03,
     seed: int = 0,
 ) -> Policy:
-    """A policy that raises `objective`; every round uses fresh noise."""
+    """A policy that raises `objective`, for the exact model or for `predict`; every round has fresh noise."""
+    ask = predict or condition.predict
     grid = uniform(20) if times is None else tuple(times)
     like = condition.mixture.means
     generator = torch.Generator().manual_seed(seed)
@@ -109,7 +111,7 @@ def train_policy(
     for _ in range(rounds):
         x, spent = draw(samples, size), torch.zeros(samples, dtype=like.dtype)
         for t, s in pairwise(grid):
-            p = condition.predict(x, t)
+            p = ask(x, t)
             x, spent = _stepped(p, gain(weights, x, t)[:, None] * p.delta, x, t, s, spent)
         loss = (cost * spent - condition.log_posterior(x, grid[-1])).mean()
         optimiser.zero_grad()

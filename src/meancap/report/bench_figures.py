@@ -1,155 +1,122 @@
-"""Figures of a benchmark folder: error against scale, and error against alignment.
+"""Figures of a benchmark folder, drawn from its readings.
 
-thick    fixed CFG, the paper's cap and its kin, with 95 % bands
-thin     every other rule
-dashed   a perfect model with the same steps: what a rule can reach
-dotted   the model without guidance
+ranking   error over that of a perfect model on problems that no setting was chosen on, with intervals
+fronts    error against what alignment lacks, along each rule's own sweep
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ..runs.bench.table_files import read_csv
+from ..runs.bench.config import role
+from ..runs.bench.families import FIXED, PAPER, PERFECT, UNGUIDED
+from ..runs.bench.readings import Readings, read_readings
+from ..runs.bench.tables import summary
 from . import style
 
-Row = dict[str, Any]
 SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
-    "cfg": ("fixed CFG", {"color": style.VERMILION}),
-    # Where the data mean is the origin the next two coincide: one wide, one dashed.
-    "pmc": ("cap, Γ = 1.1 (the paper)", {"color": style.GREEN, "lw": 2.2}),
-    "anchored 1.1": ("cap round E[x], Γ = 1.1", {"color": style.BLUE, "ls": (0, (3, 1.5)), "lw": 1.0}),
-    "calibrated q90": ("calibrated cap, q90", {"color": style.PURPLE}),
-    "apg radius 0.1": ("APG, r = 0.1", {"color": style.AMBER}),
-    "interval 0.5 to 1": ("interval 0.5–1", {"color": style.SKY}),
+    FIXED.name: ("fixed CFG", {"color": style.VERMILION}),
+    PAPER.name: ("cap, Γ = 1.1 (the paper)", {"color": style.GREEN}),
+    "calibrated cap, q90": ("calibrated cap, q90", {"color": style.PURPLE}),
+    "ramp from 1": ("ramp from 1", {"color": style.SKY}),
+    "autoguidance": ("autoguidance", {"color": style.AMBER}),
+    "density feedback": ("density feedback", {"color": style.BLUE, "ls": "", "marker": "D", "ms": 3}),
 }
-_COLUMNS = 4
+_ALWAYS = (FIXED.name, PAPER.name, UNGUIDED.name, "known optimum")
+_COLOURS = {"cap": style.GREEN, "reference": style.INK, "rival": style.GREY, "yours": style.BLUE}
+_FIRST, _LEAST = 20, 1e-4
 
 
-def scale_error(folder: Path) -> Figure:
-    """Sliced Wasserstein error over the nominal scale, one panel per problem."""
-    rows = _rows(folder)
-    names = list(dict.fromkeys(row["problem"] for row in rows))
-    marks = [
-        Line2D([], [], color=style.INK, ls="--", lw=0.9, label="perfect model"),
-        Line2D([], [], color=style.INK, ls=":", lw=0.9, label="no guidance"),
-    ]
-    return _grid(names, marks, lambda panel, name: _by_scale(panel, _of(rows, name)))
-
-
-def fronts(folder: Path) -> Figure:
-    """Error against alignment along each sweep, where alignment is not complete without guidance."""
-    rows = _rows(folder)
-    useful = {row["problem"] for row in read_csv(folder / "equal_alignment.csv")}
-    names = [name for name in dict.fromkeys(row["problem"] for row in rows) if name in useful]
-    marks = [
-        Line2D([], [], color=style.INK, marker="*", ls="", ms=6, label="perfect model"),
-        Line2D([], [], color=style.INK, marker="s", ls="", ms=3, label="no guidance"),
-    ]
-    return _grid(names, marks, lambda panel, name: _by_alignment(panel, _of(rows, name)))
-
-
-def _rows(folder: Path) -> list[Row]:
-    return [
-        row
-        for row in read_csv(folder / "results.csv")
-        if row["variant"] == "rule" and row["sw2"] is not None and not row["failure"]
-    ]
-
-
-def _of(rows: list[Row], problem: str) -> list[Row]:
-    return [row for row in rows if row["problem"] == problem]
-
-
-def _grid(names: Sequence[str], marks: list[Line2D], draw: Callable[[Axes, str], None]) -> Figure:
-    columns = max(1, min(_COLUMNS, len(names)))
-    lines = max(1, math.ceil(len(names) / columns))
-    figure, axes = style.panels(lines, columns, style.PAGE, 1.6 * lines + 0.6)
-    for place, panel in enumerate(axes.flat):
-        if place < len(names):
-            panel.set_title(names[place])
-            draw(panel, names[place])
-        else:
-            panel.set_axis_off()
-    handles = [Line2D([], [], label=label, **line) for label, line in SHOWN.values()]
-    handles += [*marks, Line2D([], [], color=style.PALE, lw=0.8, label="other rules")]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+def ranking(folder: Path) -> Figure:
+    """The first twenty rules by the headline, and the references, best at the top."""
+    rows = summary(read_readings(folder))
+    rows = [r for r in rows if r["problems"] == rows[0]["problems"] and r["family"] != PERFECT.name]
+    shown = [row for i, row in enumerate(rows) if i < _FIRST or row["family"] in _ALWAYS][::-1]
+    figure, axes = style.panels(1, 1, style.PAGE, 0.17 * len(shown) + 0.9)
+    panel: Axes = axes[0, 0]
+    for height, row in enumerate(shown):
+        colour = style.VERMILION if row["family"] == FIXED.name else _COLOURS[row["group"]]
+        own, tuned = row["carried euler"], row["tuned euler"]
+        if own.n > 1:
+            panel.plot([own.low, own.high], [height, height], color=colour, lw=1.2)
+        panel.plot(own.value, height, "o", color=colour, ms=4)
+        panel.plot(tuned.value, height, "o", mfc="white", color=colour, ms=3.5, mew=0.8)
+        if row["carried midpoint"].n:
+            panel.plot(row["carried midpoint"].value, height, "|", color=colour, ms=7)
+    panel.set_yticks(range(len(shown)), [row["family"] for row in shown])
+    panel.axvline(1, color=style.INK, lw=0.8, ls="--")
+    panel.set_xscale("log")
+    panel.xaxis.set_minor_locator(NullLocator())
+    most = max(
+        [min(row["carried euler"].high, 40.0) for row in shown if row["carried euler"].n > 1] or [10.0]
+    )
+    panel.set_xlim(0.85, 1.05 * most)
+    panel.set_xticks([t for t in (1, 1.5, 2, 3, 5, 8, 12, 20, 40) if t < 1.05 * most])
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    panel.set_xlabel("SW2 over that of a perfect model, geometric mean over problems held out   (← better)")
+    figure.legend(handles=_marks(), loc="outside lower center", ncols=4)
     return figure
 
 
-def _by_scale(panel: Axes, here: list[Row]) -> None:
-    for name, look in (("perfect model", "--"), ("unguided", ":")):
-        for row in here:
-            if row["family"] == name:
-                panel.axhline(row["sw2"], color=style.INK, ls=look, lw=0.9, zorder=2)
-    for family, sweep in _sweeps(here):
-        x, y = [row["scale"] for row in sweep], [row["sw2"] for row in sweep]
-        if family not in SHOWN:
-            if min(x) > 1 and len(x) > 1:
-                panel.plot(x, y, color=style.PALE, lw=0.5, zorder=1)
-            continue
-        line = SHOWN[family][1]
-        panel.plot(x, y, marker="o", ms=2, zorder=3, **line)
-        low, high = ([max(row[f"sw2_{side}"], 1e-6) for row in sweep] for side in ("low", "high"))
-        panel.fill_between(x, low, high, color=line["color"], alpha=0.18, lw=0, zorder=2)
+def _marks() -> list[Line2D]:
+    ink = style.GREY
+    return [
+        Line2D([], [], color=ink, marker="o", ms=4, lw=1.2, label="setting carried over, 95 %"),
+        Line2D([], [], color=ink, marker="|", ms=7, ls="", label="the same, converged solver"),
+        Line2D([], [], color=ink, marker="o", mfc="white", ms=3.5, ls="", label="tuned on each problem"),
+        Line2D([], [], color=style.INK, ls="--", lw=0.8, label="perfect model"),
+    ]
+
+
+def fronts(folder: Path) -> Figure:
+    """Error against 1 - alignment along each sweep; both axes logarithmic, better is down and to the left."""
+    readings = read_readings(folder)
+    names = [n for n in readings.problems if role(n) == "named"]
+    names += [n for n in readings.problems if role(n) == "held out" and readings.rows.get((n, FIXED.name))]
+    names = names[:8] or list(readings.problems[:1])
+    columns = min(4, len(names))
+    lines = math.ceil(len(names) / columns)
+    figure, axes = style.panels(lines, columns, style.PAGE, 1.75 * lines + 0.6)
+    for place, panel in enumerate(axes.flat):
+        if place < len(names):
+            _front(panel, names[place], readings)
+        else:
+            panel.set_axis_off()
+    handles = [Line2D([], [], label=label, **line) for label, line in SHOWN.values()]
+    handles += [
+        Line2D([], [], color=style.INK, marker="*", ls="", ms=6, label="perfect model"),
+        Line2D([], [], color=style.INK, marker="s", ls="", ms=3, label="no guidance"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    return figure
+
+
+def _front(panel: Axes, problem: str, readings: Readings) -> None:
+    def points(family: str) -> tuple[list[float], list[float]]:
+        tried = [r for what in ("spread", "refined") for r in readings.of(problem, family, what)]
+        if all("scale" in r.setting for r in tried):
+            tried.sort(key=lambda r: r.setting["scale"])
+        return [max(1 - r.alignment[0], _LEAST) for r in tried], [r.sw2[0] for r in tried]
+
+    for family, (_, line) in SHOWN.items():
+        x, y = points(family)
+        panel.plot(x, y, **{"marker": "o", "ms": 2, "lw": 1.0, **line})
+    for family, mark in ((PERFECT.name, "*"), (UNGUIDED.name, "s")):
+        x, y = points(family)
+        panel.plot(x, y, mark, color=style.INK, ms=6 if mark == "*" else 3, zorder=4)
     panel.set_xscale("log")
     panel.set_yscale("log")
-    scales = [s for s in (1.5, 2, 3, 5, 9, 15) if any(row["scale"] == s for row in here)]
-    panel.set_xticks(scales, [f"{s:g}" for s in scales])
-    _logarithmic(panel, [row["sw2"] for row in here if row["family"] in (*SHOWN, "perfect model")])
-    panel.minorticks_off()
-    panel.set_xlabel("nominal scale λ")
+    panel.set_title(problem)
+    panel.set_xlabel("1 − alignment")
     panel.set_ylabel("SW2")
-
-
-def _by_alignment(panel: Axes, here: list[Row]) -> None:
-    start, truth = (
-        next(row for row in here if row["family"] == name) for name in ("unguided", "perfect model")
-    )
-    for family, sweep in _sweeps(here):
-        points = [start, *sweep] if family in SHOWN else sweep
-        x, y = [row["alignment"] for row in points], [row["sw2"] for row in points]
-        if family not in SHOWN:
-            panel.plot(x, y, color=style.PALE, lw=0.5, zorder=1)
-            continue
-        bars = [
-            [[abs(row[key] - row[f"{key}_{side}"]) for row in points] for side in ("low", "high")]
-            for key in ("sw2", "alignment")
-        ]
-        panel.errorbar(
-            x, y, yerr=bars[0], xerr=bars[1], marker="o", ms=2, elinewidth=0.6, zorder=3, **SHOWN[family][1]
-        )
-    panel.plot(truth["alignment"], truth["sw2"], "*", color=style.INK, ms=6, zorder=4)
-    panel.plot(start["alignment"], start["sw2"], "s", color=style.INK, ms=3, zorder=4)
-    known = [row for row in here if row["family"] in (*SHOWN, "perfect model", "unguided")]
-    least = min(row["alignment"] for row in known)
-    panel.set_xlim(least - 0.05 * (1 - least), 1 + 0.03 * (1 - least))
-    panel.set_ylim(0, 1.15 * max(row["sw2"] for row in known))
-    panel.locator_params(axis="x", nbins=4)
-    panel.set_xlabel("alignment E p(A | x)")
-    panel.set_ylabel("SW2")
-
-
-def _sweeps(here: list[Row]) -> list[tuple[str, list[Row]]]:
-    names = dict.fromkeys(row["family"] for row in here if row["family"] not in ("perfect model", "unguided"))
-    return [(name, sorted(_family(here, name), key=lambda r: float(r["scale"]))) for name in names]
-
-
-def _family(here: list[Row], name: str) -> list[Row]:
-    return [row for row in here if row["family"] == name]
-
-
-def _logarithmic(panel: Axes, values: list[float]) -> None:
-    low, high = min(values), max(values)
-    panel.set_ylim(0.7 * low, 1.4 * high)
-    steps = (1, 2, 5) if high / low < 60 else (1,)
-    ticks = [m * 10.0**e for e in range(-5, 3) for m in steps]
-    shown = [tick for tick in ticks if 0.7 * low <= tick <= 1.4 * high]
-    panel.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    panel.annotate(
+        "better", xy=(0.03, 0.04), xytext=(0.2, 0.2), xycoords="axes fraction", fontsize=6, color=style.GREY,
+        arrowprops={"arrowstyle": "->", "color": style.GREY, "lw": 0.7},
+    )  # fmt: skip

@@ -14,96 +14,68 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
-from ..runs.bench.table_files import read_csv
-from ..runs.bench.tables import columns
-from ..runs.ledger import Ledger
+from ..runs.bench.readings import Readings, Table, csv_text, read_readings
+from ..runs.bench.tables import flat, held_out, tables
 from . import bench_figures, style
-from .bench_findings import Finding, findings
 
-_TABLES = {
-    "summary": "Over all problems: SW2 over that of a perfect model, geometric mean",
-    "equal_scale": "At equal nominal scale; differences from fixed CFG are paired",
-    "equal_alignment": "At equal alignment, interpolated along each rule's own sweep",
-    "tuned": "Every rule at its own best scale",
-    "open_loop": "Adaptive rules against their own average, and fixed CFG of the same mean scale",
-    "calibration": "Anchored and calibrated caps against Γ = 1.1",
-    "results": "Every reading",
+_TITLES = {
+    "summary": "Error over that of a perfect model, geometric mean over the problems held out",
+    "kinds": "The same by the error of the model",
+    "named": "Every rule on every named problem, tuned there; intervals over blocks of noise",
+    "aligned": "At equal alignment, found by bisection: error over that of fixed CFG",
+    "effective": "Error over that of fixed CFG at the effective scale that the rule had",
 }
 _ASSETS = Path(__file__).parent / "assets"
 
 
 def write_report(folder: str | Path) -> Path:
-    """Figures and leaderboard.html beside the tables of the folder."""
+    """Tables, figures and leaderboard.html, from the readings of the folder."""
     root = Path(folder)
-    for draw in (bench_figures.scale_error, bench_figures.fronts):
+    found = {name: flat(table) for name, table in tables(read_readings(root)).items()}
+    for name, table in found.items():
+        write_whole(root / f"{name}.csv", csv_text(table, columns(table)).encode())
+    for draw in (bench_figures.ranking, bench_figures.fronts):
         style.save_figure(draw, root, draw.__name__)
-    path = root / "leaderboard.html"
-    write_whole(path, leaderboard(root).encode())
-    return path
+    return write_whole(root / "leaderboard.html", leaderboard(root).encode())
 
 
 def leaderboard(folder: Path) -> str:
     """The page, with everything it needs inside."""
-    run = Ledger(folder, "bench").read()
-    if run is None:
-        raise ValueError(f"{folder} holds no benchmark; run `meancap bench lab --out {folder}` first")
-    tables = {name: _columnar(title, read_csv(folder / f"{name}.csv")) for name, title in _TABLES.items()}
-    config = run["config"]
-    settings = (
-        f"{len(run['problems'])} problems, {len(run['families'])} rules, {config['blocks']} × "
-        f"{config['points']} samples, {config['steps']} Euler steps, seed {config['seed']}. Intervals: 95 %, "
-        "bootstrap over blocks of shared noise."
-    )
-    sentences = findings(folder)
+    readings = read_readings(folder)
+    found = {name: _columnar(_TITLES[name], flat(table)) for name, table in tables(readings).items()}
     parts = {
-        "SETTINGS": html.escape(settings),
-        "TOP": _top_ten(read_csv(folder / "summary.csv")),
-        "WINS": _sentences(sentences, "wins", "Where it, or calibration, wins"),
-        "LOSES": _sentences(sentences, "loses", "Where it loses"),
-        "EVEN": _sentences(sentences, "even", "Where neither can be said"),
-        "FIGURES": "".join(_picture(folder, name) for name in ("scale_error", "fronts")),
+        "SETTINGS": html.escape(settings(readings)),
+        "FIGURES": "".join(_picture(folder, name) for name in ("ranking", "fronts")),
         "STYLE": (_ASSETS / "leaderboard.css").read_text(encoding="utf-8"),
         "SCRIPT": (_ASSETS / "leaderboard.js").read_text(encoding="utf-8"),
-        "DATA": json.dumps(tables, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "DATA": json.dumps(found, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
     }
     template = (_ASSETS / "leaderboard.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda match: parts[match.group(1)], template)
 
 
-def _columnar(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def settings(readings: Readings) -> str:
+    """The run in a sentence or two."""
+    c = readings.config
+    return (
+        f"{len(readings.families)} rules, each tried at {c.spread + c.refined} settings of its knobs on "
+        f"tuning noise and scored on other noise; {len(held_out(readings))} drawn problems held out, "
+        f"{sum(n.startswith('drawn-') for n in readings.problems) - len(held_out(readings))} to choose "
+        f"settings on; blocks of {c.points} samples, {c.blocks} to score drawn problems and "
+        f"{c.named_blocks} to score named ones; {c.steps} Euler steps, and {c.steps} midpoint steps as the "
+        f"converged solver; seed {c.seed}. Intervals: 95 %, Student's, over problems or over blocks."
+    )
+
+
+def columns(table: Table) -> list[str]:
+    """All keys, in the order in which they first appear."""
+    return list(dict.fromkeys(key for row in table for key in row))
+
+
+def _columnar(title: str, rows: Table) -> dict[str, Any]:
     """Keys once, not in every row: a third of the size."""
     keys = columns(rows)
     return {"title": title, "keys": keys, "rows": [[row.get(key) for key in keys] for row in rows]}
-
-
-def _top_ten(rows: list[dict[str, Any]]) -> str:
-    """The first ten of the summary by their worst scale, each with its interval, below the references."""
-    known = [row for row in rows if row["kind"] == "all" and isinstance(row.get("worst"), float)]
-    known.sort(key=lambda row: (row["group"] != "reference", row["worst"]))
-    chosen = known[: 10 + sum(row["group"] == "reference" for row in known)]
-
-    def number(row: dict[str, Any], name: str) -> str:
-        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        band = f" <small>[{low:.3g}, {high:.3g}]</small>" if isinstance(low, float) else ""
-        return f'<td class="number">{row[name]:.3g}{band}</td>'
-
-    lines = "".join(
-        f"<tr><td>{html.escape(row['family'])}</td><td>{html.escape(row['group'])}</td>"
-        f"{number(row, 'best')}{number(row, 'worst')}</tr>"
-        for row in chosen
-    )
-    head = "<th>rule</th><th>kind</th><th>best scale ↓</th><th>worst scale ↓</th>"
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def _sentences(sentences: list[Finding], verdict: str, title: str) -> str:
-    items = []
-    for one in sentences:
-        if one.verdict == verdict:
-            text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", html.escape(one.text))
-            items.append(f"<li>{text}</li>")
-    content = f"<ul>{''.join(items)}</ul>" if items else "<p>Nothing in this run.</p>"
-    return f"<details><summary>{html.escape(title)} ({len(items)})</summary>{content}</details>"
 
 
 def _picture(folder: Path, name: str) -> str:

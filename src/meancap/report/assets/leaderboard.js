@@ -6,10 +6,9 @@ for (const table of Object.values(data)) {
   table.rows = table.rows.map((row) => Object.fromEntries(filled(row)));
 }
 const state = { table: Object.keys(data)[0], sort: null, up: true, filters: {}, text: "" };
-const CHOICES = ["problem", "kind", "group", "scale", "variant"];
+const CHOICES = ["problem", "group"];
 const HIDDEN = /(_low|_high|_verdict)$/;
-const START = { summary: "worst", equal_scale: "sw2", equal_alignment: "sw2", tuned: "sw2", open_loop: "problem",
-  calibration: "sw2_ratio_pmc", results: "problem" };
+const START = { summary: "carried euler", named: "excess euler", aligned: "versus", effective: "versus" };
 
 function columns(rows) {
   const seen = new Set();

@@ -1,4 +1,4 @@
-"""The guidance benchmark: every rule on problems whose truth is known, with error bars and on equal terms."""
+"""The guidance benchmark: rules where the truth is known, with equal budgets and held-out scores."""
 
 from .config import FULL, QUICK, BenchConfig
 from .families import Family, families, family_of

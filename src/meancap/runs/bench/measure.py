@@ -1,147 +1,184 @@
-"""One cell: a family of rules on one problem, swept over its scales and measured.
+"""One cell: a family on a problem, tuned, scored, and met on equal terms.
 
-    variant 'rule'            the rule itself
-            'open loop'       CFG with the rule's effective scale at each time, averaged over the samples
-            'open loop push'  the same, averaged with the gap as weight: the same total push at each time
-            'fixed mean'      CFG at the average of the effective scale over samples and steps
-            'fixed push'      the same, weighted by the gap: the same total push over the run
+    spread, refined   sw2 and alignment on the tuning noise, at every setting that was tried
+    tuned             the best of them, scored on other noise; by Euler, and by a solver without error
+    effective         fixed CFG at the scale that the tuned rule really used: its displacement along the gap,
+                      averaged over samples and times with the gap as weight
+    aligned           the tuned rule with another scale, found by bisection, at which the alignment is nine
+                      tenths of the way from no guidance to the truth
+    carried           the setting that was best over the problems to choose on, on a problem held out
 
-The variants after the first exist at `config.matched` scales, for rules whose effective scale differs between
-samples: they answer whether a rule is more than a weaker CFG. Where the gap vanishes and the displacement
-does not, as with momentum, an unweighted average has no bound; beyond `LARGEST` it is left out.
+A reading is a row: the rule's settings and, for each block of noise, what was measured.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ...diagnostics import Record
-from ...lab.measures import MEASURES, Ruler
+from ...lab.measures import Ruler
 from ...lab.problems import Problem
-from ...lab.volume import displaced, kl_terms, log_volumes
-from ...rules import CFG, Rule
-from ...sampling import trajectory
-from ...sampling.open_loop import open_loop
-from ...schedules import Piecewise
-from .config import BenchConfig, noise, resamples
-from .families import TRUTH, Family
+from ...sampling import sample
+from .config import TUNING, BenchConfig, noise, role
+from .families import FIXED, MATCHED, PERFECT, UNGUIDED, Family
+from .knobs import around, spread
+from .setup import (
+    LARGEST,
+    Setting,
+    dimensions,
+    ends,
+    model_of,
+    rule_of,
+)
 
-LARGEST = 1e4  # samples beyond it are lost: no problem's data are within a factor of 100 of it
-_ADAPTIVE = 1e-6
+SOLVERS = ("euler", "midpoint")
+_WAY, _LEAST_WAY, _NEAR, _HALVINGS = 0.9, 0.01, 0.001, 10
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Reading:
-    """The measures of one rule: in the order of MEASURES, nan where a measure does not apply."""
+    """What one setting of a rule gave, block by block."""
 
-    variant: str
-    scale: float
-    rule: str
-    values: Tensor  # (measures,)
-    replicates: Tensor  # (resamples, measures)
-    nfe: int
-    lost: float  # share of samples that ran away; then nothing is measured
-    slice_error: float
-    failure: str = ""
+    what: str
+    solver: str
+    setting: Setting
+    sw2: tuple[float, ...]
+    alignment: tuple[float, ...]
+    lost: float = 0.0  # share of samples that ran away
 
 
 @lru_cache(maxsize=2)
 def ruler(problem: Problem, config: BenchConfig) -> Ruler:
-    """Everything about a truth, once per process; problems that share a truth share it."""
-    return Ruler(problem.condition(), config.n, config.slices)
+    """Everything about a truth, once per process."""
+    return Ruler(problem.condition(), config.points, config.slices)
 
 
-def measure_family(family: Family, problem: Problem, config: BenchConfig) -> list[Reading]:
-    """The sweep of a family and, where it is adaptive, its own average run open-loop."""
-    of = problem.exact() if family == TRUTH else problem
-    readings = []
-    for scale in family.scales(config):
-        try:
-            rule = family.rule(scale, problem, config)
-            readings.append(measure_rule(rule, of, config, scale=scale))
-            if scale in config.matched and family.nominal:
-                readings += [
-                    measure_rule(r, of, config, name, scale) for name, r in averages(rule, of, config)
-                ]
-        except (ValueError, TypeError) as error:  # a rule that cannot run on vectors says so, and is listed
-            readings.append(_failed(family, scale, config, str(error)))
-    return readings
+def scoring_noise(problem: Problem, config: BenchConfig) -> Tensor:
+    """The starts of all blocks that a problem is scored on, (blocks * points, d)."""
+    d = dimensions(problem)
+    return torch.cat([noise(d, config, block) for block in range(config.scored(problem.name))])
 
 
-def measure_rule(
-    rule: Rule, problem: Problem, config: BenchConfig, variant: str = "rule", scale: float = math.nan
-) -> Reading:
-    """One rule at one scale."""
-    model, rod = problem.model(), ruler(problem.exact(), config)
-    start = noise(rod.directions.shape[1], config)
-    first = _first_of_blocks(start, config)
-    with_kl = start.shape[1] <= config.kl_dimensions
-    everything = torch.cat([start, displaced(first)]) if with_kl else start
-    end, nfe = _end(model.predict, rule, everything, config)
-    x, moved = end[: config.n], end[config.n :]
-    gone = float((~(x.abs() < LARGEST).all(1)).double().mean())
-    values = torch.full((len(MEASURES),), math.nan, dtype=torch.float64)
-    replicates = torch.full((config.resamples, len(MEASURES)), math.nan, dtype=torch.float64)
-    if gone:
-        return Reading(variant, scale, str(rule), values, replicates, nfe, gone, math.nan)
-    blocks = resamples(config)
-    counts = blocks.repeat_interleave(config.points, 1)
-    one, many = rod.read(x), rod.read(x, counts)
-    if with_kl:
-        law = rod.condition.conditional
-        terms = kl_terms(first, _first_of_blocks(x, config), log_volumes(moved), law)
-        each = terms.reshape(config.blocks, -1).mean(1)
-        one["kl"], many["kl"] = each.mean(), blocks.double() @ each / config.blocks
-    for i, name in enumerate(MEASURES):
-        if name in one:
-            values[i], replicates[:, i] = one[name], many[name]
-    return Reading(variant, scale, str(rule), values, replicates, nfe, gone, rod.slice_error(x))
-
-
-def averages(rule: Rule, problem: Problem, config: BenchConfig) -> list[tuple[str, Rule]]:
-    """The open-loop rivals of an adaptive rule; none for a rule that only follows the clock."""
-    start = noise(problem.model().condition.mixture.means.shape[1], config)[:: max(1, config.n // 2048)]
-    record = Record()
-    for _ in trajectory(problem.model().predict, rule, start, config.times, record=record):
-        pass
-    seen = record.stacked()
-    scale, gap, times = seen["scale"], seen["gap"], seen["t"][:, 0].tolist()
-    if not scale.isfinite().all() or (not rule.turns and float(scale.std(1).max()) < _ADAPTIVE):
-        return []
-    mean = open_loop(record)
-    push = (scale * gap).sum(1) / gap.sum(1).clamp_min(1e-300)
-    total = float((scale * gap).sum() / gap.sum())
-    rivals = [
-        ("open loop", mean),
-        ("open loop push", Piecewise(tuple(times), tuple(push.tolist()))),
-        ("fixed mean", Piecewise((0.0,), (float(scale.mean()),))),
-        ("fixed push", Piecewise((0.0,), (total,))),
-    ]
+def readings(
+    what: str, solver: str, settings: Sequence[Setting], x: Tensor, problem: Problem, config: BenchConfig
+) -> list[Reading]:
+    """Measures the ends x (settings, blocks * points, d)."""
+    rod = ruler(problem.exact(), config)
+    blocks = x.reshape(len(x), -1, config.points, x.shape[-1])
+    sw2, alignment = rod.sw2(blocks), rod.alignment(blocks)
+    lost = (x.abs() >= LARGEST).any(-1).double().mean(1)
     return [
-        (name, CFG(schedule if len(schedule.values) > 1 else schedule.values[0]))
-        for name, schedule in rivals
-        if max(map(abs, schedule.values)) < LARGEST
+        Reading(what, solver, setting, _digits(sw2[i]), _digits(alignment[i]), float(f"{float(lost[i]):.3g}"))
+        for i, setting in enumerate(settings)
     ]
 
 
-def _end(predict: object, rule: Rule, x: Tensor, config: BenchConfig) -> tuple[Tensor, int]:
-    """Where the samples end, and evaluations: the unconditional one counts where something was displaced."""
-    nfe = 0
-    for step in trajectory(predict, rule, x, config.times):  # type: ignore[arg-type]
-        nfe += 1 + int((step.m != step.prediction.m_c).any())
-        x = step.x_next
-    return x, nfe
+def _digits(values: Tensor) -> tuple[float, ...]:
+    return tuple(float(f"{v:.5g}") for v in values.tolist())
 
 
-def _first_of_blocks(x: Tensor, config: BenchConfig) -> Tensor:
-    return x.reshape(config.blocks, config.points, -1)[:, : config.kl_points].flatten(0, 1)
+def score(
+    what: str, solver: str, family: Family, settings: Sequence[Setting], problem: Problem, config: BenchConfig
+) -> list[Reading]:
+    """Settings on the scoring noise."""
+    x = ends(family, problem, config, settings, scoring_noise(problem, config), solver)
+    return readings(what, solver, settings, x, problem, config)
 
 
-def _failed(family: Family, scale: float, config: BenchConfig, why: str) -> Reading:
-    nothing = torch.full((config.resamples + 1, len(MEASURES)), math.nan, dtype=torch.float64)
-    return Reading("rule", scale, family.call, nothing[0], nothing[1:], 0, 0.0, math.nan, why)
+def tune(family: Family, problem: Problem, config: BenchConfig) -> list[Reading]:
+    """All settings that are tried, on the tuning noise."""
+    start = noise(dimensions(problem), config, TUNING)
+    if not family.knobs:
+        return _tried("spread", family, [{}], start, problem, config)
+    places = spread(config.spread, len(family.knobs))
+    first = _tried("spread", family, [family.setting(u) for u in places], start, problem, config)
+    if not config.refined or role(problem.name) == "chosen":
+        return first
+    best = min(range(len(first)), key=lambda i: first[i].sw2)
+    near = [family.setting(u) for u in around(places[best], config.spread)]
+    return [*first, *_tried("refined", family, near, start, problem, config)]
+
+
+def _tried(
+    what: str,
+    family: Family,
+    settings: Sequence[Setting],
+    start: Tensor,
+    problem: Problem,
+    config: BenchConfig,
+) -> list[Reading]:
+    x = ends(family, problem, config, settings, start, "euler")
+    return readings(what, "euler", settings, x, problem, config)
+
+
+def score_family(
+    family: Family, settings: dict[str, Setting], problem: Problem, config: BenchConfig
+) -> list[Reading]:
+    """The tuned setting, and one that is carried over if there is one, on the scoring noise."""
+    found = []
+    for solver in SOLVERS:
+        both = score("tuned", solver, family, list(settings.values()), problem, config)
+        found += [replace(one, what=what) for what, one in zip(settings, both, strict=True)]
+    if family.name in MATCHED or family.group == "yours":
+        if family != FIXED and family.side != "autoguidance":  # whose gap is another one
+            found += matched_scale(family, settings["tuned"], problem, config)
+        if family.scaled:
+            found += matched_alignment(family, settings["tuned"], problem, config)
+    return found
+
+
+def matched_scale(family: Family, best: Setting, problem: Problem, config: BenchConfig) -> list[Reading]:
+    """Fixed CFG at the effective scale of the tuned rule, where that is a number of sensible size."""
+    record, start = Record(), noise(dimensions(problem), config, TUNING)
+    shown = model_of(family, problem, config.steps)
+    sample(shown, rule_of(family, problem, config, best), start, config.times, record=record)
+    seen = record.stacked()
+    used = float((seen["scale"] * seen["gap"]).sum() / seen["gap"].sum())
+    if not (math.isfinite(used) and abs(used) < LARGEST):
+        return []
+    return score("effective", "euler", FIXED, [{"scale": float(f"{used:.5g}")}], problem, config)
+
+
+def matched_alignment(family: Family, best: Setting, problem: Problem, config: BenchConfig) -> list[Reading]:
+    """The rule at the scale whose alignment is the target; nothing where it is not reached."""
+    target = alignment_target(problem, config)
+    if target is None:
+        return []
+    knob = family.knobs[0]
+
+    def at(scale: float) -> Reading:
+        return score("aligned", "euler", family, [{**best, "scale": scale}], problem, config)[0]
+
+    low, high = math.log(1e-3), math.log(knob.high - 1)
+    reading = at(knob.high)
+    if _mean(reading.alignment) < target:  # not at the end of the reach: at the tuned scale, perhaps
+        high = math.log(max(best["scale"] - 1, 1e-3))
+        reading = at(best["scale"])
+        if _mean(reading.alignment) < target:
+            return []
+    for _ in range(_HALVINGS):
+        if abs(_mean(reading.alignment) - target) < _NEAR:
+            break
+        middle = (low + high) / 2
+        reading = at(float(f"{1 + math.exp(middle):.5g}"))
+        low, high = (low, middle) if _mean(reading.alignment) > target else (middle, high)
+    return [reading]
+
+
+@lru_cache(maxsize=2)
+def alignment_target(problem: Problem, config: BenchConfig) -> float | None:
+    """Nine tenths of the way from no guidance to the truth; None where there is no way to speak of."""
+    a, b = (
+        _mean(score("tuned", "euler", one, [{}], problem, config)[0].alignment) for one in (UNGUIDED, PERFECT)
+    )
+    return a + _WAY * (b - a) if b - a >= _LEAST_WAY else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,312 +1,231 @@
-"""From cells to tables, each a list of flat rows.
+"""From readings to tables.
 
-results         every reading, with intervals
-equal_scale     rules at the same nominal scale, and the paired difference from fixed CFG there
-equal_alignment each rule where its own sweep reaches the same alignment, and the difference from fixed CFG
-tuned           each rule at the best scale of its sweep, and the difference from fixed CFG at its best
-open_loop       adaptive rules against their own average, and against fixed CFG of the same mean scale
-calibration     calibrated caps against gamma = 1.1
-summary         error over that of a perfect model, as a geometric mean over the problems of a kind
+    excess    sw2 over that of the perfect model, same blocks, same solver: on each problem the mean of its
+              logarithm over the blocks, then the geometric mean over problems
+    versus    the same with fixed CFG, tuned or carried over in the same way, for the perfect model
+
+summary    every family over problems that are held out: settings carried over, tuned, and at their worst
+kinds      the same by the error of the model
+named      every family on every named problem, with intervals over blocks
+aligned    at equal alignment, against fixed CFG
+effective  against fixed CFG at the effective scale that the rule itself had
 """
 
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from ...lab.measures import MEASURES
+from ...lab.problems import KINDS
 from ...lab.problems import problem as problem_named
-from .cells import NOTHING, Array, BootstrapEstimate, Cells, Row, estimate
-from .families import FIXED, PAPER, TRUTH, UNGUIDED
+from .config import role
+from .families import FIXED, PERFECT
+from .intervals import Ratio, geometric
+from .measure import SOLVERS, Reading
+from .readings import Readings, Table
 
-Table = list[dict[str, Any]]
-ERRORS = ("sw2", "kl")
-_REST = tuple(name for name in MEASURES if name not in ERRORS)
-_HALF_WAY, _NEARLY = 0.5, 0.9
-_CLOSE = 0.1
-_SATURATED = 0.002  # an unguided model that is so close to its target alignment leaves nothing to match
+Logs = dict[str, float]  # by problem
+_SPLITS = 400
+_CLOSE = 0.005
 
 
-def all_tables(cells: Cells) -> dict[str, Table]:
-    """The tables by name."""
+def tables(readings: Readings) -> dict[str, Table]:
+    """All tables by name; ratios are `Ratio`."""
     return {
-        "results": results(cells),
-        "equal_scale": equal_scale(cells),
-        "equal_alignment": equal_alignment(cells),
-        "tuned": tuned(cells),
-        "open_loop": open_loop(cells),
-        "calibration": calibration(cells),
-        "summary": summary(cells),
+        "summary": summary(readings),
+        "kinds": kinds(readings),
+        "named": named(readings),
+        "aligned": matched(readings, "aligned"),
+        "effective": matched(readings, "effective"),
     }
 
 
-def results(cells: Cells) -> Table:
-    """Every measurement, with its interval."""
+def held_out(readings: Readings) -> list[str]:
+    """The problems that the headline is over: held out, and scored for the perfect model."""
     return [
-        {
-            **_head(row),
-            "variant": row.variant,
-            **{k: v for name in MEASURES for k, v in _stated(name, row.of(name)).items()},
-            "nfe": row.nfe,
-            "lost": row.lost,
-            "slice_error": _short(row.slice_error),
-            "failure": row.failure,
-        }
-        for rows in cells.rows.values()
-        for row in rows
+        name
+        for name in readings.problems
+        if role(name) == "held out" and readings.of(name, PERFECT.name, "tuned")
     ]
 
 
-def equal_scale(cells: Cells) -> Table:
-    """Each rule beside fixed CFG of the same nominal scale."""
+def common(readings: Readings) -> list[str]:
+    """The problems held out that every family was scored on; more rules may be run on fewer problems."""
+    return [
+        name
+        for name in held_out(readings)
+        if all(readings.of(name, family.name, "tuned") for family in readings.families)
+    ]
+
+
+def log_error(one: Reading) -> float:
+    """Mean over the blocks of log sw2."""
+    return math.fsum(math.log(v) for v in one.sw2) / len(one.sw2)
+
+
+def logs(
+    readings: Readings, family: str, what: str, solver: str = "euler", problems: Iterable[str] | None = None
+) -> Logs:
+    """Log of the excess on each problem where there is one reading of this kind."""
+    found = {}
+    for name in held_out(readings) if problems is None else problems:
+        truth = readings.of(name, PERFECT.name, "tuned", solver)
+        own = readings.of(name, family, what, solver)
+        if truth and own:
+            found[name] = log_error(own[0]) - log_error(truth[0])
+    return found
+
+
+def worst_logs(readings: Readings, family: str, problems: Iterable[str]) -> Logs:
+    """Log of the excess at the worst of the spread settings, on the tuning noise."""
+    found = {}
+    for name in problems:
+        truth, tried = (readings.of(name, one, "spread") for one in (PERFECT.name, family))
+        if truth and tried and readings.of(name, family, "tuned"):
+            found[name] = max(map(log_error, tried)) - log_error(truth[0])
+    return found
+
+
+def ratio(own: Logs, other: Logs | None = None) -> Ratio:
+    """Geometric mean of own, or of own over other on the problems that both have."""
+    if other is None:
+        return geometric(list(own.values()))
+    return geometric([own[name] - other[name] for name in own if name in other])
+
+
+def summary(readings: Readings, problems: list[str] | None = None) -> Table:
+    """One row for each family, over the problems held out that it was scored on."""
+    names = held_out(readings) if problems is None else problems
     table = []
-    for (problem, name), rows in cells.rows.items():
-        for row in rows:
-            fixed = cells.at(problem, FIXED.name, row.scale)
-            if (
-                row.variant != "rule"
-                or row.failure
-                or not row.family.nominal
-                or name in _REFERENCES
-                or not fixed
-            ):
-                continue
-            table.append({**_head(row), **_errors(row, fixed, "cfg", cells), **_rest(row)})
-    return table
-
-
-_REFERENCES = (UNGUIDED.name, TRUTH.name)
-
-
-def equal_alignment(cells: Cells) -> Table:
-    """Each rule beside fixed CFG where both are equally aligned with the condition."""
-    table = []
-    for problem in cells.problems:
-        target = alignment_target(cells, problem)
-        if target is None:
-            continue
-        fixed = {name: matched(cells, problem, FIXED.name, name, target) for name in ERRORS}
-        for family in cells.families:
-            sweep = _from_unguided(cells, problem, family.name)
-            if family.name in _REFERENCES or len(sweep) < 2:
-                continue
-            kind = problem_named(problem).kind
-            row: dict[str, Any] = {
-                "problem": problem,
-                "kind": kind,
-                "family": family.name,
-                "group": family.group,
-            }
-            reach = matched(cells, problem, family.name, "scale", target)
-            best = max(float(one.values[MEASURES.index("alignment")]) for one in sweep)
-            row |= {
-                "alignment": _short(target),
-                "reached": math.isfinite(reach.value),
-                "highest": _short(best),
-            }
-            row |= {"scale": _short(reach.value), "resolved": _resolved(sweep, target)}
-            for name in ERRORS:
-                one = matched(cells, problem, family.name, name, target)
-                row |= _stated(name, one) | _against(name, "cfg", one.minus(fixed[name], cells.config.blocks))
-            row["tangential"] = _short(matched(cells, problem, family.name, "tangential", target).value)
-            row["coverage"] = _short(matched(cells, problem, family.name, "coverage", target).value)
+    fixed = {
+        (what, solver): logs(readings, FIXED.name, what, solver, names)
+        for what in ("tuned", "carried")
+        for solver in SOLVERS
+    }
+    for family in readings.families:
+        row: dict[str, Any] = {"family": family.name, "group": family.group}
+        for what in ("carried", "tuned"):
+            for solver in SOLVERS:
+                plain = what == "carried" and not family.knobs  # nothing to carry over
+                own = logs(readings, family.name, "tuned" if plain else what, solver, names)
+                row[f"{what} {solver}"] = ratio(own)
+                row[f"{what} {solver} versus"] = ratio(own, fixed[what, solver])
+        row["problems"] = row["tuned euler"].n
+        row["worst"] = ratio(worst_logs(readings, family.name, names)) if family.knobs else row["tuned euler"]
+        row["lost"] = sum(one.lost > 0 for name in names for one in readings.of(name, family.name, "carried"))
+        row["by euler"] = any(
+            row[f"{what} euler versus"].verdict == "better"
+            and row[f"{what} midpoint versus"].verdict != "better"
+            for what in ("carried", "tuned")
+        )
+        if row["problems"]:
             table.append(row)
-    return table
+    return sorted(table, key=lambda row: (-row["problems"], row["carried euler"].value))
 
 
-def alignment_target(cells: Cells, problem: str) -> float | None:
-    """Half of the way from no guidance to certainty for an exact model, else nine tenths to the truth."""
-    start, truth = (cells.at(problem, name, 1.0) for name in _REFERENCES)
-    if start is None or truth is None:
-        return None
-    exact = problem_named(problem).kind == "exact"
-    a, b = start.of("alignment").value, 1.0 if exact else truth.of("alignment").value
-    if b - a < _SATURATED:
-        return None
-    return a + (_HALF_WAY if exact else _NEARLY) * (b - a)
-
-
-def matched(cells: Cells, problem: str, family: str, measure: str, target: float) -> BootstrapEstimate:
-    """A measure, or the scale, where the sweep first reaches the alignment: straight lines between scales."""
-    sweep = _from_unguided(cells, problem, family)
-    if len(sweep) < 2:
-        return NOTHING
-    i = MEASURES.index("alignment")
-    alignment = np.stack([np.concatenate([row.values[i : i + 1], row.replicates[:, i]]) for row in sweep])
-    if measure == "scale":
-        curve = np.repeat(np.array([[row.scale] for row in sweep]), alignment.shape[1], 1)
-    else:
-        j = MEASURES.index(measure)
-        curve = np.stack([np.concatenate([row.values[j : j + 1], row.replicates[:, j]]) for row in sweep])
-    crossed = np.array([_crossing(a, c, target) for a, c in zip(alignment.T, curve.T, strict=True)])
-    return estimate(float(crossed[0]), crossed[1:], cells.config.blocks)
-
-
-def _resolved(sweep: list[Row], target: float) -> bool:
-    """Whether the two scales that the target lies between are close enough to draw a line."""
-    alignment = [row.of("alignment").value for row in sweep]
-    above = next((i for i, a in enumerate(alignment) if a >= target), None)
-    return above == 0 or (above is not None and alignment[above] - alignment[above - 1] <= _CLOSE)
-
-
-def _crossing(alignment: Array, curve: Array, target: float) -> float:
-    above = np.flatnonzero(alignment >= target)
-    if not len(above):
-        return math.nan
-    i = int(above[0])
-    if i == 0:
-        return float(curve[0])
-    if not np.isfinite(curve[i - 1 : i + 1]).all():  # a collapsed law has no density, and an infinite kl
-        return math.nan
-    share = (target - alignment[i - 1]) / (alignment[i] - alignment[i - 1])
-    return float(curve[i - 1] + share * (curve[i] - curve[i - 1]))
-
-
-def tuned(cells: Cells) -> Table:
-    """Each rule at its own best scale, beside fixed CFG at its own."""
+def kinds(readings: Readings) -> Table:
+    """Excess by the error of the model, carried over and tuned."""
     table = []
-    for problem in cells.problems:
-        fixed = _best(cells, problem, FIXED.name)
-        for family in cells.families:
-            best = _best(cells, problem, family.name)
-            if fixed is not None and best is not None:
-                table.append({**_head(best), **_errors(best, fixed, "cfg", cells), **_rest(best)})
+    problems = {kind: [n for n in held_out(readings) if problem_named(n).kind == kind] for kind in KINDS}
+    for family in readings.families:
+        row: dict[str, Any] = {"family": family.name, "group": family.group}
+        for what in ("carried", "tuned"):
+            own = logs(readings, family.name, what if family.knobs else "tuned")
+            for kind, names in problems.items():
+                row[f"{kind} {what}"] = ratio({name: own[name] for name in names if name in own})
+        table.append(row)
     return table
 
 
-def _best(cells: Cells, problem: str, family: str) -> Row | None:
-    rows = [row for row in cells.sweep(problem, family) if np.isfinite(row.values[0])]
-    return min(rows, key=lambda row: row.of("sw2").value) if rows else None
-
-
-def open_loop(cells: Cells) -> Table:
-    """Each rule beside fixed schedules that spend as much guidance as it did."""
+def named(readings: Readings) -> Table:
+    """Every family on the named problems: sw2 and excess with intervals over blocks, both solvers."""
     table = []
-    for (problem, name), rows in cells.rows.items():
-        for scale in cells.config.matched:
-            own = cells.at(problem, name, scale)
-            rivals = {row.variant: row for row in rows if row.scale == scale and row.variant != "rule"}
-            if own is None or not rivals:
-                continue
-            line = _head(own)
-            for measure in ERRORS:
-                line |= _stated(measure, own.of(measure))
-                for variant, row in rivals.items():
-                    key = variant.replace(" ", "_")
-                    line[f"{measure}_{key}"] = _short(row.of(measure).value)
-                    line |= _against(
-                        measure, key, own.of(measure).minus(row.of(measure), cells.config.blocks)
-                    )
-            for variant, row in rivals.items():
-                if variant.startswith("fixed"):
-                    line[f"scale_{variant.replace(' ', '_')}"] = _short(float(row.rule[4:-1]))
-            table.append(line)
-    return table
+    for problem in (name for name in readings.problems if role(name) == "named"):
+        for family in readings.families:
+            row: dict[str, Any] = {"problem": problem, "family": family.name, "group": family.group}
+            for solver in SOLVERS:
+                own = readings.of(problem, family.name, "tuned", solver)
+                truth = readings.of(problem, PERFECT.name, "tuned", solver)
+                if own and truth:
+                    row["setting"] = own[0].setting
+                    row[f"sw2 {solver}"] = geometric([math.log(v) for v in own[0].sw2])
+                    row[f"excess {solver}"] = _paired(own[0], truth[0])
+            if "setting" in row:
+                table.append(row)
+    return sorted(table, key=lambda row: (row["problem"], row["excess euler"].value))
 
 
-def calibration(cells: Cells) -> Table:
-    """Calibrated and anchored caps beside the paper's, at the same scale."""
+def _paired(own: Reading, other: Reading) -> Ratio:
+    return geometric([math.log(a / b) for a, b in zip(own.sw2, other.sw2, strict=True)])
+
+
+def matched(readings: Readings, what: str) -> Table:
+    """Rules against fixed CFG at equal alignment, or at the effective scale that the rule had."""
     table = []
-    for (problem, _), rows in cells.rows.items():
-        for row in rows:
-            paper = cells.at(problem, PAPER.name, row.scale)
-            ours = row.family.name.startswith(("calibrated", "anchored"))
-            if not ours or row.variant != "rule" or row.failure or paper is None:
-                continue
-            ratio = row.of("sw2").value / paper.of("sw2").value
-            table.append({**_head(row), "sw2_ratio_pmc": _short(ratio), **_errors(row, paper, "pmc", cells)})
-    return table
+    for family in readings.families:
+        pairs: Logs = {}
+        reached = 0
+        for name in held_out(readings):
+            mine = readings.of(name, family.name, "aligned" if what == "aligned" else "tuned")
+            other = readings.of(name, *((FIXED.name, what) if what == "aligned" else (family.name, what)))
+            if mine:
+                reached += 1
+            if mine and other and (what != "aligned" or _close(mine[0], other[0])):
+                pairs[name] = log_error(mine[0]) - log_error(other[0])
+        if pairs and family.name != FIXED.name:
+            table.append(
+                {"family": family.name, "group": family.group, "reached": reached, "versus": ratio(pairs)}
+            )
+    return sorted(table, key=lambda row: row["versus"].value)
 
 
-def summary(cells: Cells) -> Table:
-    """sw2 over that of a perfect model with the same steps: at the best, worst and largest scale."""
-    kinds = {name: problem_named(name).kind for name in cells.problems}
-    table = []
-    for family in cells.families:
-        for kind in ("all", *dict.fromkeys(kinds.values())):
-            of_kind = [name for name in cells.problems if kind in ("all", kinds[name])]
-            ratios = [_ratios(cells, name, family.name) for name in of_kind]
-            if not ratios or any(one is None for one in ratios):
-                continue
-            line: dict[str, Any] = {
-                "family": family.name,
-                "group": family.group,
-                "kind": kind,
-                "problems": len(ratios),
-            }
-            for name in ("best", "worst", "last"):
-                both = np.stack([one[name] for one in ratios if one is not None])
-                mean = np.exp(np.log(both).mean(0))
-                line |= _stated(name, estimate(float(mean[0]), mean[1:], cells.config.blocks))
-            table.append(line)
-    return table
+def _close(one: Reading, other: Reading) -> bool:
+    """Whether both are equally aligned; alignment may jump over the target with a scale."""
+    a, b = (math.fsum(r.alignment) / len(r.alignment) for r in (one, other))
+    return abs(a - b) <= _CLOSE
 
 
-def _ratios(cells: Cells, problem: str, family: str) -> dict[str, Array] | None:
-    i, truth = MEASURES.index("sw2"), cells.at(problem, TRUTH.name, 1.0)
-    sweep = cells.sweep(problem, family)
-    if sweep and sweep[0].family.nominal and sweep[0].family.swept:  # the same scales for all
-        sweep = [row for row in sweep if row.scale in cells.config.scales]
-    if not sweep or truth is None or not all(np.isfinite(row.values[i]) for row in sweep):
-        return None
-    best_of = [row.values[i] for row in sweep]
-    picks = {"best": int(np.argmin(best_of)), "worst": int(np.argmax(best_of)), "last": len(sweep) - 1}
+def selected(readings: Readings, what: str) -> tuple[Ratio, list[tuple[str, float]]]:
+    """What the best of all rules gives when it is chosen on one half of the problems and scored on the other.
 
-    def both(row: Row) -> Array:
-        return np.concatenate([row.values[i : i + 1], row.replicates[:, i]])
-
-    return {name: both(sweep[at]) / both(truth) for name, at in picks.items()}
-
-
-def _from_unguided(cells: Cells, problem: str, family: str) -> list[Row]:
-    sweep = [row for row in cells.sweep(problem, family) if np.isfinite(row.values[0])]
-    start = cells.at(problem, UNGUIDED.name, 1.0)
-    return [start, *sweep] if sweep and start is not None and sweep[0].family.unit else sweep
-
-
-def _head(row: Row) -> dict[str, Any]:
-    return {
-        "problem": row.problem,
-        "kind": problem_named(row.problem).kind,
-        "family": row.family.name,
-        "group": row.family.group,
-        "scale": _short(row.scale),
-        "rule": row.rule if len(row.rule) <= 200 else row.rule[:199] + "…",
+    Returns its error over that of fixed CFG, with an interval over problems, and how often which rule was
+    chosen, over random halves.
+    """
+    names = held_out(readings)
+    known = {
+        family.name: found
+        for family in readings.families
+        if family.group != "reference" and len(found := logs(readings, family.name, what)) == len(names)
     }
+    fixed = logs(readings, FIXED.name, what)
+    draw, wins, gained = random.Random(0), Counter[str](), {name: [0.0, 0] for name in names}
+    for _ in range(_SPLITS):
+        first = set(draw.sample(names, len(names) // 2))
+        best = min(known, key=lambda family: sum(known[family][name] for name in first))
+        wins[best] += 1
+        for name in names:
+            if name not in first:
+                total, count = gained[name]
+                gained[name] = [total + known[best][name] - fixed[name], count + 1]
+    means = [total / count for total, count in gained.values() if count]
+    return geometric(means), [(name, count / _SPLITS) for name, count in wins.most_common(3)]
 
 
-def _errors(row: Row, other: Row, against: str, cells: Cells) -> dict[str, Any]:
-    return {
-        k: v
-        for name in ERRORS
-        for k, v in (
-            _stated(name, row.of(name))
-            | _against(name, against, row.of(name).minus(other.of(name), cells.config.blocks))
-        ).items()
-    }
+def flat(table: Table) -> Table:
+    """The table in plain numbers, for files: a ratio becomes its value and the ends of its interval."""
+    return [{key: value for item in row.items() for key, value in _plain(*item)} for row in table]
 
 
-def _rest(row: Row) -> dict[str, Any]:
-    return {name: _short(row.of(name).value) for name in _REST} | {"nfe": row.nfe}
-
-
-def _stated(name: str, one: BootstrapEstimate) -> dict[str, Any]:
-    return {name: _short(one.value), f"{name}_low": _short(one.low), f"{name}_high": _short(one.high)}
-
-
-def _against(name: str, other: str, one: BootstrapEstimate) -> dict[str, Any]:
-    key = f"{name}_vs_{other}"
-    return {**_stated(key, one), f"{key}_verdict": one.verdict}
+def _plain(key: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, Ratio):
+        names = (key, f"{key}_low", f"{key}_high")
+        return [(name, _short(v)) for name, v in zip(names, value[:3], strict=True)]
+    return [(key, ", ".join(f"{k} {v:g}" for k, v in value.items()) if isinstance(value, dict) else value)]
 
 
 def _short(value: float) -> float | None:
     """Four digits; None for what is not a number, so that tables have a gap and not a 'nan'."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
-
-
-def columns(table: Iterable[dict[str, Any]]) -> list[str]:
-    """All keys, in the order in which they first appear."""
-    return list(dict.fromkeys(key for row in table for key in row))
