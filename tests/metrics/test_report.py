@@ -21,6 +21,7 @@ from meancap.models.sit import SiTConfig
 from meancap.report.scores import collect, tables
 from meancap.report.scores.collect import Name, ScoredRun, method_name
 from meancap.report.scores.compare import at_level
+from meancap.report.scores.page import blocks
 from meancap.report.scores.reading import reading, tally
 from meancap.runs.paper import paper_source, paper_table
 from meancap.runs.scores import write_scores
@@ -141,12 +142,12 @@ def test_the_csv_holds_every_number_with_its_protocol(scored: Path) -> None:
     assert all(float(r["low"]) <= float(r["value"]) <= float(r["high"]) for r in rows)
 
 
-def entry(rule: str, pairing: str = "a", **values: float) -> ScoredRun:
+def entry(rule: str, pairing: str = "a", n: int = 100, **values: float) -> ScoredRun:
     """A scored run; its parts lie round each value in the same pattern, so that pairs differ exactly."""
     noise = torch.linspace(-1, 1, 9, dtype=torch.float64)
-    scores = {k.replace("_", "-"): Estimate(k.replace("_", "-"), v, 9, v + noise) for k, v in values.items()}
+    scores = {k.replace("_", "-"): Estimate(k.replace("_", "-"), v, n, v + noise) for k, v in values.items()}
     return ScoredRun(
-        Path(rule), rule, method_name(rule), 50, 9, pairing, None, {"fashion": scores}, {"fashion": "x"}
+        Path(rule), rule, method_name(rule), 50, n, pairing, None, {"fashion": scores}, {"fashion": "x"}
     )
 
 
@@ -185,6 +186,17 @@ def test_runs_without_a_scale_or_without_some_numbers_stay_in_the_report() -> No
     assert group[0][-2:] == ("—", "**-1.0000 ± 0.0000**")
     assert tally(runs, "fashion") is not None and len(reading(runs, "fashion")) == 2
     assert len(tables.results(runs, "fashion").groups) == 2
+
+
+def test_few_images_have_no_interval_and_nothing_is_better() -> None:
+    """Two pictures of each class once gave a win of +0.4962 ± 0.0000."""
+    runs = [entry("CFG(2)", n=20, FD_fashion=3.0), entry("CFG(2) | Cap(1.1)", n=20, FD_fashion=2.0)]
+    (group,) = tables.equal_scale(runs, "fashion", ["FD-fashion"]).groups
+    assert group[0][-1] == "-1"
+    counted = tally(runs, "fashion")
+    assert counted is not None and counted.groups[0][0][3:6] == ("·", "·", "1")
+    assert "not which rule is better" in str(blocks(runs, Path("nowhere"))[1])
+    assert "not which rule" not in str(blocks([entry("CFG(2)", FD_fashion=3.0)], Path("nowhere"))[1])
 
 
 def test_only_the_papers_own_cap_stands_beside_the_papers_numbers() -> None:
