@@ -76,6 +76,11 @@ class Estimate:
         low, high = bootstrap(parts - parts.mean(), level=level)
         return self.value + low, self.value + high
 
+    def columns(self, name: str) -> dict[str, float]:
+        """The value and the ends of its interval, as columns of a table; nan where no interval is known."""
+        low, high = self.interval() or (math.nan, math.nan)
+        return {name: self.value, f"{name} from": low, f"{name} to": high}
+
     def score(self, protocol: str, level: float = LEVEL) -> Score:
         return Score(self.name, self.value, self.interval(level), self.n, protocol)
 

@@ -132,7 +132,7 @@ def _arm(out: Path, study: LabelNoiseStudy, share: float, name: str) -> Arm:
 
 
 def _bars(row: dict[str, str], name: str) -> list[list[float]]:
-    value, low, high = (float(row[f"{name}{end}"]) for end in ("", " low", " high"))
+    value, low, high = (float(row[f"{name}{end}"]) for end in ("", " from", " to"))
     return [[value - low], [high - value]]
 
 

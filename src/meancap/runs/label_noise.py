@@ -76,24 +76,27 @@ def arms(share: float, learned: LearnedScale, calls: int) -> list[Arm]:
     """What is compared on a model with this share of wrong labels; every arm on the noisiest kind."""
     pi = round(1 - share * 10 / 9, 4) if share else 0.8333
     steps = calls // 2
+    noisy = share >= 0.2
     found = [
         Arm("unguided", (CFG(1.0),)),
-        Arm("CFG", tuple(CFG(v) for v in (1.5, 2.0, 3.0, 5.0))),
+        Arm("CFG", tuple(CFG(v) for v in (1.5, 2.0, 3.0, 5.0, *([8.0] if noisy else [])))),
         Arm("scale from data", (learned.rule,)),
-        Arm("feedback, known π", (density_feedback(pi, most=10.0),), per_step=4),
-        Arm("unguided, ancestral", (density_feedback(1 - 1e-9, most=10.0),), eta=1.0),
-        Arm("CFG, ancestral", tuple(CFG(v) for v in (1.5, 2.0, 3.0)), eta=1.0),
+        Arm("CFG, ancestral", tuple(CFG(v) for v in (1.5, 2.0, 3.0, *([5.0] if noisy else []))), eta=1.0),
         Arm("feedback, known π, ancestral", (density_feedback(pi, most=10.0),), eta=1.0),
     ]
-    if share < 0.2:
+    if not noisy:
         return found
-    low = density_feedback(0.3, most=10.0, until=0.5)
+    # R is held from t = 0.5 on, where the gaps of a network stop telling of the class.
+    settings = ((0.5, 1.0), (0.3, 1.0), (0.3, 2.0), (0.15, 1.0), (0.05, 1.0))
+    tuned = tuple(density_feedback(v, most=10.0, temperature=heat, until=0.5) for v, heat in settings)
     return [
         *found,
+        Arm("unguided, ancestral", (density_feedback(1 - 1e-9, most=10.0),), eta=1.0),
+        Arm("feedback, known π", (density_feedback(pi, most=10.0),), per_step=4),
         Arm("CFG and Cap 1.1", tuple(CFG(v) | Cap(1.1) for v in (5.0, 15.0))),
-        Arm("APG", tuple(apg(v, radius=15.0) for v in (3.0, 6.0))),
+        Arm("APG", tuple(apg(v, radius=15.0) for v in (3.0, 6.0, 12.0))),
         Arm("FBG, ancestral", tuple(fbg(steps, pi=v) for v in (pi, 0.95)), eta=1.0),
-        Arm("feedback, π 0.3, to t 0.5, ancestral", (low,), eta=1.0),
+        Arm("feedback, tuned, ancestral", tuned, eta=1.0),
         Arm("feedback, re-noised R", (density_feedback(pi, most=10.0),), per_step=4, ratio="renoised"),
         Arm("feedback, rival classes, ancestral", (density_feedback(pi, most=10.0),), 1.0, ratio="rivals"),
     ]
@@ -232,7 +235,7 @@ def label_noise_table(
             row |= {"samples": len(made[arm.name]["labels"])}
             for name, estimate in own.items():
                 less = difference(estimate, fixed[name])
-                row |= _ends(name, estimate) | _ends(f"{name} less CFG", less)
+                row |= estimate.columns(name) | less.columns(f"{name} less CFG")
             row["recall"] = recall_at(reference, made[arm.name]["pool"].float())
             yield row
 
@@ -252,11 +255,6 @@ def estimates(made: dict[str, Tensor], reference: Tensor) -> dict[str, Estimate]
         diversity_estimate("diversity", pool, labels),
     ]
     return {one.name: one for one in found}
-
-
-def _ends(name: str, estimate: Estimate) -> dict[str, float]:
-    low, high = estimate.interval() or (float("nan"), float("nan"))
-    return {name: estimate.value, f"{name} low": low, f"{name} high": high}
 
 
 def _slug(share: float, arm: Arm, seed: int) -> str:

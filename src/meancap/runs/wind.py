@@ -148,10 +148,9 @@ def wind_table(study: WindStudy, out: Path, seeds: Sequence[int] = (0, 1, 2)) ->
         speeds = {name: _joined(cells, preset, name, seeds) for name in names}
         hits = {name: _hits(model, speed) for name, speed in speeds.items()}
         for name, speed in speeds.items():
-            less = difference(hits[name], hits[AUTHORS])
+            less = difference(hits[name], hits[AUTHORS]).columns("hits less authors")
             row = {"preset": preset, "rule": name, "days": speed.shape[0] * speed.shape[1]}
-            row |= {"hits": hits[name].value, "hits less": less.value} | _ends("hits", hits[name])
-            yield row | _ends("hits less", less) | wind_measures(model, speed)
+            yield row | hits[name].columns("hits") | less | wind_measures(model, speed)
 
 
 def _joined(cells: CellFolder, preset: str, name: str, seeds: Sequence[int]) -> Tensor:
@@ -164,11 +163,6 @@ def _hits(model: WindModel, speed: Tensor) -> Estimate:
     asked = [regime for regime in REGIMES for _ in range(speed.shape[1])]
     found = model.regime(speed.flatten(0, 1))
     return mean_estimate("hits", torch.tensor([a == b for a, b in zip(asked, found, strict=True)]).double())
-
-
-def _ends(name: str, estimate: Estimate) -> dict[str, float]:
-    low, high = estimate.interval() or (float("nan"), float("nan"))
-    return {f"{name} from": low, f"{name} to": high}
 
 
 def wind_measures(model: WindModel, speed: Tensor) -> dict[str, float]:
