@@ -74,7 +74,7 @@ def label_noise(args: argparse.Namespace) -> int:
 def add_wind(kinds: Commands) -> None:
     p = _parser(kinds, "wind", "rules on somebody else's model of wind series", "--presets 1ch ")
     p.add_argument("--presets", default="1ch,2ch,3ch", metavar="P", help="of the package (1ch,2ch,3ch)")
-    p.add_argument("--days", type=int, default=4, metavar="N", help="of each regime, for each seed (4)")
+    p.add_argument("--days", type=int, default=3, metavar="N", help="of each regime, for each seed (3)")
     p.add_argument("--steps", type=int, default=50, help="of its DDIM sampler (50)")
     p.set_defaults(run=wind)
 

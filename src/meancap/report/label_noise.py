@@ -22,8 +22,8 @@ FOLLOWED = ("unguided, ancestral", "feedback, known π, ancestral", "feedback, r
 
 def figures(out: Path, study: LabelNoiseStudy, seeds: Sequence[int]) -> dict[str, Figure]:
     """Every figure of the study, by name."""
-    scales = sorted(out.glob("scale-*.json"))
-    share = max(float(path.stem.partition("-")[2]) for path in scales)
+    scales = sorted(out.glob("scale-*.json"), key=lambda path: float(path.stem.partition("-")[2]))
+    share = float(scales[-1].stem.partition("-")[2])
     return {
         "arms": arms_figure(out, share),
         "ratios": ratios_figure(out, study, seeds, share),

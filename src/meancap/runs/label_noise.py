@@ -124,27 +124,32 @@ def run_label_noise(
             cells.save(f"real-{share:g}", real_ratios(model, shares[share], data, study))
             yield f"real-{share:g}"
         for arm in arms(share, learned, study.calls):
-            for number, rule in enumerate(arm.candidates if len(arm.candidates) > 1 else ()):
-                name = f"tune-{_slug(share, arm, TUNE_SEED)}-{number}"
-                if name not in cells:
-                    cells.save(name, make_cell(model, arm, rule, study, TUNE_SEED))
-                yield name
-            rule = chosen(cells, share, arm)
-            for seed in seeds:
-                name = _slug(share, arm, seed)
-                if name not in cells:
-                    cells.save(name, make_cell(model, arm, rule, study, seed))
-                yield name
+            tuned = range(len(arm.candidates)) if len(arm.candidates) > 1 else ()
+            yield from _made(cells, model, share, arm, study, [(k, TUNE_SEED) for k in tuned])
+            best = chosen(cells, share, arm)
+            yield from _made(cells, model, share, arm, study, [(best, seed) for seed in seeds])
 
 
-def chosen(cells: CellFolder, share: float, arm: Arm) -> Rule:
-    """The candidate with the lowest FD-fashion on the noise of tuning."""
+def _made(
+    cells: CellFolder, model: ClassModel, share: float, arm: Arm, study: LabelNoiseStudy,
+    todo: Sequence[tuple[int, int]],
+) -> Iterator[str]:  # fmt: skip
+    """Makes the missing cells of an arm, each a candidate and a seed."""
+    for candidate, seed in todo:
+        name = _cell_name(share, arm, candidate, seed)
+        if name not in cells:
+            cells.save(name, make_cell(model, arm, arm.candidates[candidate], study, seed))
+        yield name
+
+
+def chosen(cells: CellFolder, share: float, arm: Arm) -> int:
+    """The place of the candidate with the lowest FD-fashion on the noise of tuning."""
     if len(arm.candidates) == 1:
-        return arm.candidates[0]
+        return 0
     reference = shipped_fashion().features["pool"]
-    names = [f"tune-{_slug(share, arm, TUNE_SEED)}-{k}" for k in range(len(arm.candidates))]
+    names = [_cell_name(share, arm, k, TUNE_SEED) for k in range(len(arm.candidates))]
     scores = [frechet_distance(cells.load(name)["pool"], reference) for name in names]
-    return arm.candidates[scores.index(min(scores))]
+    return scores.index(min(scores))
 
 
 def trusted_scale(out: Path, model: Path, share: float, study: LabelNoiseStudy, data: Path) -> LearnedScale:
@@ -231,7 +236,8 @@ def label_noise_table(
         for arm in todo:
             own = estimates(made[arm.name], reference)
             row: dict[str, Any] = {"wrong labels": share, "arm": arm.name}
-            row |= {"rule": str(chosen(cells, share, arm)), "steps": arm.steps(study.calls)}
+            rule = arm.candidates[chosen(cells, share, arm)]
+            row |= {"rule": str(rule), "steps": arm.steps(study.calls)}
             row |= {"samples": len(made[arm.name]["labels"])}
             for name, estimate in own.items():
                 less = difference(estimate, fixed[name])
@@ -241,8 +247,9 @@ def label_noise_table(
 
 
 def joined_cells(cells: CellFolder, share: float, arm: Arm, seeds: Sequence[int]) -> dict[str, Tensor]:
-    """The samples of all seeds."""
-    each = [cells.load(_slug(share, arm, seed)) for seed in seeds]
+    """The samples of all seeds, under the candidate that tuning chose."""
+    best = chosen(cells, share, arm)
+    each = [cells.load(_cell_name(share, arm, best, seed)) for seed in seeds]
     return {key: torch.cat([one[key] for one in each]) for key in each[0]}
 
 
@@ -257,6 +264,6 @@ def estimates(made: dict[str, Tensor], reference: Tensor) -> dict[str, Estimate]
     return {one.name: one for one in found}
 
 
-def _slug(share: float, arm: Arm, seed: int) -> str:
+def _cell_name(share: float, arm: Arm, candidate: int, seed: int) -> str:
     plain = arm.name.lower().replace(",", "").replace(" ", "-").replace("π", "pi")
-    return f"noise{share:g}-{plain}-seed{seed}"
+    return f"noise{share:g}-{plain}-{candidate}-seed{seed}"
