@@ -32,6 +32,7 @@ from .learned_scale import LearnedScale, learn_scale
 from .wind_model import PRESETS, REGIMES, SHARES, WindModel, wind_model
 
 CLIP = Threshold(1.0, most=1.0)
+UNGUIDED = CFG(1.0) | CLIP
 PILOT_SEED = 900
 GUIDED = ("1ch", "3ch")  # the presets whose authors recommend guidance
 AUTHORS = "CFG 40, dynamic thresholding"
@@ -65,7 +66,7 @@ class WindRule:
 def wind_rules(learned: LearnedScale | None) -> list[WindRule]:
     """What is compared, at the scale that the package's authors recommend; fewer without a learned scale."""
     found = [
-        WindRule("unguided", CFG(1.0) | CLIP),
+        WindRule("unguided", UNGUIDED),
         WindRule(AUTHORS, CFG(40.0) | Threshold(0.99)),
         WindRule("CFG 40, Cap 1.1", CFG(40.0) | Cap(1.1) | CLIP),
         WindRule("density feedback", density_feedback(0.2, most=40.0) | CLIP, clip=True),
@@ -77,9 +78,9 @@ def wind_rules(learned: LearnedScale | None) -> list[WindRule]:
 
 
 def told_apart(learned: LearnedScale) -> Piecewise:
-    """The learned scale at the times whose interval excludes 1, and 1 at the others."""
-    curves = zip(learned.values, learned.low, learned.high, strict=True)
-    return Piecewise(learned.times, tuple(v if low > 1 or high < 1 else 1.0 for v, low, high in curves))
+    """The learned scale at the times whose interval lies above 1, and 1 at the others."""
+    curves = zip(learned.values, learned.low, strict=True)
+    return Piecewise(learned.times, tuple(v if low > 1 else 1.0 for v, low in curves))
 
 
 def run_wind(study: WindStudy, out: Path, seeds: Sequence[int] = (0, 1, 2)) -> Iterator[str]:
@@ -115,12 +116,14 @@ def _sampled(
     predict = model.predict(regimes, clip=clip)
     if without:
         predict.z = predict.null
-    return sample(predict, rule, x, times, ancestral(seeds))
+    # One call is enough where no gap is asked for; a clip alone does not say so.
+    asked = predict.conditional if rule == UNGUIDED else predict
+    return sample(asked, rule, x, times, ancestral(seeds))
 
 
 def _learned(model: WindModel, study: WindStudy) -> dict[str, Tensor]:
     """A scale from days that the network made without a regime, each labelled by its own mean."""
-    days = _sampled(model, CFG(1.0) | CLIP, ["mid"] * study.pilot, study.steps, PILOT_SEED, without=True)
+    days = _sampled(model, UNGUIDED, ["mid"] * study.pilot, study.steps, PILOT_SEED, without=True)
     labels = model.regime(model.speed(days))
     times = model.times(12)[1:-1]
     learned = learn_scale([(model.predict(labels, clip=True), days)], times, seed=PILOT_SEED)
