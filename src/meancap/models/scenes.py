@@ -117,7 +117,7 @@ def scenes(path: str | Path | None = None, *, wrong_captions: bool = False) -> S
     path = Path(path) if path is not None else (WRONG if wrong_captions else SHIPPED)
     if path == WRONG and not path.is_file():
         raise FileNotFoundError(
-            "the model with wrong captions is in no wheel; take scenes_wrong.safetensors from the repository, "
+            "the model with wrong captions is in no wheel; scenes_wrong.safetensors is in the repository, "
             f"or make one: meancap train scenes --wrong 0.2 --rate 0.002 --images 6400 --start {SHIPPED}"
         )
     network, pixels = load_scene_net(path)
