@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
+import runpy
+import shutil
 import sys
 
 import numpy as np
 import pytest
 import torch
 
-from meancap.models import fashion
+from meancap.array import guided_velocity
+from meancap.models import fashion, scenes
+from meancap.models.scene_net import SceneNetConfig
 from meancap.models.sit import SiTConfig
 from pages import ROOT
 
@@ -46,12 +52,46 @@ def test_the_model_loads_from_its_folder_and_is_the_one_in_the_box(folders):
     assert SiTConfig(**config) == here.network.config
 
 
-def test_the_card_has_metadata_that_the_hub_can_read(folders):
+def test_the_second_model_loads_from_its_folder_and_is_the_one_in_the_box(folders):
+    there, here = scenes(folders / "meancap-scenes" / "model.safetensors"), scenes()
+    assert there.sha256 == here.sha256
+    config = json.loads((folders / "meancap-scenes" / "config.json").read_text(encoding="utf-8"))
+    assert config.pop("model_type") == "scene_net" and SceneNetConfig(**config) == here.network.config
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "tag"),
+    [("fashion", "unconditional-image-generation", "sit"), ("scenes", "text-to-image", "synthetic")],
+)
+def test_the_card_has_metadata_that_the_hub_can_read_and_code_that_runs(folders, tmp_path, name, task, tag):
     hub = pytest.importorskip("huggingface_hub")
-    card = hub.ModelCard.load(folders / "meancap-fashion" / "README.md")
+    card = hub.ModelCard.load(folders / f"meancap-{name}" / "README.md")
     assert card.data.license == "mit" and card.data.library_name == "meancap"
-    assert card.data.pipeline_tag == "unconditional-image-generation" and "sit" in card.data.tags
-    assert "](../" not in card.text and "![" not in card.text and "## Use" in card.text
+    assert card.data.pipeline_tag == task and tag in card.data.tags
+    assert "](../" not in card.text and "![" not in card.text
+    code = card.text.split("## Use")[1].split("```")[1].removeprefix("python\n")
+    file = str(folders / f"meancap-{name}" / "model.safetensors")
+    local = re.sub(r"hf_hub_download\([^)]*\)", repr(file), code)
+    program = tmp_path / "use.py"
+    program.write_text(re.sub(r"\((16|20)\)\)$", "(2))", local, flags=re.MULTILINE))  # two steps
+    assert runpy.run_path(str(program))["images"].dtype == torch.uint8
+
+
+def test_the_kernel_of_the_hub_is_the_librarys_step(folders):
+    """Loaded as `kernels` loads it: by its path, under a name of its own, beside the installed library."""
+    folder = folders / "meancap-step"
+    for path in sorted((folder / "build").iterdir()):
+        metadata = json.loads((path / "metadata.json").read_text(encoding="utf-8"))
+        files = {str(one.relative_to(path)) for one in path.rglob("*.py")}
+        assert set(metadata["digest"]["files"]) == files and metadata["id"].isidentifier()
+    spec = importlib.util.spec_from_file_location(metadata["id"], path.parent / "torch-cpu" / "__init__.py")
+    module = sys.modules[metadata["id"]] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    g = torch.Generator().manual_seed(0)
+    x, c, u = (torch.randn(3, 4, 8, 8, generator=g) for _ in range(3))
+    got = module.capped_step(x, c, u, a=1.0, k=-0.6, scale=7.0, gamma=1.1)
+    expected = -guided_velocity(x, 0.4, -c, -u, 7.0, 1.1)  # this velocity leads to the noise
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_space_says_how_it_is_started(folders):
@@ -78,11 +118,14 @@ def test_the_space_draws_the_mixture(app):
 def test_the_page_answers_a_press_of_its_button_in_chromium(app):
     pytest.importorskip("gradio")
     playwright = pytest.importorskip("playwright.sync_api")
+    program = shutil.which(os.environ.get("CHROMIUM", "chromium"))
+    if program is None:
+        pytest.skip("not run: there is no Chromium; CHROMIUM names one")
     blocks = app.page()
     _, address, _ = blocks.launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1")
     try:
         with playwright.sync_playwright() as driver:
-            browser = driver.chromium.launch()
+            browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
             page = browser.new_page()
             page.goto(address)
             page.click("#make")

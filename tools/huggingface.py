@@ -1,11 +1,13 @@
-"""Model repositories for the Hugging Face Hub, as folders: `python tools/huggingface.py OUT`.
+"""Repositories for the Hugging Face Hub, as folders: `python tools/huggingface.py OUT`.
 
     OUT/meancap-fashion/   model.safetensors   the weights as in the package; the header holds everything
-                           config.json         the same configuration, for readers and for the Hub's counter
+    OUT/meancap-scenes/    config.json         the same configuration, for readers and for the Hub's counter
                            README.md           the card of docs/, with the metadata that the Hub reads
+    OUT/meancap-block/     a block for modular diffusers, of huggingface/block
+    OUT/meancap-step/      the step kernels, see tools/hub_kernel.py
     OUT/space/             the Space of huggingface/space
 
-Nothing is sent anywhere; docs/releasing.md has the two commands that upload the folders.
+Nothing is sent anywhere; docs/releasing.md has the commands that upload the folders.
 """
 
 from __future__ import annotations
@@ -15,24 +17,24 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+from hub_kernel import kernel_repository  # noqa: E402
 
-METADATA = """\
+CARD = """\
 ---
 license: mit
 library_name: meancap
-pipeline_tag: unconditional-image-generation
+pipeline_tag: {task}
 tags:
 - flow-matching
 - classifier-free-guidance
-- sit
 - safetensors
-datasets:
-- zalando-datasets/fashion_mnist
----
+{more}---
 """
 USE = """\
 
@@ -40,44 +42,76 @@ USE = """\
 
 ```python
 from huggingface_hub import hf_hub_download
-from meancap import CFG, Cap, noise, sample, uniform
-from meancap.models import fashion
+from meancap import CFG, Cap, noise, sample, {grid}
+from meancap.models import {name}
 
-model = fashion(hf_hub_download("NAME/meancap-fashion", "model.safetensors"))
-x = sample(model.predict(range(10)), CFG(8) | Cap(1.1), noise(range(10), model.shape), uniform(20))
+model = {name}(hf_hub_download("{owner}/meancap-{name}", "model.safetensors"))
+start = noise(range({count}), model.shape)
+x = sample(model.predict({prompts}), CFG({scale}) | Cap(1.1), start, {grid}({steps}))
 images = model.decode(x)
 ```
 """
 
 
+@dataclass(frozen=True)
+class Published:
+    """A model in the box, and what its card says on the Hub."""
+
+    name: str
+    task: str
+    more: str  # lines of the metadata
+    use: dict[str, str | int]
+
+
+MODELS = (
+    Published(
+        "fashion", "unconditional-image-generation", "- sit\ndatasets:\n- zalando-datasets/fashion_mnist\n",
+        {"grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
+    ),
+    Published(
+        "scenes", "text-to-image", "- synthetic\n",
+        {"grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
+    ),
+)  # fmt: skip
+
+
 def owner() -> str:
     """As pyproject.toml names it; on the Hub it is the user or organisation of the same name."""
-    sys.path.insert(0, str(Path(__file__).parent))
     import owner as names
 
     return names.owner(ROOT)
 
 
-def card() -> str:
+def card(model: Published) -> str:
     """The model card: the page of the site, without links and pictures that lead nowhere on the Hub."""
-    text = (ROOT / "docs" / "model-card-fashion.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / f"model-card-{model.name}.md").read_text(encoding="utf-8")
     lines = [line for line in text.split("\n") if not line.startswith("![")]
     body = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", "\n".join(lines)).rstrip("\n")
-    return METADATA + "\n" + body + "\n" + USE.replace("NAME/", f"{owner()}/")
+    head = CARD.format(task=model.task, more=model.more)
+    return head + "\n" + body + "\n" + USE.format(name=model.name, owner=owner(), **model.use)
 
 
-def model_repository(out: Path) -> Path:
-    """Writes the folder of the shipped model; returns it."""
+def weights_and_config(name: str) -> tuple[Path, dict[str, Any]]:
+    """The file in the package, and the configuration of its network."""
     from meancap.models.checkpoint import load_sit
-    from meancap.models.classes import SHIPPED
+    from meancap.models.classes import SHIPPED as FASHION
+    from meancap.models.scene_files import load_scene_net
+    from meancap.models.scenes import SHIPPED as SCENES
 
-    folder = out / "meancap-fashion"
+    if name == "scenes":
+        return SCENES, {"model_type": "scene_net", **asdict(load_scene_net(SCENES)[0].config)}
+    model, _, names = load_sit(FASHION)
+    return FASHION, {"model_type": "sit", **asdict(model.config), "names": list(names)}
+
+
+def model_repository(out: Path, model: Published) -> Path:
+    """Writes the folder of a shipped model; returns it."""
+    folder = out / f"meancap-{model.name}"
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(SHIPPED, folder / "model.safetensors")
-    model, _, names = load_sit(SHIPPED)
-    config = {"model_type": "sit", **asdict(model.config), "names": list(names)}
+    weights, config = weights_and_config(model.name)
+    shutil.copyfile(weights, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(card(), encoding="utf-8")
+    (folder / "README.md").write_text(card(model), encoding="utf-8")
     return folder
 
 
@@ -86,9 +120,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Folders for the Hugging Face Hub.")
     parser.add_argument("out", type=Path)
     out = parser.parse_args(argv).out
-    print(model_repository(out))
-    shutil.copytree(ROOT / "huggingface" / "space", out / "space", dirs_exist_ok=True)
-    print(out / "space")
+    made = [model_repository(out, model) for model in MODELS]
+    for source, name in (("space", "space"), ("block", "meancap-block")):
+        made.append(Path(shutil.copytree(ROOT / "huggingface" / source, out / name, dirs_exist_ok=True)))
+    made.append(kernel_repository(out))
+    print(*made, sep="\n")
     return 0
 
 

@@ -22,6 +22,7 @@ FILES = (
     ".github/ISSUE_TEMPLATE/config.yml",
     "notebooks/*.ipynb",
     "huggingface/**/*.md",
+    "huggingface/**/build.toml",
     "huggingface/**/requirements.txt",
 )
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?")

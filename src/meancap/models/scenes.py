@@ -111,9 +111,15 @@ class ScenePredictor:
 def scenes(path: str | Path | None = None, *, wrong_captions: bool = False) -> SceneModel:
     """The model of the scenes that comes with the package (see its model card), or one from a file.
 
-    `wrong_captions` takes the second one in the package, a fifth of whose captions belonged to another scene.
+    `wrong_captions` takes the second one, a fifth of whose captions belonged to another scene; it is in the
+    repository, but in no wheel.
     """
     path = Path(path) if path is not None else (WRONG if wrong_captions else SHIPPED)
+    if path == WRONG and not path.is_file():
+        raise FileNotFoundError(
+            "the model with wrong captions is in no wheel; scenes_wrong.safetensors is in the repository, "
+            f"or make one: meancap train scenes --wrong 0.2 --rate 0.002 --images 6400 --start {SHIPPED}"
+        )
     network, pixels = load_scene_net(path)
     shipped = {SHIPPED: "scenes", WRONG: "scenes-wrong"}
     return SceneModel(shipped.get(path, f"scenes:{path.name}"), digest(path), network, pixels)

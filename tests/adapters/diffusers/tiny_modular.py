@@ -24,11 +24,14 @@ MODULAR: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 
-def modular(name: str, dtype: torch.dtype = torch.float32) -> Any:
+def modular(name: str, dtype: torch.dtype = torch.float32, first: tuple[str, Any] | None = None) -> Any:
+    """The denoising blocks as a pipeline, with a block of one's own before them."""
     classic, channels = MODULAR[name]
     blocks = getattr(diffusers, name)()
     for block in [b for b in blocks.sub_blocks if b != "denoise"]:
         blocks.sub_blocks.pop(block)
+    if first is not None:
+        blocks.sub_blocks.insert(*first, 0)
     pipe = blocks.init_pipeline()
     case = CASES[classic]
     CASES[classic] = replace(case, config=case.config | channels)
@@ -45,7 +48,8 @@ def modular(name: str, dtype: torch.dtype = torch.float32) -> Any:
 
 def run(name: str, pipe: Any, guider: Any, **changes: Any) -> torch.Tensor:
     case = CASES[MODULAR[name][0]]
-    pipe.update_components(guider=guider)
+    if guider is not None:
+        pipe.update_components(guider=guider)
     drawn = torch.Generator().manual_seed(1000)
     inputs = {k: draw(v, drawn, pipe.transformer.dtype) for k, v in case.inputs.items()}
     sizes = {k: v for k, v in case.call.items() if k in SIZES}

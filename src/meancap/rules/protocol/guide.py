@@ -17,6 +17,7 @@ from .base import Recorder, Rule, State
 from .ray import Ray
 
 _LATEST = 1 - 2.0**-20
+_BY_DEVICE = hasattr(torch.amp, "is_autocast_available")  # from torch 2.4; Forge has 2.3
 
 
 def displace(
@@ -24,7 +25,11 @@ def displace(
 ) -> tuple[Ray, State]:
     """The displacement that `rule` makes of the gap, of a nominal `g`, or of a host's `nominal` output."""
     device = p.shown.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if (
+        torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        if _BY_DEVICE
+        else _autocast(device)
+    ):
         with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
             return displace(rule, p, state, g=g, nominal=nominal)
     if nominal is not None:
@@ -36,6 +41,11 @@ def displace(
         # In a compiled graph a number would be part of the graph, and a change of it need another one.
         ray = Ray(p, _start(p) if torch.compiler.is_compiling() else 1.0)
     return rule.update(ray, p, rule.init() if state is None else state)
+
+
+def _autocast(device: str) -> bool:
+    """Whether torch 2.3 lowers the precision of products on this device."""
+    return torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
 
 
 def _start(p: Prediction) -> Tensor:
