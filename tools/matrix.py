@@ -1,8 +1,8 @@
 """Tests of the core under other versions of Python and torch: `make matrix`, or --here in one of them.
 
 Each pair gets an environment in out/matrix, with torch, pytest and what the tests import, and nothing else of
-the extras. A pair whose Python or torch cannot be had is reported as "not run". The table goes to
-out/matrix/matrix.md; docs/install.md shows the last one.
+the extras. A pair without an interpreter on this machine, or whose torch pip could not install, is reported as
+"not tried" with that reason. The table goes to out/matrix/matrix.md; docs/releasing.md shows the last one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run(python: str, torch: str) -> tuple[str, str]:
     """One pair: the version of torch that was used, and what came of it."""
     program = shutil.which(f"python{python}")
     if program is None or subprocess.run([program, "-V"], capture_output=True, check=False).returncode:
-        return torch or "newest", f"not run: no python{python} here"
+        return torch or "newest", "not tried: no interpreter here"
     home = OUT / f"{python}-{torch or 'newest'}"
     binaries = home / ("Scripts" if sys.platform == "win32" else "bin")
     subprocess.run([program, "-m", "venv", str(home)], check=True)
@@ -41,7 +41,7 @@ def run(python: str, torch: str) -> tuple[str, str]:
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return torch or "newest", f"not run: pip failed ({lines[-1] if lines else 'no message'})"
+        return torch or "newest", f"not tried: pip failed ({lines[-1] if lines else 'no message'})"
     code = "import torch; print(torch.__version__)"
     told = subprocess.run([str(binaries / "python"), "-c", code], capture_output=True, text=True, check=True)
     tests = [str(binaries / "python"), str(Path(__file__)), "--here"]
