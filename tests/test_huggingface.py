@@ -109,6 +109,11 @@ def test_the_space_draws_garments_with_the_library(app):
     np.testing.assert_array_equal(image, again)
 
 
+def test_the_space_draws_sentences_with_the_library(app):
+    image, said = app.pictures("a red disc left of a blue square", "", 8, 1.05, 0, steps=2)
+    assert image.shape == (96, 128, 3) and image.dtype == np.uint8 and said.startswith("asked for 8.0")
+
+
 def test_the_space_draws_the_mixture(app):
     figure = app.points(next(iter(app.SCENE_NAMES)), 3, 1.1, count=20)
     assert [axes.get_title() for axes in figure.axes] == ["CFG(1)", "CFG(3)", "CFG(3) | Cap(1.1)"]

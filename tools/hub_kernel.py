@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "meancap_step"
-MODULES = ("step", "fraction", "reference", "cuda", "triton_kernels")
+MODULES = ("request", "fraction", "reference", "cuda", "triton_kernels")
 BACKENDS = {"cpu": {"type": "cpu"}, "cuda": {"type": "cuda", "archs": ["8.0", "8.6", "8.9", "9.0"]}}
 AGAIN = "from .. import *\n"  # what older versions of `kernels` import
 

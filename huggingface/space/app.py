@@ -1,6 +1,6 @@
-"""The Space: the same noise under three rules, on the shipped model and on the exact mixture.
+"""The Space: the same noise under three rules, on the two shipped models and on the exact mixture.
 
-`garments` and `points` are plain functions of the library; `page` puts them behind sliders.
+`garments`, `pictures` and `points` are plain functions of the library; `page` puts them behind sliders.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from meancap import CFG, Cap, Record, Rule, noise, sample, uniform
+from meancap import CFG, Cap, Record, Rule, noise, sample, shifted, uniform
 from meancap.lab import SCENES, flow
-from meancap.models import ClassModel, fashion
+from meancap.models import ClassModel, SceneModel, fashion, scenes
 
 SCENE_NAMES = {str(scene): scene for scene in SCENES}
 
@@ -42,6 +42,25 @@ def garments(scale: float, gamma: float, seed: int, steps: int = 20) -> tuple[np
             record=record if "Cap" in str(rule) else None,
         )
         rows.append(box.decode(x)[:, 0].permute(1, 0, 2).flatten(1).numpy())
+    return np.concatenate(rows), record.summary()
+
+
+@cache
+def scene_model() -> SceneModel:
+    """Loaded once, when it is first asked for."""
+    return scenes()
+
+
+def pictures(
+    prompt: str, negative: str, scale: float, gamma: float, seed: int, steps: int = 16
+) -> tuple[np.ndarray, str]:
+    """Three rows of four pictures of a sentence, and what the meter says of the last row."""
+    box = scene_model()
+    start, rows, record = noise(range(int(seed), int(seed) + 4), box.shape), [], Record()
+    for rule in rules(scale, gamma):
+        seen = record if "Cap" in str(rule) else None
+        x = sample(box.predict([prompt] * 4, negative), rule, start, shifted(int(steps)), record=seen)
+        rows.append(box.decode(x).permute(2, 0, 3, 1).flatten(1, 2).numpy())
     return np.concatenate(rows), record.summary()
 
 
@@ -76,6 +95,13 @@ def page() -> Any:
                 gr.Textbox(label="what was granted", elem_id="said"),
             )
             run.click(garments, [scale, gamma, seed], [picture, said])
+        with gr.Tab("sentences"):
+            prompt = gr.Textbox("a red disc left of a blue square", label="prompt")
+            negative = gr.Textbox("", label="negative prompt")
+            first = gr.Number(0, precision=0, label="seed")
+            paint = gr.Button("draw", elem_id="draw")
+            shown, told = gr.Image(label="CFG 1, CFG, capped"), gr.Textbox(label="what was granted")
+            paint.click(pictures, [prompt, negative, scale, gamma, first], [shown, told])
         with gr.Tab("mixture"):
             scene = gr.Dropdown(list(SCENE_NAMES), value=str(SCENES[2]), label="components of the condition")
             draw = gr.Button("sample", elem_id="sample")
