@@ -96,7 +96,8 @@ export function vectorPanel(state, setState, move) {
         'aria-label': `Sample at ${fixed(x[0], 2)}, ${fixed(x[1], 2)}; arrow keys move it`,
       }, s('circle', { r: 16, class: 'grip' }), s('circle', { r: 7 }), s('text', { x: 10, y: -9 }, 'x')));
     if (focused) drawing.querySelector('.sample').focus({ preventScroll: true });
-    note.textContent = `Asked: λ = ${fixed(state.scale, 2)}, a mean ${fixed(ratio, 2)} times as long as m_c. `
+    const outside = Math.abs(asked[0] - box[0]) > box[2] || Math.abs(asked[1] - box[1]) > box[2];
+    note.textContent = `Asked: λ = ${fixed(state.scale, 2)}, a mean ${fixed(ratio, 2)} times as long as m_c${outside ? ', outside the picture' : ''}. `
       + (capped ? `The cap keeps ${percent(share, 0)} of the push: an effective scale of ${fixed(scale, 2)}.`
         : 'That is inside the ball: all of it is granted.');
     const place = ([a, b]) => [fixed(a, 3), fixed(b, 3), fixed(Math.hypot(a, b), 3)];
