@@ -42,7 +42,7 @@ def publish(folder: Path, docs: Path) -> None:
             write_whole(kept / name, (folder / name).read_bytes())
         write_whole(kept / "coverage.json", json.dumps(_coverages(read_readings(kept)), indent=1) + "\n")
     for draw in (bench_figures.ranking, bench_figures.fronts):
-        for path in style.save(draw, kept, draw.__name__):
+        for path in style.save_figure(draw, kept, draw.__name__):
             if path.suffix == ".png":
                 write_whole(kept / path.name, path.read_bytes())
             path.unlink()
@@ -134,7 +134,21 @@ class Numbers:
             f"**Tuned on each mixture** (other noise than it is scored on) fixed CFG has "
             f"{fixed['tuned euler']}, the cap {own['tuned euler']}, and the first, {tuned[0]['family']}, "
             f"{tuned[0]['tuned euler']}. The cap is number {also}; against fixed CFG it is "
-            f"**{_word(own['tuned euler versus'])}**."
+            f"**{_word(own['tuned euler versus'])}**.{self.calls()}"
+        )
+
+    def calls(self) -> str:
+        """Density feedback costs calls: what it has with as many as the others, where that was run."""
+        rows = {row["family"]: row for row in self.everywhere}
+        full, half = (rows.get(f"density feedback{more}") for more in ("", ", equal calls"))
+        if full is None or half is None:
+            return ""
+        return (
+            "\n\nDensity feedback asks the model twice per step. With half the steps, so with as many calls "
+            f"as the others, it has {half['carried euler']} with one setting for all and "
+            f"{half['tuned euler']} tuned, on the {half['problems']} problems where that was run; with all "
+            f"steps it has {full['carried euler']} and {full['tuned euler']} there, fixed CFG "
+            f"{rows[FIXED.name]['carried euler']} and {rows[FIXED.name]['tuned euler']}."
         )
 
     def top(self) -> str:
@@ -227,9 +241,9 @@ class Numbers:
             f"scale that the rule's displacement had along the gap: of {len(self.effective)} rules "
             f"{len(better)} stay better ({_listed(better)}), {len(worse)} are worse ({_listed(worse)}).\n\n"
             "*Revisiting CFG* ([2608.16786](https://arxiv.org/abs/2608.16786)) finds that nothing beats CFG "
-            f"consistently. Here {len(beats)} of {len(self.rules)} rules are better than tuned fixed CFG "
+            f"consistently. Here {len(beats)} of {len(self.rules)} rules beat tuned fixed CFG "
             f"over {_EVERY}; {len(consistent)} of these are not worse by more than 2 % for any kind of error "
-            f"({_listed(consistent)}). With one setting for all, {len(carried)} are better "
+            f"({_listed(consistent)}). With one setting for all {len(carried)} beat it "
             f"({_listed(carried)})."
         )
 
@@ -277,7 +291,7 @@ class Numbers:
                     f"{row['excess midpoint']} |"
                 )
             parts.append("\n".join(lines))
-        return "\n\n".join(parts)
+        return "\n\n".join(parts) or "Not run."
 
     def problems(self) -> str:
         counts = {kind: sum(problem_named(n).kind == kind for n in held_out(self.readings)) for kind in KINDS}
@@ -326,11 +340,13 @@ class Numbers:
             what: [name for name in caps if self.by_name[name][f"{what} euler versus"].verdict == "worse"]
             for what in ("carried", "tuned")
         }
+        words = [
+            f"{title} {_listed(verdicts[what])} beat it and {_listed(losing[what])} lose to it"
+            for what, title in (("tuned", "tuned,"), ("carried", "with one setting for all,"))
+        ]
         lines.append(
-            f"- **Over all of them**: tuned, {_listed(verdicts['tuned'])} beat tuned fixed CFG and "
-            f"{_listed(losing['tuned'])} lose to it; with one setting for all, "
-            f"{_listed(verdicts['carried'])} beat it and {_listed(losing['carried'])} lose to it. The "
-            "others cannot be told from it."
+            f"- **Over all problems, against fixed CFG**: {'; '.join(words)}. The other caps cannot be told "
+            "from it."
         )
         return "\n".join(lines)
 

@@ -38,7 +38,7 @@ def add_bench(commands: Commands) -> None:
     )  # fmt: skip
     p.add_argument("what", choices=("lab",), help="the laboratory of exact mixtures")
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help="the folder of the benchmark")
-    p.add_argument("--quick", action="store_true", help="three minutes on two cores instead of 40")
+    p.add_argument("--quick", action="store_true", help="a few minutes instead of half an hour")
     p.add_argument("--rules", nargs="+", default=None, metavar="NAME", help="only these of the list")
     p.add_argument("--problems", nargs="+", default=None, metavar="NAME", help="only these")
     p.add_argument(
