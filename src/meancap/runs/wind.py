@@ -148,16 +148,27 @@ def cell_name(preset: str, rule: str, seed: int) -> str:
 
 
 def wind_table(study: WindStudy, out: Path, seeds: Sequence[int] = (0, 1, 2)) -> Iterator[dict[str, Any]]:
-    """One row for each preset and rule over all seeds, and its difference to the authors' setting."""
+    """One row for each preset and rule, and its difference to the authors' setting.
+
+    A preset counts the seeds that all its rules have, so that a study under way has a table as well.
+    """
     cells = CellFolder(out)
     for preset in study.presets:
         model = wind_model(preset)
         names = [one.name for one in wind_rules(pilot_scale(cells, preset))]
-        speeds = {name: _joined(cells, preset, name, seeds) for name in names}
+        done = [seed for seed in seeds if all(cell_name(preset, name, seed) in cells for name in names)]
+        if not done:
+            continue
+        speeds = {name: _joined(cells, preset, name, done) for name in names}
         hits = {name: _hits(model, speed) for name, speed in speeds.items()}
         for name, speed in speeds.items():
             less = difference(hits[name], hits[AUTHORS]).columns("hits less authors")
-            row = {"preset": preset, "rule": name, "days": speed.shape[0] * speed.shape[1]}
+            row = {
+                "preset": preset,
+                "rule": name,
+                "seeds": len(done),
+                "days": speed.shape[0] * speed.shape[1],
+            }
             yield row | hits[name].columns("hits") | less | wind_measures(model, speed)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ class WindModel:
         alpha, sigma = self._alphas[index]
         return index, self.bound * alpha, sigma
 
-    @property
+    @cached_property
     def _alphas(self) -> list[tuple[float, float]]:
         squares = self.generator.schedule.alphas_cumprod.double()
         return list(zip(squares.sqrt().tolist(), (1 - squares).sqrt().tolist(), strict=True))
