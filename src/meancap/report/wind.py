@@ -18,7 +18,7 @@ def wind_series(out: Path, preset: str = "1ch", seed: int = 0, shown: int = 4) -
     cells = CellFolder(out)
     names = [one.name for one in wind_rules(pilot_scale(cells, preset))]
     figure, axes = panels(len(names), len(REGIMES), PAGE, 0.95 * len(names) + 0.4, sharex=True, sharey=True)
-    for line, name in zip(axes, names, strict=True):
+    for number, (line, name) in enumerate(zip(axes, names, strict=True)):
         speed = cells.load(cell_name(preset, name, seed))["speed"]
         days = speed.reshape(len(REGIMES), -1, speed.shape[-1])
         hours = torch.arange(days.shape[-1]) * 24 / days.shape[-1]
@@ -26,7 +26,8 @@ def wind_series(out: Path, preset: str = "1ch", seed: int = 0, shown: int = 4) -
             place.plot(hours, some[:shown].T, color=BLUE, linewidth=0.5, alpha=0.7)
             place.plot(hours, some.mean(0), color=VERMILION)
             place.plot(hours, training_profile(regime), "--", color=GREY, linewidth=0.9)
-            if line is axes[0]:
+            place.grid(False)  # the wind package switches grids on for the whole process
+            if number == 0:
                 place.set_title(f"{regime} wind asked for")
         line[0].set_ylabel(name.replace(", ", "\n"), fontsize=5.5)
     for place in axes[-1]:
