@@ -38,8 +38,9 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
+_STOPS = "; λ and Γ go to the values that were saved"
 _BANNER = (
-    '<p class="saved">A saved comparison to look around in. To change its settings, open it with '
+    '<p class="saved">A saved comparison to look around in{stops}. To change its settings, open it with '
     "<code>{command}</code></p>"
 )
 
@@ -66,7 +67,11 @@ def saved_page(link: str, work: Work) -> str:
         if view == "mixture":  # of many quick questions; the image view's one long question tells by itself
             work.tell(len(answers) / len(asked))
     data = write_json({"link": hashed(link), "command": command, "stops": stops, "answers": answers}).decode()
-    return _assembled(f"{VIEWS[view]} · meancap", _BANNER.format(command=escape(command)), data)
+    return _assembled(
+        f"{VIEWS[view]} · meancap",
+        _BANNER.format(command=escape(command), stops=_STOPS if stops else ""),
+        data,
+    )
 
 
 def hashed(link: str) -> str:
