@@ -69,7 +69,9 @@ def test_direction_is_kept_and_never_reversed(seed, gamma, scale):
         g, nominal = m - p.m_c, (scale - 1) * p.delta
         s = (g * nominal).sum(1) / (nominal**2).sum(1).clamp(min=1e-300)
         torch.testing.assert_close(g, s[:, None] * nominal, rtol=1e-9, atol=1e-12)
-        assert (s >= -1e-12).all() and (s <= 1 + 1e-12).all()
+        # Near scale 1 the displacement is as short as the rounding of the means that it is read from.
+        slack = 1e-12 + 2.0**-50 * p.m_c.norm(dim=1) / nominal.norm(dim=1).clamp(min=1e-300)
+        assert (s >= -slack).all() and (s <= 1 + slack).all()
 
 
 def test_a_feasible_nominal_result_is_bit_equal_to_plain_cfg():
