@@ -52,6 +52,7 @@ def window_problem(start: float | None, end: float | None) -> str | None:
 
 
 def patched(model: Any, rule: Rule, start: float, end: float) -> Any:
+    """A clone of the model whose runs are guided by the rule, and reported."""
     hook = PostCFG(rule, start, end)
 
     def run(executor: Any, *values: Any, **named: Any) -> Any:
