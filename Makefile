@@ -5,7 +5,7 @@ OUT    ?= out
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo dist docs matrix quick test test-all lint bench clean help
+.PHONY: demo dist docs matrix quick test run-tests test-all lint bench clean help
 
 help:
 	@echo "make demo      set up, run the main job, say where the result is"
@@ -37,7 +37,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: $(READY)
+	@# Side by side: the types wait for one core, the tests for another.
+	@$(MAKE) --no-print-directory -j 2 lint run-tests
+
+run-tests: $(READY)
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
 quick: $(READY)
