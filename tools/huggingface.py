@@ -55,7 +55,7 @@ images = model.decode(x)
 
 @dataclass(frozen=True)
 class Published:
-    """A model in the box, and what its card says on the Hub."""
+    """A shipped model, and what its card says on the Hub."""
 
     name: str
     task: str

@@ -4,12 +4,13 @@ A model yields a `Prediction`; a rule turns the gap m_c - m_u into a displacemen
 towards m_c + g.
 """
 
+import importlib
 import warnings
 
 with warnings.catch_warnings():
     # Without NumPy torch warns once; the core does not need NumPy.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    import torch as _torch  # noqa: F401
+    importlib.import_module("torch")
 
 from .diagnostics import Certificate, Measure, Record, measure
 from .prediction import Prediction

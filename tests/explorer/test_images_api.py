@@ -9,6 +9,7 @@ import torch
 
 from meancap import CFG, Cap, Record, sample, uniform
 from meancap.cli import main
+from meancap.explorer import image_answers
 from meancap.explorer import images as view
 from meancap.explorer import painter as studio
 from meancap.explorer.jobs import Left, Work
@@ -217,5 +218,5 @@ def test_a_sentence_that_the_scenes_do_not_know_is_answered_by_theirs():
 def test_a_command_is_given_only_for_seeds_of_a_run():
     wants = [studio.Want(0, seed) for seed in (1_000_003, 1_000_004)]
     asked = view.Asked("fashion", tuple(wants), (0,), 5, (), ())
-    assert "--seed 1 " in view.command(asked, CFG(2))
-    assert view.command(view.Asked("fashion", tuple(wants[1:]), (0,), 5, (), ()), CFG(2)) is None
+    assert "--seed 1 " in image_answers.command(asked, CFG(2))
+    assert image_answers.command(view.Asked("fashion", tuple(wants[1:]), (0,), 5, (), ()), CFG(2)) is None

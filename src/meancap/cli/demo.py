@@ -13,7 +13,7 @@ def add_demo(commands: Commands) -> None:
     p = commands.add_parser(
         "demo",
         help="see what the cap does, on a real model, in a minute or two",
-        description="The models in the box without guidance, with strong guidance and with the cap.",
+        description="The shipped models without guidance, with strong guidance and with the cap.",
         epilog="example:\n  meancap demo --out demo",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""The image view's questions: matched pictures of a model in the box under up to four rules.
+"""The image view's questions: matched pictures of a shipped model under up to four rules.
 
     images/about   classes, limits and the catalogue: what the page offers
     images/check   {"text", "scale", "gamma"} -> {"rule"} in full, or the {"error"} that says what is wrong
@@ -15,22 +15,17 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from ..models.data import FASHION
 from ..prediction import Prediction
 from ..rules import Rule, catalogue, guide
-from ..runs.config import sample_seed
 from .comparison import LARGEST_GAMMA, LARGEST_SCALE, LONGEST_RULE, MOST_RULES, RULE_ERRORS, read_rule
+from .image_answers import Asked, answer, pixel_text
 from .jobs import Route, Work
 from .requests import Request, choice, integer, items, number, only, text
 
@@ -44,18 +39,6 @@ LONGEST_PROMPT = 200
 FIELDS = ("model", "classes", "prompt", "negative", "seeds", "steps", "scale", "gamma", "rules")
 _SPAN = re.compile(r"\s*(\d{1,10})\s*(?:(?:-|–|\.\.)\s*(\d{1,10})\s*)?")
 _SEEDS = "seeds are whole numbers below 4,294,967,296 and ranges of them, such as 0-7 or 3, 14, 20-25"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request, checked."""
-
-    model: str
-    wanted: tuple[Want, ...]
-    classes: tuple[int | str, ...]  # what the images take turns in: classes, or one sentence
-    steps: int
-    texts: tuple[str, ...]
-    rules: tuple[Rule | str, ...]  # a sentence where a text is no rule
 
 
 def about(request: Request, work: Work) -> dict[str, Any]:
@@ -119,15 +102,15 @@ def run(request: Request, work: Work) -> dict[str, Any]:
         try:
             for step, frames in enumerate(painter.paint(rule, asked.steps, block, made[index]), 1):
                 for i, want in enumerate(block, low):
-                    shown[index][i] = _bytes(frames[want]) if want in frames else shown[index][i]
+                    shown[index][i] = pixel_text(frames[want]) if want in frames else shown[index][i]
                 share = (done + step / asked.steps) / len(blocks)
                 work.tell(share, f"{said}, step {step} of {asked.steps}", {"frames": shown})
         except RULE_ERRORS as error:
             rules[index] = f"{rule} cannot go on: {_sentence(error)}"
             continue
-        shown[index][low : low + BLOCK] = [_bytes(made[index][want].pixels) for want in block]
+        shown[index][low : low + BLOCK] = [pixel_text(made[index][want].pixels) for want in block]
         work.tell((done + 1) / len(blocks), said, {"frames": shown})
-    return _answer(replace(asked, rules=tuple(rules)), made)
+    return answer(replace(asked, rules=tuple(rules)), made)
 
 
 def read_request(request: Request) -> Asked:
@@ -197,128 +180,8 @@ def attempt_on_pictures(said: str, scale: float, gamma: float, model: str = "fas
     return rule
 
 
-def _answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[str, Any]:
-    from .painter import frame_steps
-    from .subjects import subject_of
-
-    subject, names = subject_of(asked.wanted[0]), list(FASHION)
-    if asked.model == "scenes":
-        names = [str(asked.classes[0])]
-    labels = [want.label if isinstance(want.label, int) else 0 for want in asked.wanted]
-
-    entries: list[dict[str, Any]] = []
-    for said, rule, made in zip(asked.texts, asked.rules, pictures_of, strict=True):
-        if isinstance(rule, str):
-            entries.append({"text": said, "error": rule})
-            continue
-        pictures = [made[want] for want in asked.wanted]
-        entries.append(
-            {
-                "text": said,
-                "rule": str(rule),
-                "command": command(asked, rule),
-                "numbers": mean_numbers(pictures, labels),
-                "pictures": [_one(picture) for picture in pictures],
-            }
-        )
-    return {
-        "model": subject.name,
-        "size": subject.shape[-1],
-        "channels": subject.shape[0],
-        "classes": names,
-        "steps": asked.steps,
-        "times": [float(t) for t in subject.times(asked.steps)[:-1]],
-        "frame_steps": frame_steps(asked.steps),
-        "images": [
-            {"seed": want.seed, "label": label} for want, label in zip(asked.wanted, labels, strict=True)
-        ],
-        "rules": entries,
-    }
-
-
-def _one(picture: Picture) -> dict[str, Any]:
-    return {
-        "frames": _bytes(picture.frames),
-        "meter": {name: _digits(picture.meter[name]) for name in ("scale", "asked", "ratio", "gap", "cosine")}
-        | {"active": [int(on) for on in picture.meter["active"].tolist()]},
-        "numbers": meter_numbers(picture),
-        "finite": picture.finite,
-        "sure": picture.reading.sure,
-        "sees": picture.reading.sees,
-        "hit": picture.reading.hit,
-    }
-
-
-def meter_numbers(picture: Picture) -> dict[str, Any]:
-    """The meter in five numbers: what was asked for, what was granted, how often and how far."""
-    scale, asked = picture.meter["scale"], picture.meter["asked"]
-    return {
-        "asked": [float(asked.min()), float(asked.max())],
-        "first": float(scale[0]),
-        "last": float(scale[-1]),
-        "capped": float(picture.meter["active"].double().mean()),
-        "ratio": float(picture.meter["ratio"].max()),
-    }
-
-
-def mean_numbers(pictures: Sequence[Picture], labels: Sequence[int]) -> dict[str, Any]:
-    """Means over a rule's images; diversity where every class has two of them."""
-    from ..metrics import diversity
-
-    readings = [p.reading for p in pictures]
-    pool = torch.stack([r.pool for r in readings])
-    scale = torch.stack([p.meter["scale"] for p in pictures])
-    paired = all(labels.count(label) > 1 for label in set(labels))
-    return {
-        "accuracy": sum(r.hit for r in readings) / len(readings),
-        "sure": _mean([r.sure for r in readings]),
-        "diversity": diversity(pool, torch.tensor(labels)) if paired else None,
-        "brightness": _mean([r.brightness for r in readings]),
-        "saturation": _mean([r.saturation for r in readings]),
-        "first": float(scale[:, 0].mean()),
-        "last": float(scale[:, -1].mean()),
-        "capped": float(torch.stack([p.meter["active"] for p in pictures]).double().mean()),
-        "ratio": max(float(p.meter["ratio"].max()) for p in pictures),
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Of numbers that all pictures have, or none has."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def command(asked: Asked, rule: Rule) -> str | None:
-    """The command that makes the same files, where these seeds are those of a run."""
-    from .painter import BLOCK  # the bits of a picture may depend on how many are made at once
-
-    seeds = [want.seed for want in asked.wanted]
-    run = seeds[0] // sample_seed(1, 0)
-    if seeds[0] != sample_seed(run, 0) or any(b != a + 1 for a, b in pairwise(seeds)):
-        return None
-    each = -(-len(seeds) // len(asked.classes))
-    which = f"--classes {','.join(map(str, asked.classes))}"
-    if asked.model == "scenes":
-        against = asked.wanted[0].negative
-        which = f"--prompt {shlex.quote(str(asked.classes[0]))}"
-        which += f" --negative {shlex.quote(against)}" if against else ""
-    return (
-        f'meancap generate --model {asked.model} --rule "{rule}" {which} '
-        f"--per-class {each} --steps {asked.steps} --seed {run} --batch {BLOCK} --out RUN"
-    )
-
-
 def _sentence(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
-
-
-def _digits(values: Tensor) -> list[float]:
-    """Six digits of each: more than a plot or a table shows."""
-    return [float(f"{value:.6g}") for value in values.tolist()]
-
-
-def _bytes(pixels: Tensor) -> str:
-    return b64encode(pixels.contiguous().numpy().tobytes()).decode()
 
 
 @cache

@@ -1,7 +1,7 @@
 """What the image view shows: the garments, by class, and the scenes, by sentence.
 
 want      one picture: what is asked for (a class, or a sentence with a negative one), and its seed
-subject   a model in the box with its judge: means for what is wanted, the grid of times, pictures of the
+subject   a shipped model with its judge: means for what is wanted, the grid of times, pictures of the
           means as bytes, and a reading of each finished picture
 reading   whether the picture is what was asked for, and what it shows instead
 """
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 class Subject(Protocol):
-    """A model in the box and its judge."""
+    """A shipped model and its judge."""
 
     name: str
     shape: tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""The runs of `meancap demo`: both models in the box under three rules, from the same noise."""
+"""The runs of `meancap demo`: both shipped models under three rules, from the same noise."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     arm       a rule and its sampler; an arm with several candidates is tuned on noise of its own seed
     calls     of the network for each sample, probes and rival classes included; all arms have `calls` at most
 
-Everything is scored by the classifier in the box, against the class that was asked for: accuracy, FD-fashion
+Everything is scored by the shipped classifier, against the class that was asked for: accuracy, FD-fashion
 and recall against the test pictures, diversity within a class. Arms share their noise seed by seed, so that
 differences are paired. Tuning chooses the candidate with the lowest FD-fashion.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -67,6 +68,16 @@ class RunRequest:
     negative: str | None = None
 
     @property
+    def kept(self) -> dict[str, Any]:
+        """What every kind of run takes as it was given."""
+        return {
+            "seed": self.seed,
+            "images": "npz" if self.npz else "png",
+            "diagnostics": self.diagnostics,
+            "threads": self.threads,
+        }
+
+    @property
     def noise_level(self) -> float:
         """eta: 0 for the ODE; for the ancestral sampler 1, unless it was given."""
         if self.sampler == "ancestral":
@@ -104,11 +115,8 @@ class Sentences:
             each=request.per_class,
             steps=request.steps,
             solver=request.solver,
-            seed=request.seed,
             batch=request.batch,
-            images="npz" if request.npz else "png",
-            diagnostics=request.diagnostics,
-            threads=request.threads,
+            **request.kept,
         )
         config = replace(config, dtype=request.dtype)
         return PreparedRun(config, scene_blocks(self.model, config, lines, negatives), versions())
@@ -138,11 +146,8 @@ class OpenClassModel:
             times=uniform(request.steps),
             solver=request.solver,
             eta=request.noise_level,
-            seed=request.seed,
             batch=request.batch,
-            images="npz" if request.npz else "png",
-            diagnostics=request.diagnostics,
-            threads=request.threads,
+            **request.kept,
             decoder=self.decoded_by,
         )
         config = replace(config, dtype=request.dtype)
@@ -184,11 +189,8 @@ class OpenPipeline:
             steps=request.steps,
             sigmas=request.sigmas,
             size=None if request.size is None else (request.size, request.size),
-            seed=request.seed,
             noise=request.noise,
-            images="npz" if request.npz else "png",
-            diagnostics=request.diagnostics,
-            threads=request.threads,
+            **request.kept,
         )
         if request.dtype == "tf32":
             config = replace(config, dtype="tf32")

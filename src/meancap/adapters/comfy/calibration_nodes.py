@@ -10,9 +10,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import comfy.samplers  # type: ignore[import-not-found]
-import folder_paths  # type: ignore[import-not-found]
-from comfy_api.latest import io  # type: ignore[import-not-found]
+import comfy.samplers
+import folder_paths
+from comfy_api.latest import io
 
 from ...rules.parts.calibration import FEWEST, LEVELS, Calibration, load_calibration
 from .node_parts import CATEGORY, patched, schema, window, window_problem
@@ -28,7 +28,7 @@ _PROMPTS = "\n".join(
 )
 
 
-class CalibrateGuidance(io.ComfyNode):  # type: ignore[misc]
+class CalibrateGuidance(io.ComfyNode):
     """Runs the pilot and writes its file."""
 
     @classmethod
@@ -91,7 +91,7 @@ def _pilot(
     model: Any, positives: list[Any], negative: Any, latent: dict[str, Any], seed: int, steps: int,
     scheduler: str,
 ) -> Calibration:  # fmt: skip
-    from nodes import common_ksampler  # type: ignore[import-not-found]  # KSampler's function
+    from nodes import common_ksampler  # KSampler's function
 
     hook, m = PilotHook(), model.clone()
     m.set_model_sampler_post_cfg_function(hook)
@@ -102,7 +102,7 @@ def _pilot(
     return hook.pilot.calibration(f"{type(model.model).__name__}: {cost}")
 
 
-class CalibratedCap(io.ComfyNode):  # type: ignore[misc]
+class CalibratedCap(io.ComfyNode):
     """The cap that a calibration file stands for."""
 
     @classmethod

@@ -6,8 +6,8 @@ import inspect
 import logging
 from typing import Any
 
-from comfy.patcher_extension import WrappersMP  # type: ignore[import-not-found]
-from comfy_api.latest import io  # type: ignore[import-not-found]
+from comfy.patcher_extension import WrappersMP
+from comfy_api.latest import io
 
 from ...rules import Rule
 from .hooks import PostCFG

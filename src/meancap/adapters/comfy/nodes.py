@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import folder_paths  # type: ignore[import-not-found]
-from comfy_api.latest import ComfyExtension, io, ui  # type: ignore[import-not-found]
+import folder_paths
+from comfy_api.latest import ComfyExtension, io, ui
 
 from ...rules import Cap, CapDisplacement, ParseError, parse
 from .calibration_nodes import CalibratedCap, CalibrateGuidance
@@ -30,7 +30,7 @@ _SEVERAL = (
 )
 
 
-class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
+class PosteriorMeanCap(io.ComfyNode):
     """A cap over what the workflow made."""
 
     @classmethod
@@ -74,7 +74,7 @@ class PosteriorMeanCap(io.ComfyNode):  # type: ignore[misc]
         return io.NodeOutput(patched(model, _FORMS[form](gamma), start, end))
 
 
-class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
+class GuidanceRule(io.ComfyNode):
     """Any rule, as text."""
 
     @classmethod
@@ -118,7 +118,7 @@ class GuidanceRule(io.ComfyNode):  # type: ignore[misc]
         return io.NodeOutput(patched(model, parse(rule), start, end))
 
 
-class GuidanceReport(io.ComfyNode):  # type: ignore[misc]
+class GuidanceReport(io.ComfyNode):
     """What guidance did in one run, as text and as a picture."""
 
     @classmethod
@@ -192,7 +192,7 @@ def _beside(saved: Any) -> Path:
     return picture.with_suffix(".json")
 
 
-class Meancap(ComfyExtension):  # type: ignore[misc]
+class Meancap(ComfyExtension):
     """The nodes, as ComfyUI asks for them."""
 
     async def get_node_list(self) -> list[type]:
