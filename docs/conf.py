@@ -1,6 +1,7 @@
 """The documentation site: `make docs` builds it into out/site; it opens from disk and needs no network."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -16,7 +17,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "meancap_site"]
 exclude_patterns = ["benchmark/*"]
 html_theme = "furo"
 html_title = f"meancap {__version__}"
-html_static_path = ["_static"]
+# Brackets of formulas stretch only in a font made for that; ziamath brings one under the Open Font License.
+html_static_path = ["_static", str(Path(find_spec("ziamath").origin).parent / "fonts/STIXTwoMath-Regular.ttf")]
 html_css_files = ["meancap.css"]
 html_show_sphinx = False
 html_show_sourcelink = False

@@ -118,5 +118,8 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
         assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text(encoding="utf-8")), (
             style
         )
+    ours = made / "_static" / "meancap.css"
+    fonts = re.findall(r"url\(\"([^\"]+)\"\)", ours.read_text(encoding="utf-8"))
+    assert fonts and all((ours.parent / font).is_file() for font in fonts)
     assert "<math" in (made / "theory.html").read_text(encoding="utf-8")
     assert "meancap.rules.parts.cap.Cap" in (made / "api" / "rules.html").read_text(encoding="utf-8")

@@ -58,13 +58,13 @@ def on_gaussian(kind: str, alpha: Number, sigma: Number) -> Affine:
 
 
 def number(v: float | Tensor, x: Tensor, name: str) -> Number:
-    """A time or coefficient as a float or as one value per sample of `x`."""
+    """A time or coefficient as a float, as one value per sample of `x`, or as one for all, shape (1,)."""
     if not isinstance(v, Tensor):
         return float(v)
     if v.dim() == 0 or v.shape == (1,):
         if on_host(v):
             return float(v)
-        return v.to(scalar_dtype(v.device)).reshape(1).expand(x.shape[0])
+        return v.to(scalar_dtype(v.device)).reshape(1)
     if v.shape != x.shape[:1]:
         raise ValueError(
             f"{name} must be one number, or one per sample with shape ({x.shape[0]},); got {tuple(v.shape)}"
@@ -83,7 +83,7 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     elif not 0.0 <= t <= 1.0:
         raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t}")
     elif torch.compiler.is_compiling():  # a number would be part of the graph, and each step need its own
-        return torch.zeros(x.shape[:1], dtype=scalar_dtype(x.device), device=x.device) + t
+        return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
     return t
 
 

@@ -95,7 +95,9 @@ def _traced(request: Request) -> tuple[Tensor, Tensor]:
     """Inside a compiled graph a capped step is one opaque node; any other is left to the compiler."""
     if not (request.capped and _opaque(request)):
         return reference.run(request)
-    numbers = torch.stack([vector(v, request.x) for v in request[3:8]])
+    shared = all(not isinstance(v, Tensor) or v.numel() == 1 for v in request[3:8])
+    samples = request.x[:1] if shared else request.x
+    numbers = torch.stack([vector(v, samples) for v in request[3:8]])
     done: tuple[Tensor, Tensor] = torch.ops.meancap.step(*request[:3], numbers, *request[8:13])
     return done
 

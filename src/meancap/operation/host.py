@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -40,42 +40,43 @@ _NO_SUMS = np.empty((0, 0, 3))
 
 def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
-    x, out_c, other, a = request[:4]
+    x, out_c, other, a, *_, dtype, capped = request
     if type(a) is float and a == 0:
         x = out_c  # the mean does not depend on x: it is not read, and may hold anything
     x, out_c, other = _in_order(x), _in_order(out_c), _in_order(other)
-    if not x.shape == out_c.shape == other.shape or out_c.dtype != other.dtype:
+    shape, batch, count = out_c.shape, out_c.shape[0], out_c.numel()
+    if not x.shape == shape == other.shape or out_c.dtype != other.dtype:
         shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]
         raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
-    batch = len(x)
-    size = x.numel() // batch if batch else 0
-    stages = (MEASURE | SHARE if request.capped else 0) | (WRITE if request.dtype is not None else 0)
-    result = out_c if request.dtype is None else torch.empty_like(out_c, dtype=request.dtype)
+    if x.dtype not in _LIKE or out_c.dtype not in _LIKE or not (x.is_cpu and out_c.is_cpu and other.is_cpu):
+        kinds = [f"{v.dtype} on {v.device}" for v in (x, out_c, other)]
+        raise TypeError(f"the kernels of the host take float32 and bfloat16 on the CPU; got {kinds}")
+    size = count // batch if batch else 0
+    stages = (MEASURE | SHARE if capped else 0) | (WRITE if dtype is not None else 0)
+    result = out_c if dtype is None else torch.empty_like(out_c, dtype=dtype)
     table, results = _table(batch, request[3:8]), np.empty((4, batch))
-    if not request.capped:
+    if not capped:
         results[3] = table[2]
-    held = (x, out_c, other, result)
     at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
     how = (request.ball, request.margin, request.mean, request.direct)
-
-    def work(run: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS, _: Any = held) -> None:
-        run(at, like, table, sums, results, size, first, last, stage, *how)
-
-    workers = min(torch.get_num_threads(), x.numel() // _WORTH)
-    if batch and workers <= 1:
-        work(few if size <= FEW else whole, 0, batch, stages)
+    workers = 1 if count < 2 * _WORTH else min(torch.get_num_threads(), count // _WORTH)
+    if workers > 1:
+        _spread(partial(_work, at, like, table, results, size, how), batch, size, stages, workers)
     elif batch:
-        _spread(work, batch, size, stages, workers)
+        _work(at, like, table, results, size, how, few if size <= FEW else whole, 0, batch, stages)
     return result, torch.from_numpy(results)
+
+
+def _work(
+    at: Any, like: Any, table: Any, results: Any, size: int, how: Any,
+    kernel: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS,
+) -> None:  # fmt: skip
+    kernel(at, like, table, sums, results, size, first, last, stage, *how)
 
 
 def _in_order(v: Tensor) -> Tensor:
     """The tensor with its elements in memory one after the other."""
-    if v.dtype not in _LIKE or not v.is_cpu:
-        raise TypeError(
-            f"the kernels of the host take float32 and bfloat16 on the CPU; got {v.dtype} on {v.device}"
-        )
     return v if v.is_contiguous() and not v.is_neg() else v.resolve_neg().contiguous()
 
 

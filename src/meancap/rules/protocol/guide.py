@@ -49,9 +49,9 @@ def _autocast(device: str) -> bool:
 
 
 def _start(p: Prediction) -> Tensor:
-    """1 for each sample, with the times in it: torch makes a new graph for each value of an unused number."""
+    """1, with the times in it: torch makes a new graph for each value of an unused number."""
     times = [v for v in (p.t, p.t_next) if isinstance(v, Tensor)]
-    return sum((0 * v for v in times), start=vector(1.0, p.shown))
+    return sum((0 * v for v in times), start=vector(1.0, p.shown[:1]))
 
 
 def guide(
