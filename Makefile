@@ -4,6 +4,8 @@ VENV   ?= .venv
 OUT    ?= out
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Modules are compiled when they are first imported; to compile all of them here takes as long as the rest.
+PIP    := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 
 .PHONY: demo dist docs matrix quick test run-tests test-all lint bench clean help
 
@@ -23,10 +25,10 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 	  || { echo "could not create $(VENV); on Debian install python3-venv"; exit 1; }
 	@echo "installing into $(VENV) (a few minutes the first time) ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $$(grep '^torch==' constraints.txt)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PIP) $$(grep '^torch==' constraints.txt)
+	@$(PIP) -c constraints.txt -e '.[dev]'
 	@# A peer of the tests whose metadata ask for torchvision, which has no CPU build to match torch's.
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps $$(grep -i '^torch[-_]fidelity==' constraints.txt)
+	@$(PIP) --no-deps $$(grep -i '^torch[-_]fidelity==' constraints.txt)
 	@touch $@
 
 demo: $(READY)

@@ -68,6 +68,7 @@ def test_pictures_and_meter_are_the_library_s_also_after_a_slider_moved(tab):
     until(lambda: "scale=6" in page.evaluate("location.hash"), 60)
 
 
+@pytest.mark.slow
 def test_a_slider_may_move_faster_than_jobs_notice_that_they_are_cancelled(tab, monkeypatch):
     made_here = server_module.ROUTES["images/run"]
 

@@ -91,6 +91,7 @@ def test_the_rules_are_called_rules(tab):
     assert page.get_by_role("button", name="Add a rule").count() == 1
 
 
+@pytest.mark.slow
 def test_a_slider_that_moves_fast_ends_at_its_last_value(tab):
     page = tab.open()
     page.locator("input[name=scale]").evaluate(
@@ -142,6 +143,7 @@ def test_invalid_text_gets_a_sentence_and_the_rest_stays(tab):
     )
 
 
+@pytest.mark.slow
 def test_rules_are_picked_with_the_arrow_keys(tab):
     page = tab.open("#mixture?n=1000&rule=CFG(1)")
     pick, field = page.get_by_label("Pick rule 1"), page.get_by_label("Rule 1", exact=True)
@@ -254,6 +256,7 @@ def test_dark_follows_the_system_and_the_button(tabs):
     assert page.evaluate(ground) == light
 
 
+@pytest.mark.slow
 def test_a_component_moves_by_keys(tab):
     page = tab.open("#mixture?n=1000")
     page.get_by_role("button", name="Component 1 at").focus()
@@ -353,6 +356,7 @@ PLAYED = """async () => {
 }"""
 
 
+@pytest.mark.slow
 def test_the_clock_shows_another_landscape(tab):
     page = tab.open("#mixture?n=1000&look=1")
     note = page.locator('[data-panel="way"] .note').first
@@ -417,6 +421,7 @@ def test_opening_twice_and_leaving_in_the_middle_does_no_harm(tab, tabs):
     assert shown(page, 1)[0]["tv"] is not None
 
 
+@pytest.mark.slow
 def test_a_link_that_is_set_just_before_the_page_writes_its_own_is_kept(tabs):
     page = tabs().open("#mixture?n=1000")
     page.evaluate("location.hash = '#mixture?n=1000&seed=7'; document.getElementById('copy-link').click()")

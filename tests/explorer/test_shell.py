@@ -61,6 +61,7 @@ def test_a_link_that_is_set_while_the_page_loads_is_the_one_shown(holding, view,
     assert page.locator("input[name=gamma]").input_value() == "1.7"
 
 
+@pytest.mark.slow
 def test_a_rule_typed_just_before_a_view_is_left_belongs_to_that_view(holding):
     page = holding.open(FEW, IMAGES)
     hold(page, "path.endsWith('/check')")
@@ -74,6 +75,7 @@ def test_a_rule_typed_just_before_a_view_is_left_belongs_to_that_view(holding):
     assert "CFG(5)" not in page.locator("input[name=rule]").evaluate_all("list => list.map(e => e.value)")
 
 
+@pytest.mark.slow
 def test_the_landscape_asked_for_last_stays(holding):
     page = holding.open("#mixture?n=1000&scale=1")
     hold(page, """path.endsWith('/field') && body.includes('"scale":1,')""")
@@ -89,6 +91,7 @@ def test_the_landscape_asked_for_last_stays(holding):
     assert "a cap acts on" in note.inner_text()
 
 
+@pytest.mark.slow
 def test_samples_do_not_wait_for_their_way(holding):
     page = holding.open("#mixture?n=1000")
     hold(page, """path.endsWith('/meter') || body.includes('"quick":false')""")
@@ -100,6 +103,7 @@ def test_samples_do_not_wait_for_their_way(holding):
     assert "CFG(3.3)" in page.locator('[data-panel="scale"] .note').inner_text()
 
 
+@pytest.mark.slow
 def test_a_complaint_about_an_earlier_state_is_not_shown(holding):
     holding.refusals = True
     page = holding.open("#mixture?n=1000")
@@ -114,6 +118,7 @@ def test_a_complaint_about_an_earlier_state_is_not_shown(holding):
     assert page.locator("#error").is_hidden()
 
 
+@pytest.mark.slow
 def test_saving_and_making_pictures_do_not_stop_each_other(tab, server, monkeypatch):
     go, routes = threading.Event(), dict(server_module.ROUTES)
 

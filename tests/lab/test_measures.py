@@ -65,7 +65,9 @@ def test_several_sets_are_read_as_one_by_one():
     torch.testing.assert_close(ruler.sw2(x), both["sw2"])
 
 
-@pytest.mark.parametrize("name", ["pair", "overlap-triple", "off-centre-8", "off-centre-64"])
+@pytest.mark.parametrize(
+    "name", ["pair", "overlap-triple", "off-centre-8", pytest.param("off-centre-64", marks=pytest.mark.slow)]
+)
 def test_exact_samples_are_found_exact_also_where_members_overlap(name):
     condition = problem(name).condition()
     n = 2000

@@ -131,6 +131,7 @@ def test_numbers_mean_the_same_in_two_launches(ball, mean, given, launches, tall
     assert launches == TWO
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", [False, True])
 @pytest.mark.parametrize("size", [40, 2048, 8193])
 def test_the_three_functions_agree_to_the_bit(size, mean, launches, tall):
@@ -203,6 +204,7 @@ def worst_excess(seeds, samples, size):
     return worst
 
 
+@pytest.mark.slow
 def test_the_stored_result_keeps_the_bound_to_one_unit(tall):
     assert worst_excess(range(8), 48, 4096) <= 1
     assert worst_excess(range(4), 12, 16384) <= 1
