@@ -70,18 +70,18 @@ TRANSFORMERS: dict[str, Case] = {
         "CogVideoXTransformer3DModel", COGVIDEO | {"in_channels": 8},
         PAIR | PICTURE, SMALL | {"num_frames": 9, "max_sequence_length": 5},
         scheduler=lambda: diffusers.CogVideoXDDIMScheduler(prediction_type="v_prediction"),
-        parts=cog_autoencoder,
+        parts=cog_autoencoder, std=0.4,
     ),
     "CogVideoXVideoToVideoPipeline": Case(
         "CogVideoXTransformer3DModel", COGVIDEO, PAIR | VIDEO, SMALL | STRENGTH | {"max_sequence_length": 5},
         scheduler=lambda: diffusers.CogVideoXDDIMScheduler(prediction_type="v_prediction"),
-        parts=cog_autoencoder,
+        parts=cog_autoencoder, std=0.4,
     ),
     "CogVideoXFunControlPipeline": Case(
         "CogVideoXTransformer3DModel", COGVIDEO | {"in_channels": 8},
         PAIR | {"control_video": VIDEO["video"]}, SMALL | {"max_sequence_length": 5},
         scheduler=lambda: diffusers.CogVideoXDDIMScheduler(prediction_type="v_prediction"),
-        parts=cog_autoencoder,
+        parts=cog_autoencoder, std=0.4,
     ),
     "HunyuanVideoImageToVideoPipeline": Case(
         "HunyuanVideoTransformer3DModel",
