@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -17,7 +20,7 @@ class _Module(types.ModuleType):
         return type(name, (), {})
 
 
-class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Put last on sys.meta_path, so that an installed package comes first."""
 
     def __init__(self, *names: str) -> None:
@@ -33,3 +36,16 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
+
+
+@contextmanager
+def stand_ins(*names: str) -> Iterator[None]:
+    """Packages that can be imported inside the block, and are forgotten after it."""
+    finder = _Absent(*names)
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
+            del sys.modules[name]

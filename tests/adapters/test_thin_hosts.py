@@ -14,10 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import diffusers
 import pytest
 import torch
-from absent import Absent
+from absent import stand_ins
+from diffusers import ClassifierFreeGuidance
 from torch import Tensor
 
 from meancap import CFG, Cap, Prediction, guide
@@ -141,13 +141,9 @@ def test_what_diffsynth_cannot_tell_is_refused() -> None:
     importlib.util.find_spec("diffsynth") is None, reason="not run: DiffSynth is not installed"
 )
 @pytest.mark.filterwarnings("ignore")
-def test_diffsynths_own_method_is_guided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys,
-        "meta_path",
-        [*sys.meta_path, Absent("torchvision", "torchaudio", "modelscope", "ftfy", "imageio", "pandas")],
-    )
-    from diffsynth.diffusion.base_pipeline import BasePipeline
+def test_diffsynths_own_method_is_guided() -> None:
+    with stand_ins("torchvision", "torchaudio", "modelscope", "ftfy", "imageio", "pandas"):
+        from diffsynth.diffusion.base_pipeline import BasePipeline
 
     class Real(Pipeline):
         cfg_guided_model_fn = BasePipeline.cfg_guided_model_fn
@@ -159,7 +155,7 @@ def test_diffsynths_own_method_is_guided(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_sdnext_makes_our_guiders_from_its_dictionary() -> None:
     """As its set_guider does: base arguments, and those of the entry that are numbers or texts."""
-    guiders: dict[str, Any] = {"CFG": {"cls": diffusers.ClassifierFreeGuidance, "args": {}}}
+    guiders: dict[str, Any] = {"CFG": {"cls": ClassifierFreeGuidance, "args": {}}}
     names = sdnext.register(guiders, gamma=1.07)
     base = {"guidance_scale": 6.0, "guidance_rescale": 0.0, "start": 0.0, "stop": 1.0}
     rules = [str(guiders[name]["cls"](**base, **guiders[name]["args"]).rule) for name in names]

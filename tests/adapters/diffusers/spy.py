@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import types
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ class Spy:
     def __post_init__(self) -> None:
         scheduler, step = self.pipe.scheduler, type(self.pipe.scheduler).step
 
+        @wraps(step)  # pipelines read from the signature whether a step takes their generator
         def seen(
             this: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
         ) -> Any:
@@ -33,10 +36,9 @@ class Spy:
             if self.outputs:
                 self.said = list(self.outputs)
             parts = LAYOUTS[self.name].parts(self.said, model_output, self.name, self.stream)
-            if this.step_index is None:
-                this._init_step_index(timestep)
-            x, sigma = sample.clone(), this.sigmas[this.step_index]  # some pipelines write over their state
-            self.steps.append({"sigma": sigma, "x": x, "received": model_output, "parts": parts})
+            x, (sigma, a, k) = sample.clone(), mean_of(this, timestep)  # some pipelines overwrite their state
+            made = {"sigma": sigma, "a": a, "k": k, "x": x, "received": model_output, "parts": parts}
+            self.steps.append(made)
             self.outputs.clear()
             return step(this, model_output, timestep, sample, *args, **kwargs)
 
@@ -46,11 +48,41 @@ class Spy:
                 module.register_forward_hook(lambda module, args, output: self.outputs.append(output))
 
     def ratios(self) -> Tensor:
-        """|m| / |m_c| of what arrived at each step of a flow scheduler, in float64."""
-        end = 1.0 if self.pipe.scheduler.config.get("invert_sigmas", False) else 0.0
+        """|m| / |m_c| of what arrived at each step, in float64."""
+        return torch.stack(
+            [_norm(seen, seen["received"]) / _norm(seen, seen["parts"]["c"]) for seen in self.steps]
+        )
+
+    def cancelled(self) -> Tensor:
+        """How many times its own length the terms of a mean have: how far its rounding is magnified."""
         found = []
         for seen in self.steps:
-            x, got, c = (v.double().flatten(1) for v in (seen["x"], seen["received"], seen["parts"]["c"]))
-            k = end - seen["sigma"].double()
-            found.append((x + k * got).norm(dim=1) / (x + k * c).norm(dim=1))
+            x, got = (v.double().flatten(1).norm(dim=1) for v in (seen["x"], seen["received"]))
+            found.append((abs(seen["a"]) * x + abs(seen["k"]) * got) / _norm(seen, seen["received"]))
         return torch.stack(found)
+
+
+def _norm(seen: dict[str, Any], output: Tensor) -> Tensor:
+    return (seen["a"] * seen["x"].double() + seen["k"] * output.double()).flatten(1).norm(dim=1)
+
+
+def mean_of(scheduler: Any, timestep: Any) -> tuple[float, float, float]:
+    """sigma, and a and k in m = a x + k output, written out for the schedulers of the tiny pipelines."""
+    name, config = type(scheduler).__name__, scheduler.config
+    kind = config.get("prediction_type", "flow_prediction")
+    if not hasattr(scheduler, "sigmas"):  # DDIM, DDPM
+        product = float(scheduler.alphas_cumprod[int(timestep)])
+        alpha, sigma = math.sqrt(product), math.sqrt(1 - product)
+    else:
+        if scheduler.step_index is None:
+            scheduler._init_step_index(timestep)
+        sigma = float(scheduler.sigmas[scheduler.step_index])
+        alpha = 1.0
+    if kind == "flow_prediction":
+        return sigma, 1.0, (1.0 if config.get("invert_sigmas", False) else 0.0) - sigma
+    if name.startswith("EDM"):  # with sigma_data = 1
+        return sigma, 1 / (1 + sigma**2), -sigma / math.hypot(1, sigma)
+    if name.startswith("DPMSolver"):
+        alpha = 1 / math.hypot(1, sigma)
+        sigma *= alpha
+    return (sigma, alpha, -sigma) if kind == "v_prediction" else (sigma, 1 / alpha, -sigma / alpha)

@@ -2,24 +2,72 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pytest
 import torch
 from spy import Spy
-from tiny_pipelines import CASES, call, pipeline
+from tiny_pipelines import CASES, EVERY, call, pipeline
+from torch import Tensor
 
 from meancap import Cap
-from meancap.adapters.diffusers import LAYOUTS, guided
+from meancap.adapters.diffusers import LAYOUTS, guided, tap
 from meancap.adapters.diffusers.schedulers import is_flow
-from meancap.adapters.diffusers.table import READ, RUN
+from meancap.adapters.diffusers.state import same_state
 
 INF = float("inf")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # numpy about diffusers
-    FLOW = [name for name, case in CASES.items() if is_flow(case.scheduler())]
+ALWAYS = {"DreamLitePipeline"}  # makes both predictions at any scale
+
+
+@dataclass
+class Runs:
+    """One tiny pipeline and what its calls gave, each made when a law first asks for it."""
+
+    name: str
+    dtype: str
+    judged: list[bool | None] = field(default_factory=list)  # whether the stepped state was the shown one
+
+    @cached_property
+    def pipe(self) -> Any:
+        return pipeline(self.name, DTYPES[self.dtype])
+
+    @cached_property
+    def spy(self) -> Spy:
+        return Spy(self.name, self.pipe)
+
+    @cached_property
+    def native(self) -> Tensor:
+        self.spy.steps = []
+        return call(self.name, self.pipe)
+
+    @cached_property
+    def unlimited(self) -> tuple[Tensor, dict[str, Tensor]]:
+        def judge(shown: Tensor | None, stepped: Tensor) -> bool | None:
+            self.judged.append(same_state(shown, stepped))
+            return self.judged[-1]
+
+        with pytest.MonkeyPatch.context() as patch, guided(self.pipe, Cap(INF)) as record:
+            patch.setattr(tap, "same_state", judge)
+            found = call(self.name, self.pipe)
+        return found, record.stacked()
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> Runs:
+    """Shared by the laws of one pipeline, which pytest runs one after another."""
+    return Runs(*request.param)
+
+
+def each(dtype: str, names: list[str], **more: Any) -> list[Any]:
+    return [pytest.param((name, dtype), id=f"{name}-{dtype}", **more) for name in names]
+
+
+FULL = each("float32", list(CASES))
+BOTH = FULL + each("bfloat16", list(CASES), marks=pytest.mark.slow)
+SWITCHED = each("float32", [n for n, case in CASES.items() if case.scale and n not in ALWAYS])
 
 
 def rescaled(name: str) -> bool:
@@ -27,59 +75,58 @@ def rescaled(name: str) -> bool:
     return LAYOUTS[name].rows == "row" or "p" in LAYOUTS[name].order
 
 
-def test_the_table_says_which_pipelines_are_run_here() -> None:
-    assert set(CASES) | {"KolorsPipeline"} == RUN
-    assert set(LAYOUTS) == RUN | READ
+def test_every_pipeline_of_the_table_is_run_here() -> None:
+    assert set(EVERY) == set(LAYOUTS)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
-def test_an_infinite_cap_gives_the_native_result_bit_for_bit(name: str, dtype: str) -> None:
-    pipe = pipeline(name, DTYPES[dtype])
-    native = call(name, pipe)
-    with guided(pipe, Cap(INF)) as record:
-        capped = call(name, pipe)
-    assert torch.equal(native, capped)
-    assert len(record) > 0 and float(record.stacked()["gap"].max()) > 0
-    assert torch.equal(native, call(name, pipe)), "leaving the block should leave the pipeline as it was"
+@pytest.mark.parametrize("runs", BOTH, indirect=True)
+def test_an_infinite_cap_gives_the_native_result_bit_for_bit(runs: Runs) -> None:
+    native = runs.native
+    found, record = runs.unlimited
+    assert torch.equal(native, found)
+    assert float(record["gap"].max()) > 0
+    assert torch.equal(native, call(runs.name, runs.pipe)), "leaving the block should restore the pipeline"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FLOW)
-def test_the_bound_holds_on_what_the_scheduler_receives(name: str, dtype: str) -> None:
-    pipe = pipeline(name, DTYPES[dtype])
-    spy = Spy(name, pipe)
-    native = call(name, pipe)
-    largest = float(spy.ratios().max())
+@pytest.mark.parametrize("runs", BOTH, indirect=True)
+def test_the_bound_holds_on_what_the_scheduler_receives(runs: Runs) -> None:
+    spy = runs.spy
+    native = runs.native
+    largest = float(runs.unlimited[1]["ratio"].max())
     assert largest > 1.0005, "the weights should make guidance lengthen the mean, or nothing is shown"
     gamma, spy.steps = largest**0.5, []
-    with guided(pipe, Cap(gamma)) as record:
-        capped = call(name, pipe)
+    with guided(runs.pipe, Cap(gamma)) as record:
+        capped = call(runs.name, runs.pipe)
     assert not torch.equal(native, capped)
     assert bool(record.stacked()["active"].any())
-    allowed = 4 * 2.0**-24 if dtype == "float32" else 2e-3
-    assert float(spy.ratios().max()) <= gamma * (1 + allowed)
+    allowed = torch.tensor(4 * 2.0**-24 if runs.dtype == "float32" else 2e-3, dtype=torch.float64)
+    if not is_flow(runs.pipe.scheduler):  # a mean is a small difference of large terms near pure noise
+        allowed = allowed * spy.cancelled()
+    assert bool((spy.ratios() <= gamma * (1 + allowed)).all())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_pipelines_scale_is_read_as_listed(name: str) -> None:
-    pipe = pipeline(name)
-    with guided(pipe, Cap(INF)) as record:
-        call(name, pipe)
-    asked = record.stacked()["asked"]
-    if rescaled(name):
+@pytest.mark.parametrize("runs", BOTH, indirect=True)
+def test_the_state_that_is_stepped_is_judged_to_be_the_one_that_was_shown(runs: Runs) -> None:
+    assert len(runs.unlimited[0]) > 0 and runs.judged == [True]
+
+
+@pytest.mark.parametrize("runs", FULL, indirect=True)
+def test_the_pipelines_scale_is_read_as_listed(runs: Runs) -> None:
+    asked = runs.unlimited[1]["asked"]
+    if rescaled(runs.name):
         assert bool((asked > 1).all())
     else:
-        torch.testing.assert_close(
-            asked, torch.full_like(asked, 7.0 + LAYOUTS[name].offset), rtol=2e-4, atol=0
-        )
+        expected = torch.full_like(asked, 7.0 + LAYOUTS[runs.name].offset)
+        torch.testing.assert_close(asked, expected, rtol=2e-4, atol=0)
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if CASES[n].scale])
-def test_guidance_off_says_that_there_is_nothing_to_guide(name: str) -> None:
-    pipe = pipeline(name)
-    off: dict[str, Any] = {CASES[name].scale: 1.0 - LAYOUTS[name].offset}
-    off |= {k: v for k, v in {"pag_scale": 0.0, "audio_guidance_scale": 1.0}.items() if k in CASES[name].call}
+@pytest.mark.parametrize("runs", SWITCHED, indirect=True)
+def test_guidance_off_says_that_there_is_nothing_to_guide(runs: Runs) -> None:
+    name, pipe, case = runs.name, runs.pipe, CASES[runs.name]
+    if "p" in LAYOUTS[name].order:  # some keep the perturbed attention after a call
+        pipe = pipeline(name)
+    off: dict[str, Any] = {case.scale: 1.0 - LAYOUTS[name].offset}
+    off |= {k: v for k, v in {"pag_scale": 0.0, "audio_guidance_scale": 1.0}.items() if k in case.call}
     native = call(name, pipe, **off)
     with pytest.warns(UserWarning, match=f"nothing to guide: {name}"), guided(pipe, Cap(1.1)):
         assert torch.equal(call(name, pipe, **off), native)

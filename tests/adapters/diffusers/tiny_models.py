@@ -30,6 +30,8 @@ class Case:
     scheduler: Callable[[], Any] = lambda: diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
     std: float = 0.2
     settings: dict[str, Any] = field(default_factory=dict)  # attributes of the pipeline that keep it small
+    full: tuple[str, ...] = ()  # components that stay in float32, as their checkpoint says
+    needs: str = ""  # a package without which diffusers does not export the pipeline
 
 
 def mask(*shape: int) -> Callable[[], torch.Tensor]:

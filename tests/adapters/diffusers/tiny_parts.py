@@ -87,7 +87,8 @@ def ltx2_parts() -> dict[str, Any]:
 def seeded(pipe: Any, texts: list[str], *shape: int) -> torch.Tensor:
     """An embedding for each text, the same whenever it is asked for."""
     drawn = [torch.randn(shape, generator=torch.Generator().manual_seed(sum(map(ord, t)))) for t in texts]
-    return torch.stack(drawn).to(pipe.transformer.dtype)
+    denoiser = getattr(pipe, "unet", None) or pipe.transformer
+    return torch.stack(drawn).to(denoiser.dtype)
 
 
 def fibo_prompt(pipe: Any, prompt: list[str], **more: Any) -> Any:
@@ -97,3 +98,28 @@ def fibo_prompt(pipe: Any, prompt: list[str], **more: Any) -> Any:
 
 def audio_prompt(pipe: Any, prompt: list[str], device: Any) -> Any:
     return seeded(pipe, prompt, 5, 16), torch.full((len(prompt),), 5)
+
+
+def words(texts: list[str], **more: Any) -> Processor:
+    return Processor(input_ids=torch.tensor([[sum(map(ord, text)) % 64] * 5 for text in texts]))
+
+
+class Words(torch.nn.Module):
+    """A text encoder of one table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.table = torch.nn.Embedding(64, 16)
+        self.config = Processor(model_type="words")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.table.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.table.weight.device
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.table(ids),)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import inspect
 import types
+from importlib.util import find_spec
 from typing import Any
 
 import diffusers
 import torch
+from tiny_edits import EDITS
 from tiny_models import CASES as CLASSIC
 from tiny_models import STEPS
+from tiny_motion import MOTIONS
 from tiny_others import OTHERS
 from tiny_unets import UNETS
 from tiny_variants import VARIANTS
+from tiny_videos import VIDEOS
 
-CASES = CLASSIC | VARIANTS | UNETS | OTHERS
+EVERY = CLASSIC | VARIANTS | UNETS | MOTIONS | OTHERS | EDITS | VIDEOS
+CASES = {name: case for name, case in EVERY.items() if not case.needs or find_spec(case.needs)}
 
 
 def model(name: str, config: dict[str, Any], std: float = 0.2, seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
-    made = getattr(diffusers, name)(**config).eval().requires_grad_(False)
+    made = getattr(diffusers, name).from_config(config).eval().requires_grad_(False)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.normal_(0, std)
@@ -38,6 +43,8 @@ def pipeline(name: str, dtype: torch.dtype = torch.float32, **components: Any) -
     for key, value in case.settings.items():
         setattr(pipe, key, types.MethodType(value, pipe) if isinstance(value, types.FunctionType) else value)
     pipe.to(dtype)
+    for part in case.full:
+        getattr(pipe, part).float()
     # What from_pretrained keeps in float32 stays so.
     for key, module in (pipe.unet if denoiser == "unet" else pipe.transformer).named_modules():
         if set(key.split(".")) & set(given[denoiser]._keep_in_fp32_modules or ()):
@@ -57,7 +64,8 @@ def call(name: str, pipe: Any, seed: int = 0, **changes: Any) -> torch.Tensor:
         arguments |= {case.scale: 7.0}
     torch.manual_seed(seed)  # some pipelines encode their images without the generator
     with torch.no_grad():
-        return pipe(**(arguments | changes))[0]
+        found = pipe(**(arguments | changes))[0]
+    return torch.cat([one.flatten() for one in found]) if isinstance(found, list) else found
 
 
 def draw(what: Any, generator: torch.Generator, dtype: torch.dtype) -> Any:

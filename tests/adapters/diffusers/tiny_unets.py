@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import diffusers
@@ -81,9 +80,7 @@ UNETS: dict[str, Case] = {
                 "projection_class_embeddings_input_dim": 16 + 6 * 4, "encoder_hid_dim": 16,
                 "encoder_hid_dim_type": "text_proj"},
         CASES[XL].inputs, IMAGE | {"max_sequence_length": 5},
-        scheduler=diffusers.EulerDiscreteScheduler, std=0.4,
+        scheduler=diffusers.EulerDiscreteScheduler, std=0.4, needs="sentencepiece",
     ),
 }
 # fmt: on
-if find_spec("sentencepiece") is None:  # diffusers does not export Kolors without it
-    del UNETS["KolorsPipeline"]

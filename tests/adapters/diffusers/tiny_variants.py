@@ -52,10 +52,11 @@ def wan_autoencoder() -> dict[str, Any]:
     }
 
 
-def control(name: str, classic: str) -> Any:
+def control(name: str, classic: str, **more: Any) -> Any:
     known = getattr(diffusers, name)._get_init_keys(getattr(diffusers, name))
     torch.manual_seed(1)
-    made = getattr(diffusers, name)(**{k: v for k, v in CASES[classic].config.items() if k in known})
+    config = {k: v for k, v in CASES[classic].config.items() if k in known}
+    made = getattr(diffusers, name)(**config, **more)
     return made.eval().requires_grad_(False)
 
 

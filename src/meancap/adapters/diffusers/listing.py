@@ -5,17 +5,14 @@ from __future__ import annotations
 from .layouts import Layout
 from .refused import UNSUPPORTED
 from .schedulers import FAMILIES
-from .table import LAYOUTS, RUN
+from .table import LAYOUTS
 
-_HEAD = ("pipeline", "predictions", "scale", "λ", "run here", "remarks")
+_HEAD = ("pipeline", "predictions", "scale", "λ", "remarks")
 
 
 def rows() -> list[tuple[str, ...]]:
     """One row per supported pipeline, in the order of the table."""
-    return [
-        (name, *_cells(layout), "yes" if name in RUN else "no", layout.note)
-        for name, layout in LAYOUTS.items()
-    ]
+    return [(name, *_cells(layout), layout.note) for name, layout in LAYOUTS.items()]
 
 
 def _cells(layout: Layout) -> tuple[str, str, str]:
@@ -39,9 +36,8 @@ def markdown() -> str:
     """The same for docs/diffusers.md, a row for each layout; without "Pipeline", which every name ends in."""
     groups: dict[Layout, list[str]] = {}
     for name, layout in LAYOUTS.items():
-        groups.setdefault(layout, []).append(name.removesuffix("Pipeline") + ("" if name in RUN else "°"))
-    head = ("pipelines", "predictions", "scale", "λ", "remarks")
-    table = [head, ("---",) * len(head)]
+        groups.setdefault(layout, []).append(name.removesuffix("Pipeline"))
+    table = [("pipelines", *_HEAD[1:]), ("---",) * len(_HEAD)]
     table += [(", ".join(names), *_cells(layout), layout.note) for layout, names in groups.items()]
     lines = ["| " + " | ".join(row) + " |" for row in table]
     lines += ["", "Schedulers: " + ", ".join(_short(name) for name in FAMILIES) + "."]

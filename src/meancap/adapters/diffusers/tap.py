@@ -243,7 +243,7 @@ class Tap:
 
     def _nothing_to_guide(self, rule: Rule) -> None:
         self.said = True
-        cure = f"pass {self.layout.scale} above {1 - self.layout.offset}"
+        cure = f"pass {self.layout.scale} above 1"
         if self.layout.scale == "guider":
             cure = "give it a guider that is enabled"
         reason = (
