@@ -84,21 +84,26 @@ not_a_rule(
     differs=("diffusers' AutoGuidance drops layers of the same network instead, by default at scale 7.5",),
 )
 
-# Methods that were considered and are not included, and why.
-LEFT_OUT = (
-    ("TCG", "matches mean and variance of the guided velocity; withdrawn, and its formula was not found"),
-    ("CFG-OEC (2511.14075), HiGS, TSR", "only their names were seen, in a third-party collection"),
+# Methods whose formula was not found or not read: (name, why). Nothing is computed for them.
+NAME_ONLY = (
+    (
+        "TCG (no number)",
+        "matches mean and variance of the guided velocity; withdrawn, its formula was not found",
+    ),
     (
         "Momentum Guidance (2602.20360)",
-        "an average of past velocities with one evaluation; its formula was not read",
+        "an average of past velocities with one evaluation; third parties' formulas differ",
     ),
-    ("Characteristic guidance", "a fixed point over extra evaluations; its formula was not read"),
-    (
-        "Learn to Guide (2510.00815), annealing schedules (2506.24108), adversarial schedules (2608.14038), "
-        "information-theoretic schedule (2606.24025), online feedback (2509.16131)",
-        "trained schedules, of which no weights or code were seen; policy is our laboratory's example "
-        "of the kind",
-    ),
+    ("Characteristic guidance (2312.07586)", "a fixed point over extra evaluations; its paper was not read"),
+    ("Learn to Guide (2510.00815)", "a trained schedule; no weights or code were seen"),
+    ("Annealing guidance scale (2506.24108)", "a trained schedule; no weights or code were seen"),
+    ("Adversarial schedules (2608.14038)", "a trained schedule; no weights or code were seen"),
+    ("Information-theoretic schedule (2606.24025)", "a trained schedule; no weights or code were seen"),
+    ("Online feedback (2509.16131)", "scales chosen by evaluators during the run; no code was seen"),
+)
+
+# Methods that are known and not included, and why.
+LEFT_OUT = (
     ("Difference CFG", "Skimmed CFG's companion takes norms and extremes of a whole batch"),
     (
         "Dynamic CFG schedules of mimic",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...schedules import Exponential, Scale
 from ..parts.gain import CFGPP
-from ..parts.published_schedules import DG, Ramp, triangle
+from ..parts.published_schedules import DG, Ramp, Steps, triangle
 from ..parts.scale import CFG, Interval
 from ..protocol.base import Rule
 from .grids import grid_of
@@ -114,6 +114,30 @@ def limited_interval(scale: Scale, low: float, high: float) -> Rule:
 def tv_cfg(scale: float, times: int | float | Sequence[float], *, slope: str = "paper") -> Rule:
     """TV-CFG (Jin et al. 2025): a triangle over the steps of a grid, or of a number of equal steps."""
     return CFG(triangle(scale, grid_of(times), slope=slope))
+
+
+@method(
+    "high early, unconditional late",
+    "Ventura et al. 2026, arXiv 2602.00716",
+    "any",
+    "scale for t < switch, late from then on",
+    "early_high({scale})",
+    confidence="second-hand",
+    seen="comfy-cfg-megapack; a reading note on the paper's version 4 agrees",
+    defaults=(Default("any", "switch after 50 to 70 % of the steps, late 0", "comfy-cfg-megapack"),),
+    differs=(
+        "the paper counts from the conditional prediction and calls its late window negative guidance: "
+        "late 0 here is its -1",
+        "the switch is a time here, and a share of the steps there; the two agree on a uniform grid",
+    ),
+    unit=False,
+    check=(0.9, -3.0, 0.1, 2.2),
+)
+def early_high(scale: float, *, switch: float = 0.5, late: float = 0.0) -> Rule:
+    """A high scale early and the unconditional prediction late (Ventura et al. 2026)."""
+    if not 0 < switch < 1:
+        raise ValueError(f"early_high switches at a time between 0 and 1; got {switch}")
+    return CFG(Steps((0.0, switch), (scale, late)))
 
 
 @method(

@@ -62,6 +62,40 @@ qwen_image = method(
 )(lumina2)
 
 
+sglang_norm = method(
+    "SGLang's cfg_normalization",
+    "no paper; SGLang's diffusion server",
+    "velocity",
+    "v <- v min(1, rho |v_c| / |v|) after CFG, per sample",
+    "sglang_norm({scale})",
+    seen="sgl-project/sglang multimodal_gen/runtime/distributed/cfg_policy.py, August 2026",
+    defaults=(Default("Z-Image; other models", "rho 1, scale 5; off (0)", "SGLang"),),
+    differs=(
+        "the code takes both lengths over the whole batch; ours are per sample",
+        "its guidance_rescale follows afterwards, and LongCat's and Qwen-Image's own renormalisations",
+    ),
+    name="sglang_norm",
+    check=(0.347059, -1.156865, 0.038562, 0.848367),
+)(z_image)
+
+
+vllm_omni_norm = method(
+    "vLLM-Omni's cfg_normalize",
+    "no paper; vLLM-Omni's diffusion pipelines",
+    "velocity",
+    "v <- v |v_c| / |v| after CFG, along the last axis",
+    "vllm_omni_norm({scale})",
+    seen="vllm-project/vllm-omni diffusion/distributed/cfg_parallel.py",
+    defaults=(Default("Qwen-Image; Z-Image", "on; z_image with rho 1, off", "vLLM-Omni"),),
+    differs=(
+        "it matches the length and does not only cap it, as diffusers' Qwen-Image does",
+        "its Z-Image pipeline has the cap of z_image, per sample",
+    ),
+    name="vllm_omni_norm",
+    check=(0.347059, -1.156865, 0.038562, 0.848367),
+)(lumina2)
+
+
 @method(
     "LongCat-Image's renormalisation",
     "no paper; diffusers' LongCat-Image pipeline",

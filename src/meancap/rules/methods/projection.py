@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...schedules import Scale
-from ..parts.gain import FromUnconditional, Gain
+from ..parts.gain import Balanced, FromUnconditional, Gain
 from ..parts.phases import Phases
 from ..parts.published_schedules import Decay
 from ..parts.reference import Rotation, Tangential
@@ -148,9 +148,16 @@ def apg_mix(
     "v = v_u + w (d - (1 - share) proj_{n_c} d), d = v_c - v_u, w = max(least, scale (1 - t)^power)",
     "adamag({scale})",
     confidence="second-hand",
-    seen="a reading note",
-    defaults=(Default("any", "share 0.1, power 4", "second-hand; least 1 was not stated"),),
-    differs=("its scale falls towards the data, against the trend of PMC and C2FG",),
+    seen="two transcriptions agree, one with the numbers of its equations 10, 11 and 13; of the paper "
+    "itself only the opening was read",
+    defaults=(
+        Default("SD3, SD3.5, FLUX", "share 0.1, power 4, least 1", "a transcription of its Section 5"),
+    ),
+    differs=(
+        "a transcription writes n = a(t) x - v_c for the direction; with a = 1/t it is the noise x - t v_c "
+        "up to a factor",
+        "its scale falls towards the data, against the trend of PMC and C2FG",
+    ),
     unit=False,
     check=(0.052958, -1.194385, 0.708422, -0.116542),
 )
@@ -202,3 +209,49 @@ def tcfg(scale: Scale) -> Rule:
 def adg(scale: Scale, *, limit: float = math.pi / 3) -> Rule:
     """Angle-domain guidance (Jin et al. 2025): m_c turned away from m_u, by 60 degrees at most."""
     return Rotation(scale, limit)
+
+
+@method(
+    "manifold-optimal guidance (MOG)",
+    "Jia et al. 2026, arXiv 2603.11509",
+    "velocity",
+    "v = v_u + scale w, w = d/across + (1/along - 1/across) proj_{v_u} d, d = v_c - v_u",
+    "mog({scale})",
+    confidence="derived",
+    seen="Auto-MOG's code with a given scale for the balanced one; its README names this variant",
+    defaults=(Default("SDXL, SD3.5, FLUX", "along 1, across 5", "its README"),),
+    differs=("the part of the gap across v_u is divided by 5, so that a scale here is not one of CFG",),
+    unit=False,
+    check=(0.280984, -1.205902, 0.928852, 0.238033),
+)
+def mog(scale: Scale, *, along: float = 1.0, across: float = 5.0) -> Rule:
+    """MOG (Jia et al. 2026): the gap made shorter across v_u, then a fixed scale."""
+    return _preconditioned(along, across) | FromUnconditional(scale)
+
+
+@method(
+    "manifold-optimal guidance with a balanced scale (Auto-MOG)",
+    "Jia et al. 2026, arXiv 2603.11509",
+    "velocity",
+    "v = v_u + s w, w as in mog, s = gamma |v_u|/|w| between least and most",
+    "auto_mog()",
+    seen="its authors' mog/processor.py and README",
+    defaults=(
+        Default("SDXL, FLUX", "along 1, across 5, gamma 1, least 1, most 20", "its README"),
+        Default("SD3, SD3.5", "most 15", "its README"),
+    ),
+    differs=("the code adds 1e-8 to |w| and keeps |v_u|^2 above 1e-6",),
+    unit=False,
+    check=(0.359685, -1.46938, 0.941399, 0.428513),
+)
+def auto_mog(
+    *, along: float = 1.0, across: float = 5.0, gamma: float = 1.0, least: float = 1.0, most: float = 20.0
+) -> Rule:
+    """Auto-MOG (Jia et al. 2026): a step as long as the unconditional velocity itself, without a scale."""
+    return _preconditioned(along, across) | Balanced(gamma, least, most)
+
+
+def _preconditioned(along: float, across: float) -> Rule:
+    if not (along > 0 and across > 0):
+        raise ValueError(f"a metric needs factors above 0; got along={along} and across={across}")
+    return Project(across / along, "velocity", "unconditional") | Gain(1 / across)

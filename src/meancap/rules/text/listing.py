@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from ..methods.elsewhere import LEFT_OUT
+from ..methods.elsewhere import LEFT_OUT, NAME_ONLY
 from ..methods.registry import CONFIDENCE, Entry, catalogue
 
 _SPACES = {
@@ -74,8 +74,11 @@ def page() -> str:
         f"| [`{e.name}`](#{e.name.lower()}) | {_md(e.title)} | {e.space} | {e.confidence} |" for e in entries
     ]
     body = [line for e in entries for line in _section(e)]
-    missing = [f"- **{_md(name)}**: {_md(why)}." for name, why in LEFT_OUT]
-    return "\n".join([_HEAD, *rows, *body, "", "## Not here", "", *missing]) + "\n"
+    named, missing = (
+        [f"- **{_md(name)}**: {_md(why)}." for name, why in part] for part in (NAME_ONLY, LEFT_OUT)
+    )
+    last = ["", "## Known by name only", "", *named, "", "## Not here", "", *missing]
+    return "\n".join([_HEAD, *rows, *body, *last]) + "\n"
 
 
 _HEAD = """# Every rule
