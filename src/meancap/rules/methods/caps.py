@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...schedules import Scale
 from ..parts.cap import Cap, CapDisplacement
+from ..parts.literal import LiteralCap
 from ..parts.scale import CFG
 from ..protocol.base import Chain
 from .registry import Default, method
@@ -67,3 +68,29 @@ def pmc(scale: Scale, gamma: Scale = 1.1) -> Chain:
 def pmc_displacement(scale: Scale, gamma: Scale = 1.15) -> Chain:
     """PMC-CFG as in its SD3.5 experiments: a displacement of at most gamma - 1 times the length of m_c."""
     return CFG(scale) | CapDisplacement(gamma)
+
+
+@method(
+    "posterior-mean capped guidance, the paper's algorithm to the letter",
+    "Peng & Ma 2026, arXiv 2609.24287, appendix on the stable implementation",
+    "mean",
+    "as pmc, from a = |m_c - m_u|^2, b = <m_c, m_c - m_u>, q = |m_c|^2; beta = 0 where the nominal result is "
+    "outside the ball and a <= tiny",
+    "pmc_literal({scale}, 1.1)",
+    confidence="paper",
+    seen="its appendix, the numbered steps",
+    defaults=(
+        Default("SiT-XL/2 256", "gamma 1.05 to 1.10", "paper"),
+        Default("any", "tiny 1e-8", "not stated; the value in ppposition/pmc @ b27a9640"),
+    ),
+    differs=(
+        "for parity only: pmc has no epsilon, measures lengths and not squares, and stays inside the bound "
+        "to the last place; see the page on theory",
+        "the printed steps say both what to do for b < 0 and for b + sqrt D = 0; at gamma 1 both hold, and "
+        "we take the former, whose root is the larger",
+    ),
+    check=(0.425466, -1.576399, 0.574534, 0.776399),
+)
+def pmc_literal(scale: Scale, gamma: float = 1.1, *, tiny: float = 1e-8) -> Chain:
+    """PMC-CFG step by step as the paper's appendix prints it, for comparison with `pmc`."""
+    return CFG(scale) | LiteralCap(gamma, tiny)

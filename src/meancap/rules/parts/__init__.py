@@ -9,6 +9,7 @@ from .feedback import *
 from .frequency import *
 from .gain import *
 from .history import *
+from .literal import *
 from .phases import *
 from .published_schedules import *
 from .reference import *
