@@ -15,6 +15,8 @@ method(
     "any",
     "m = m_u + scale (m_c - m_u)",
     "CFG({scale})",
+    family="caps",
+    use="nothing else is tuned yet: every other rule is compared with it, tuned",
     seen="willisma/SiT models.py; diffusers 0.42.1",
     defaults=(
         Default("SiT-XL/2 256", "scale 1.5", "its README: FID 2.06, IS 270.27"),
@@ -36,6 +38,8 @@ method(
     "mean",
     "the largest beta <= scale - 1 with |m_c + beta (m_c - m_u)| <= gamma |m_c|",
     "pmc({scale}, 1.1)",
+    family="caps",
+    use="a scale is too large for some samples, and every guided mean should have a bound on its length",
     seen="ppposition/pmc @ b27a9640 (SiT)",
     defaults=(Default("SiT-XL/2 256", "gamma 1.05 to 1.10", "paper"),),
     differs=(
@@ -56,6 +60,8 @@ def pmc(scale: Scale, gamma: Scale = 1.1) -> Chain:
     "mean",
     "beta = min(scale - 1, (gamma - 1) |m_c| / |m_c - m_u|)",
     "pmc_displacement({scale}, 1.15)",
+    family="caps",
+    use="you keep to the paper's SD3.5 setting, or want to bound how far the mean may move",
     seen="ppposition/pmc @ b27a9640 (SD3.5)",
     defaults=(Default("SD3.5 Medium", "gamma 1.15, scale 3 to 9, 10 steps", "paper, SD3.5 appendix"),),
     differs=(
@@ -77,6 +83,8 @@ def pmc_displacement(scale: Scale, gamma: Scale = 1.15) -> Chain:
     "as pmc, from a = |m_c - m_u|^2, b = <m_c, m_c - m_u>, q = |m_c|^2; beta = 0 where the nominal result is "
     "outside the ball and a <= tiny",
     "pmc_literal({scale}, 1.1)",
+    family="caps",
+    use="you compare with the paper's printed steps; use pmc otherwise",
     confidence="paper",
     seen="its appendix, the numbered steps",
     defaults=(

@@ -20,6 +20,8 @@ from .registry import Default, method
     "any",
     "CFG on each level of a Laplacian pyramid with its own scale, fine to coarse",
     "fdg(10, 5)",
+    family="frequency",
+    use="images oversaturate: coarse structure gets a lower scale than detail",
     seen="diffusers 0.42.1, which cites the paper's Algorithm 2",
     defaults=(Default("SDXL", "high 10, low 5", "paper Table 8, second-hand"),),
     differs=(
@@ -42,6 +44,8 @@ def fdg(high: float = 10.0, low: float = 5.0, *, parallel: Sequence[float] | Non
     "any",
     "low and high frequencies of m_c - m_u times two factors, d; m = m_u + scale d",
     "fresca({scale})",
+    family="frequency",
+    use="you want to weigh the coarse and the fine part of the gap by hand",
     confidence="second-hand",
     seen="ComfyUI comfy_extras/nodes_fresca.py",
     defaults=(Default("any", "low 1, high 1.25, cutoff 20", "ComfyUI"),),
@@ -61,6 +65,8 @@ def fresca(scale: Scale, *, low: float = 1.0, high: float = 1.25, cutoff: int = 
     "any",
     "CFG on the detail bands of one level of the wavelet sym4; the coarse band stays conditional",
     "hiwave({scale})",
+    family="frequency",
+    use="the layout is right and only detail should be guided, as in upscaling",
     confidence="second-hand",
     seen="laihongphuc/minHiWave (unofficial) and comfy-cfg-megapack agree; no official repository found",
     defaults=(Default("SDXL", "scale 7.5, 50 DDIM steps", "minHiWave"),),
@@ -83,6 +89,8 @@ def hiwave(scale: Scale) -> Rule:
     "v = v_u + scale (v_c - v_u) - scale (1 - share) (M_c L v_c - M_u L v_u), L a low-pass, M 1 where L v "
     "has changed since the last step by less than the mean plus the standard deviation of its changes",
     "lf_cfg({scale})",
+    family="frequency",
+    use="large even areas oversaturate over many steps",
     state="the low-passed velocities of the last step",
     confidence="second-hand",
     seen="comfy-cfg-megapack",
@@ -109,6 +117,8 @@ def lf_cfg(scale: Scale, *, share: float = 0.5, size: int = 8) -> Rule:
     "the gap has much detail, y = v_u + scale FD(v_c - v_u) with a share mix of it at the spread of "
     "v_u + FD(v_c - v_u)",
     "zeresfdg({scale})",
+    family="frequency",
+    use="you must match CADE's node, or want detail weighed and the spread matched by one rule",
     state="the running share of detail, and which of the two forms",
     seen="1dZb1/MagicNodes, its author's node, modes CFGZeroFD and RescaleFDG with the adaptive switch",
     defaults=(Default("SDXL", "low 0.6, high 1.3, mix 0.7, thresholds 0.45 and 0.6, keep 0.8", "its node"),),
@@ -144,6 +154,8 @@ def zeresfdg(
     "any",
     "per pixel scale = high - e (high - low), e the channel mean of (m_c - m_u)^2, put to 0..1 in a sample",
     "samg(5, 12)",
+    family="frequency",
+    use="some regions burn while others need more guidance",
     confidence="second-hand",
     seen="comfy-cfg-megapack",
     defaults=(

@@ -16,6 +16,8 @@ from .registry import Default, method
     "m <- m + w(t) F(d - (1 - eta) proj_m d), d = m - h, h <- alpha m + (1 - alpha) h; F a soft high-pass of "
     "the cosine transform, w(t) = weight sqrt((1 - t - low)/(high - low)) for low < 1 - t <= high; after CFG",
     "higs({scale})",
+    family="memory",
+    use="few steps or a low scale leave images without detail",
     state="the running average of guided means",
     confidence="second-hand",
     seen="two implementations from the paper's equations agree: comfy-cfg-megapack and a Forge "
@@ -59,6 +61,8 @@ def higs(
     "n_u <- n_u + (1 - s) (<A, B>/|A|^2) A where s = cos(A, B) < below, A and B the changes of n_c and n_u "
     "since the last step; then CFG",
     "cfg_oec({scale})",
+    family="memory",
+    use="the two noise predictions change unlike each other; its threshold has to be found",
     state="both noise predictions of the last step",
     confidence="second-hand",
     seen="two transcriptions of the paper's equations 10 to 15 agree; no repository found",
@@ -82,6 +86,8 @@ def cfg_oec(scale: Scale, *, below: float = 0.5) -> Rule:
     "noise",
     "scale before until |n_c - n_u| has passed its first minimum over the steps, scale from then on",
     "transition_point({scale})",
+    family="memory",
+    use="the model repeats images of its training set",
     state="the last two lengths of the gap, and which samples have passed their minimum",
     seen="SonyResearch/mitigating_memorization, generate_test_dataset_dtp.py",
     defaults=(

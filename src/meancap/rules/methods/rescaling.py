@@ -18,6 +18,8 @@ from .registry import Default, method
     "velocity",
     "v <- phi v std(v_c)/std(v) + (1 - phi) v after CFG, std over a sample, unbiased",
     "rescaled({scale})",
+    family="rescaling",
+    use="contrast and brightness rise with the scale",
     seen="diffusers rescale_noise_cfg",
     defaults=(Default("any", "phi 0.7; the paper 0.5 to 0.75", "ComfyUI; paper"),),
     differs=(
@@ -37,6 +39,8 @@ def rescaled(scale: Scale, *, phi: float = 0.7, space: str = "velocity") -> Rule
     "mean",
     "m <- clip(m, -s, s)/s with s the quantile of |m|, between 1 and most; after CFG",
     "dynamic_threshold({scale})",
+    family="rescaling",
+    use="the data are pixels between -1 and 1; latents are not",
     confidence="paper",
     seen="the paper; implemented widely",
     defaults=(Default("pixel models", "quantile 0.995", "paper"),),
@@ -61,6 +65,8 @@ def dynamic_threshold(scale: Scale, *, quantile: float = 0.995, most: float | No
     "deviation at "
     "the scale mimic, R the larger of r and the quantile of the guided ones",
     "mimic({scale})",
+    family="rescaling",
+    use="a large scale should keep the range of values of a lower one",
     seen="mcmonkeyprojects/sd-dynamic-thresholding @ 73e4e045",
     defaults=(Default("any", "mimic 7, quantile 1, per channel, AD, MEAN, phi 1", "its node"),),
     differs=(
@@ -82,6 +88,8 @@ def mimic(scale: Scale, *, mimic: Scale = 7.0, quantile: float = 1.0) -> Rule:
     "noise",
     "n <- r n after CFG, r = (q sigma^2 + 1)/(q sigma^2/k + 1), q = t^2/(1 - t)^2",
     "tsr({scale})",
+    family="rescaling",
+    use="samples should be sharper or broader than the model's own, at any scale",
     seen="its authors' scheduler classes for diffusers; ComfyUI comfy_extras/nodes_eps.py",
     defaults=(
         Default("any", "k 0.95, sigma 1", "ComfyUI"),
@@ -103,6 +111,8 @@ def tsr(scale: Scale, *, k: float = 0.95, sigma: float = 1.0) -> Rule:
     "velocity",
     "v <- v/factor after CFG; space='noise': n <- n/factor",
     "epsilon_scaling({scale})",
+    family="rescaling",
+    use="errors of many steps add up in one direction, which a slightly shorter prediction undoes",
     seen="ComfyUI comfy_extras/nodes_eps.py, the paper's uniform schedule",
     defaults=(Default("any", "factor 1.005", "ComfyUI"),),
     differs=(
