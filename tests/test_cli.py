@@ -63,7 +63,7 @@ def test_commands_parse_without_importing_what_they_run():
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
-    command = [sys.executable, "-m", "meancap", "rules", "--page"]
+    command = [sys.executable, "-m", "meancap", "rules"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         program.stdout.close()
         assert program.stderr.read() == b"" and program.wait() == 0

@@ -1,6 +1,8 @@
 """The catalogue says the same everywhere, and what it names exists."""
 
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,18 +11,38 @@ import meancap.lab.policy
 import meancap.rules
 import meancap.sampling
 from meancap.cli import main
-from meancap.rules import Rule, catalogue
+from meancap.report.rule_drawing import drawing, drawn_mean
+from meancap.rules import CFG, Rule, apg, catalogue, pmc, pmc_displacement
+from meancap.rules.methods import registry
 from meancap.rules.methods.example import guided_example
-from meancap.rules.methods.registry import CONFIDENCE
+from meancap.rules.methods.registry import CONFIDENCE, FAMILIES
 from meancap.rules.text.parse import known_names, known_parts
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 
 
-def test_the_page_in_the_docs_is_the_catalogue(capsys):
-    assert main(["rules", "--page"]) == 0
-    assert PAGE.read_text() == capsys.readouterr().out, "run: meancap rules --page > docs/rules.md"
+def test_the_page_in_the_docs_is_what_the_command_writes(tmp_path):
+    (tmp_path / "benchmark").symlink_to(PAGE.parent / "benchmark")
+    assert main(["rules", "--page", str(tmp_path)]) == 0
+    made, kept = (
+        {p.relative_to(root).as_posix(): p.read_text() for p in (root / "rules.md", *root.glob("rules/*"))}
+        for root in (tmp_path, PAGE.parent)
+    )
+    wrong = [name for name in {*made, *kept} if made.get(name) != kept.get(name)]
+    assert not wrong, f"{', '.join(sorted(wrong))} differ: run meancap rules --page docs"
+
+
+def test_drawn_means_lie_where_the_rules_put_them():
+    side = 0.35 * math.sqrt(3) / 2
+    assert drawn_mean(CFG(1)) == pytest.approx((1, 0, 0), abs=1e-6)
+    assert drawn_mean(CFG(4)) == pytest.approx((1 + 3 * 0.175, 3 * side, 0), abs=1e-6)
+    capped, moved = drawn_mean(pmc(4, 1.1)), drawn_mean(pmc_displacement(4, 1.15))
+    assert math.hypot(capped.x, capped.y) == pytest.approx(1.1, abs=1e-6)
+    assert math.hypot(moved.x - 1, moved.y) == pytest.approx(0.15, abs=1e-6)
+    assert drawn_mean(apg(4, eta=0, momentum=None)).x == pytest.approx(1, abs=1e-6)  # nothing along m_c
+    entry = replace(registry.entry("CFG"), scale=40.0)
+    assert "scale 40" in drawing(entry) and "outside the frame" in drawing(entry)
 
 
 def test_pages_count_the_methods_that_there_are():
@@ -39,15 +61,11 @@ def test_every_entry_is_whole():
     for e in catalogue():
         empty = [f for f in ("title", "paper", "formula", "seen", "call", "state") if not getattr(e, f)]
         assert not empty, f"@method above {e.name} leaves {', '.join(empty)} empty; fill it in"
-        assert e.confidence in CONFIDENCE and e.space in {
-            "any",
-            "mean",
-            "velocity",
-            "noise",
-            "score",
-            "state",
-        }
-        for text in (e.title, e.formula, *e.differs, *(v for d in e.defaults for v in d)):
+        assert e.confidence in CONFIDENCE and e.space in SPACES
+        assert e.family in FAMILIES and e.family != "other" and e.use, (
+            f"say family= (of {', '.join(FAMILIES)}) and use= in @method above {e.name}"
+        )
+        for text in (e.title, e.use, e.formula, *e.differs, *(v for d in e.defaults for v in d)):
             fits = text == text.strip() and not {"\n", "`"} & {*text} and not text.endswith(".")
             assert fits, (
                 f"{e.name}: one line, no backticks, no spaces at its ends, no full stop; got {text!r}"

@@ -13,6 +13,8 @@ from meancap.report.sweep import read_table
 from meancap.runs import protocols
 from meancap.runs.cost import plan_text, sit_work
 from meancap.runs.folder import Run
+from meancap.runs.prepare import RunRequest
+from meancap.runs.reproduce import requests
 
 
 def test_imagenet_has_the_rows_of_the_papers_table():
@@ -33,8 +35,28 @@ def test_sd35_uses_the_displacement_cap_and_one_stream_of_noise():
     assert all(s.evaluations == 10 for s in p.settings)
 
 
+def test_the_figure_of_categories_has_the_papers_prompts_four_times_and_leaves_scale_1_to_the_pipeline():
+    p, lines = protocols.sd35_categories(), protocols.category_prompts()
+    assert len(lines) == p.samples == 16 and lines[0] == lines[3] != lines[4]
+    assert lines[0] == "A dog is shown sitting on rocks by the beach, photorealistic"
+    assert [str(s.rule) for s in p.settings] == ["CFG(1)", "CFG(5)", "CFG(5) | CapDisplacement(1.15)"]
+    asked = [request for _, request in requests(p, RunRequest("diffusers:x"))]
+    assert [(r.rule, r.guidance_scale) for r in asked][:2] == [(None, 1.0), ("CFG(5)", 5.0)]
+    assert all(r.noise == "stream" and r.seed == 42 for r in asked)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_figure_of_categories_rehearses(tmp_path, capsys):
+    assert main(["reproduce", "sd35", "--categories", "--tiny", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("\n") == 4
+    assert len(Run.open(tmp_path / "conditional-scale-1-n10").records) == 16
+
+
 @pytest.mark.parametrize(
-    "p", [protocols.imagenet(), protocols.sd35(), protocols.fashion()], ids=lambda p: p.name
+    "p",
+    [protocols.imagenet(), protocols.sd35(), protocols.sd35_categories(), protocols.fashion()],
+    ids=lambda p: p.name,
 )
 def test_names_are_distinct_and_rules_parse(p):
     assert len({s.name for s in p.settings}) == len(p.settings)

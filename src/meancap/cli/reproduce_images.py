@@ -38,6 +38,9 @@ def add_sd35(kinds: Commands) -> None:
     p.add_argument("--pipeline", metavar="DIR", default="stabilityai/stable-diffusion-3.5-medium",
                    help="folder or cached name")  # fmt: skip
     p.add_argument("--prompts", type=Path, metavar="FILE", help="the 5,000 COCO-2017 captions, one per line")
+    p.add_argument(
+        "--categories", action="store_true", help="the figure of four prompts instead: dog, bedroom, ..."
+    )
     p.add_argument("--size", type=int, default=1024, metavar="PX", help="height and width (1024)")
     _rehearsals(p)
     add_machine(p)
@@ -81,19 +84,31 @@ def imagenet(args: argparse.Namespace) -> int:
 
 
 def sd35(args: argparse.Namespace) -> int:
+    from ..files import write_whole
     from ..runs import protocols
     from ..runs.prepare import RunRequest
     from ..runs.prompts import read_prompts
 
     machine = {"dtype": args.dtype, "threads": args.threads}
+    protocol = protocols.sd35_categories()
+    if args.categories:
+        if args.prompts is not None:
+            raise ValueError("--categories has prompts of its own; leave --prompts out")
+        args.prompts = args.out / "prompts.txt"
+        if not args.plan:
+            args.out.mkdir(parents=True, exist_ok=True)
+            write_whole(args.prompts, "\n".join(protocols.category_prompts()) + "\n")
     if args.tiny:
         from ..runs.tiny_models import tiny_sd35
 
         pipeline, prompts = tiny_sd35(args.out / "tiny")
         few = RunRequest(f"diffusers:{pipeline}", prompts=prompts, size=32, diagnostics=True, **machine)
+        if args.categories:
+            return _run(protocol, replace(few, prompts=args.prompts), args)
         return _run(protocols.sd35(2), few, args)
-    given = args.prompts is not None and args.prompts.is_file()
-    protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
+    if not args.categories:
+        given = args.prompts is not None and args.prompts.is_file()
+        protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
     if args.plan:
         from ..runs.cost import plan_text, sd35_needs
 

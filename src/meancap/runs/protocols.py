@@ -2,6 +2,7 @@
 
     imagenet   SiT-XL/2 at 256 x 256: 50 samples of each of 1,000 classes, Euler, 20 and 50 evaluations
     sd35       Stable Diffusion 3.5 Medium: 5,000 COCO-2017 prompts at 1024 x 1024, 10 Euler steps, shift 3
+               and the four prompts of its qualitative figure, four pictures each
     fashion    the ImageNet protocol on the model that comes with this package
 
 Where the paper leaves a value open, the protocol carries the choice made here and the reason beside it.
@@ -107,16 +108,55 @@ def sd35(prompts: int = 5000) -> ImageProtocol:
             ImageSetting("PMC", scale, CFG(scale) | CapDisplacement(1.15), 10, gamma=1.15),
         ]
     choices = (
-        Choice("sigmas", "linspace(1, 0.002994012, 10), then shift 3, pinned",
-               "the diffusers version is not stated; releases with issue #13243 shift the low end twice, and "
-               "pinning keeps that grid whatever release runs"),
-        Choice("noise", "one CPU generator, seed 42, in prompt order",
-               "the paper's is a CUDA generator, whose stream a CPU cannot replay"),
+        *_PIPELINE,
         Choice("APG", "eta 0, radius 15, momentum -0.5, on means", "not stated; APG's own row for SDXL"),
         Choice("C2FG progress", "p = 1 - sigma on the shifted grid", "the text allows step / N as well"),
         Choice("COCO prompts", "the file given by --prompts", "the paper's prompt file is not published"),
-    )  # fmt: skip
+    )
     return ImageProtocol("sd35", tuple(settings), choices, prompts, seed=42)
+
+
+_PIPELINE = (
+    Choice(
+        "sigmas",
+        "linspace(1, 0.002994012, 10), then shift 3, pinned",
+        "the diffusers version is not stated; releases with issue #13243 shift the low end twice, and "
+        "pinning keeps that grid whatever release runs",
+    ),
+    Choice(
+        "noise",
+        "one CPU generator, seed 42, in prompt order",
+        "the paper's is a CUDA generator, whose stream a CPU cannot replay",
+    ),
+)
+# The prompts of the paper's qualitative figure on SD3.5.
+CATEGORIES = {
+    "dog": "A dog is shown sitting on rocks by the beach, photorealistic",
+    "landscape": "A beautiful mountain and river landscape, photorealistic",
+    "bedroom": "A bedroom with a large bed sitting under a painting, photorealistic",
+    "people": "a person on a small boat with another boat in the background, photorealistic",
+}
+_ROWS = 4  # pictures of each category in the figure
+
+
+def category_prompts() -> list[str]:
+    """The lines of the figure's prompt file: each category's prompt four times."""
+    return [prompt for prompt in CATEGORIES.values() for _ in range(_ROWS)]
+
+
+def sd35_categories() -> ImageProtocol:
+    """The paper's figure of four prompt categories: no guidance, fixed CFG and PMC at scale 5."""
+    settings = (
+        ImageSetting("Conditional", 1.0, CFG(1.0), 10),
+        ImageSetting("CFG", 5.0, CFG(5.0), 10),
+        ImageSetting("PMC", 5.0, CFG(5.0) | CapDisplacement(1.15), 10, gamma=1.15),
+    )
+    choices = (
+        *_PIPELINE,
+        Choice("gamma and steps of the figure", "1.15, 10", "not stated; those of the table"),
+        Choice("its seeds", "the stream's 16 pictures in order", "the figure's seeds are not published"),
+    )
+    return ImageProtocol("sd35", settings, choices, len(category_prompts()), seed=42)
 
 
 def fashion(

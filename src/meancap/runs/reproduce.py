@@ -41,8 +41,12 @@ def requests(protocol: ImageProtocol, base: RunRequest) -> list[tuple[ImageSetti
     for s in protocol.settings:
         request = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
         if protocol.name == "sd35":
-            # The chain replaces the pipeline's combination; its scale only switches guidance on.
-            request = replace(request, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
+            # The chain replaces the pipeline's combination, whose scale only switches guidance on; at scale 1
+            # it is off, and the pipeline is left to itself.
+            rule = None if s.scale == 1 else request.rule
+            request = replace(
+                request, rule=rule, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream"
+            )
         pairs.append((s, request))
     return pairs
 

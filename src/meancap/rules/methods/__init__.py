@@ -4,6 +4,8 @@ from .adaptive import *
 from .by_density_ratio import *
 from .caps import *
 from .elsewhere import *
+from .frequency import *
+from .history import *
 from .over_time import *
 from .production import *
 from .projection import *

@@ -14,6 +14,8 @@ from .registry import method
     "d log R/dt = -tr(grad D)/(1-t) + (w - v_c).s_c - (w - v_u).s_u; memoryless step: log R += "
     "(1-r) D.(y' - r y - (1-r)(m_c + m_u)/2)/s^2",
     "sample(predict, density_feedback(0.6), x, times)",
+    family="predictions",
+    use="samples need unlike amounts of guidance and a second evaluation per step is affordable",
     state="log R of each sample and the last prediction, kept by the loop",
     confidence="derived",
     seen="exact on mixtures with a label leak; docs/feedback.md has the figures",

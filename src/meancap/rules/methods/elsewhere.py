@@ -11,6 +11,8 @@ not_a_rule(
     "velocity",
     "y = x + share (s - t) v_c(x); v = v_c(x) + w (v_c(y) - v_u(y))",
     "sample(rectified_cfgpp(predict, times), CFG(5.5), x, times)",
+    family="elsewhere",
+    use="a flow model drifts at large scales and more evaluations per step are affordable",
     kind="model",
     seen="shreshthsaini/Rectified-CFGpp; the paper's half step is second-hand",
     defaults=(Default("SD3.5 Large", "w 4.5, 28 steps", "its code"),),
@@ -30,6 +32,8 @@ not_a_rule(
     "score",
     "scale w(t, x) by a trained network: maximal E log p(c | x_1) - cost E KL(guided path | unguided path)",
     "train_policy(condition)",
+    family="elsewhere",
+    use="you study a mixture whose truth is known; it is trained for each condition",
     kind="laboratory",
     confidence="paper",
     seen="the abstract only; no repository found",
@@ -48,6 +52,8 @@ not_a_rule(
     "state",
     "x <- z + h v_c(z) with z = x - h v_u(x), a few times at fixed t, then a CFG step; MP+ mixes the results",
     "manifold_sample(predict, CFG(4.5), x, times)",
+    family="elsewhere",
+    use="you want to try its fixed point; it costs evaluations, and an independent test found no gain",
     kind="solver",
     state="the last results of the iteration, within a step",
     seen="LeonSuZhengYi/CFG-MP @ 1de2898f",
@@ -74,6 +80,8 @@ not_a_rule(
     "any",
     "m = m_weak + scale (m_main - m_weak), both under the condition",
     "sample(autoguidance(predict, weak), CFG(2.1), x, times)",
+    family="elsewhere",
+    use="you have a weaker model of the same kind",
     kind="model",
     seen="NVlabs/edm2 @ 4bf8162f",
     defaults=(
@@ -84,21 +92,26 @@ not_a_rule(
     differs=("diffusers' AutoGuidance drops layers of the same network instead, by default at scale 7.5",),
 )
 
-# Methods that were considered and are not included, and why.
-LEFT_OUT = (
-    ("TCG", "matches mean and variance of the guided velocity; withdrawn, and its formula was not found"),
-    ("CFG-OEC (2511.14075), HiGS, TSR", "only their names were seen, in a third-party collection"),
+# Methods whose formula was not found or not read: (name, why). Nothing is computed for them.
+NAME_ONLY = (
+    (
+        "TCG (no number)",
+        "matches mean and variance of the guided velocity; withdrawn, its formula was not found",
+    ),
     (
         "Momentum Guidance (2602.20360)",
-        "an average of past velocities with one evaluation; its formula was not read",
+        "an average of past velocities with one evaluation; third parties' formulas differ",
     ),
-    ("Characteristic guidance", "a fixed point over extra evaluations; its formula was not read"),
-    (
-        "Learn to Guide (2510.00815), annealing schedules (2506.24108), adversarial schedules (2608.14038), "
-        "information-theoretic schedule (2606.24025), online feedback (2509.16131)",
-        "trained schedules, of which no weights or code were seen; policy is our laboratory's example "
-        "of the kind",
-    ),
+    ("Characteristic guidance (2312.07586)", "a fixed point over extra evaluations; its paper was not read"),
+    ("Learn to Guide (2510.00815)", "a trained schedule; no weights or code were seen"),
+    ("Annealing guidance scale (2506.24108)", "a trained schedule; no weights or code were seen"),
+    ("Adversarial schedules (2608.14038)", "a trained schedule; no weights or code were seen"),
+    ("Information-theoretic schedule (2606.24025)", "a trained schedule; no weights or code were seen"),
+    ("Online feedback (2509.16131)", "scales chosen by evaluators during the run; no code was seen"),
+)
+
+# Methods that are known and not included, and why.
+LEFT_OUT = (
     ("Difference CFG", "Skimmed CFG's companion takes norms and extremes of a whole batch"),
     (
         "Dynamic CFG schedules of mimic",

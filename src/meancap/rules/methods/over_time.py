@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...schedules import Exponential, Scale
 from ..parts.gain import CFGPP
-from ..parts.published_schedules import DG, Ramp, triangle
+from ..parts.published_schedules import DG, Ramp, Steps, triangle
 from ..parts.scale import CFG, Interval
 from ..protocol.base import Rule
 from .grids import grid_of
@@ -19,6 +19,8 @@ from .registry import Default, method
     "any",
     "scale(t) = scale exp(rate t)",
     "c2fg({scale}, 0.2)",
+    family="time",
+    use="guidance should grow towards the data and one rate can be tuned",
     confidence="second-hand",
     seen="a full note on the paper, an article and a third-party implementation agree; no repository found",
     defaults=(
@@ -53,6 +55,8 @@ method(
     "Lambda 2(1 - |1 - 2t|), clamp max(least, .), powered-cosine (1 - cos(pi t^power))/2; times scale "
     "or scale - 1",
     "CFG(Ramp({scale}, shape='linear'))",
+    family="time",
+    use="you want a published shape of the scale over time, most of them with the mean of a fixed scale",
     confidence="second-hand",
     seen="two independent transcriptions; no repository found",
     defaults=(
@@ -76,6 +80,8 @@ method(
     "any",
     "scale while low <= sigma <= high with sigma = (1 - t)/t; conditional elsewhere",
     "limited_interval({scale}, 0.19, 1.61)",
+    family="time",
+    use="guidance hurts at the highest noise levels or is idle at the lowest; outside it saves network calls",
     seen="kynkaat/guidance-interval",
     defaults=(
         Default(
@@ -106,6 +112,8 @@ def limited_interval(scale: Scale, low: float, high: float) -> Rule:
     "any",
     "1 + 2 (scale - 1) n / M up to step M = ceil(N/2), then (N - n)/(N - M); normalised to time mean scale",
     "tv_cfg({scale}, 50)",
+    family="time",
+    use="guidance should be strongest in the middle of the run and keep its mean",
     seen="ppposition/pmc cfg_schedules.TVCFG; the paper's fall is second-hand",
     defaults=(Default("SiT-XL/2 256", "scale 1.5 to 2.5, 50 steps", "PMC paper"),),
     differs=("the repository falls as (N - n)/M, which differs for odd N: slope='repo'",),
@@ -117,11 +125,39 @@ def tv_cfg(scale: float, times: int | float | Sequence[float], *, slope: str = "
 
 
 @method(
+    "high early, unconditional late",
+    "Ventura et al. 2026, arXiv 2602.00716",
+    "any",
+    "scale for t < switch, late from then on",
+    "early_high({scale})",
+    family="time",
+    use="fixed guidance leaves too little variety and the condition is settled early",
+    confidence="second-hand",
+    seen="comfy-cfg-megapack; a reading note on the paper's version 4 agrees",
+    defaults=(Default("any", "switch after 50 to 70 % of the steps, late 0", "comfy-cfg-megapack"),),
+    differs=(
+        "the paper counts from the conditional prediction and calls its late window negative guidance: "
+        "late 0 here is its -1",
+        "the switch is a time here, and a share of the steps there; the two agree on a uniform grid",
+    ),
+    unit=False,
+    check=(0.9, -3.0, 0.1, 2.2),
+)
+def early_high(scale: float, *, switch: float = 0.5, late: float = 0.0) -> Rule:
+    """A high scale early and the unconditional prediction late (Ventura et al. 2026)."""
+    if not 0 < switch < 1:
+        raise ValueError(f"early_high switches at a time between 0 and 1; got {switch}")
+    return CFG(Steps((0.0, switch), (scale, late)))
+
+
+@method(
     "analytic schedule (DG-CFG)",
     "Jiang & Ma 2026, arXiv 2607.19725",
     "any",
     "scale(u) = 1 + C (scale - 1) (1 - A) sqrt(A) / beta(u), of mean scale over the diffusion time u",
     "dg_cfg({scale})",
+    family="time",
+    use="the model is variance-preserving and runs with DDIM, for which the schedule was derived",
     confidence="second-hand",
     seen="a third-party implementation; no repository found",
     defaults=(Default("VP models", "beta from 0.1 to 20", "the usual VP process"),),
@@ -144,6 +180,8 @@ def dg_cfg(scale: float, *, low: float = 0.1, high: float = 20.0) -> Rule:
     "x' = s m + (1 - s) n_u with m = m_u + scale (m_c - m_u): Euler with CFG scale (1 - t) s / (s - "
     "t) * scale",
     "cfgpp(0.6)",
+    family="time",
+    use="you want a scale between 0 and 1 with Euler or DDIM, at a fixed number of steps",
     state="the scale of the step, for its later evaluations",
     seen="CFGpp-diffusion/CFGpp @ 80353525; the flow form is derived and agrees with ComfyUI's euler_cfg_pp",
     defaults=(Default("SDXL and others", "scale 0.6, in [0, 1], about CFG 7.5; Lightning 1", "its README"),),
@@ -166,6 +204,8 @@ def cfgpp(scale: Scale) -> Rule:
     "any",
     "x' = m - (1 - s) v_u with m = m_u + scale (m_c - m_u): Euler with CFG scale (1 - t) / (s - t) * scale",
     "cfgpp_adg(0.6)",
+    family="time",
+    use="you compare with ADG's code, whose CFG++ is not the usual one",
     state="the scale of the step, for its later evaluations",
     seen="jinc7461/ADG @ b5fad684 method/CFGplus.py",
     defaults=(Default("SD3.5 Large", "scale = guidance_scale / 12.5, at most 1", "its code"),),

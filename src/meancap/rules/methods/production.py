@@ -17,6 +17,8 @@ from .registry import Default, method
     "velocity",
     "v <- v min(1, rho |v_c| / |v|) after CFG, per sample",
     "z_image({scale})",
+    family="production",
+    use="you run Z-Image, or want the simplest bound on the length of the whole velocity",
     seen="diffusers 0.42.1, ZImagePipeline",
     defaults=(Default("Z-Image", "off; cfg_normalization=True means rho 1", "diffusers"),),
     differs=("its scale is ours minus one", "cfg_truncation sets the scale to 0 late"),
@@ -33,6 +35,8 @@ def z_image(scale: Scale, *, rho: float = 1.0) -> Rule:
     "velocity",
     "v <- v |v_c| / |v| after CFG, along the last axis",
     "lumina2({scale})",
+    family="production",
+    use="you run Lumina-Image 2.0",
     seen="diffusers 0.42.1, Lumina2Pipeline",
     defaults=(Default("Lumina-Image 2.0", "on", "diffusers"),),
     differs=(
@@ -54,10 +58,50 @@ qwen_image = method(
     "velocity",
     "v <- v |v_c| / |v| after CFG, per packed token",
     "qwen_image({scale})",
+    family="production",
+    use="you run Qwen-Image",
     seen="diffusers 0.42.1, QwenImagePipeline, NucleusMoE",
     defaults=(Default("Qwen-Image", "always on, scale 4", "diffusers"),),
     differs=("the layered variant has it off by default",),
     name="qwen_image",
+    check=(0.347059, -1.156865, 0.038562, 0.848367),
+)(lumina2)
+
+
+sglang_norm = method(
+    "SGLang's cfg_normalization",
+    "no paper; SGLang's diffusion server",
+    "velocity",
+    "v <- v min(1, rho |v_c| / |v|) after CFG, per sample",
+    "sglang_norm({scale})",
+    family="production",
+    use="you must match a server of SGLang",
+    seen="sgl-project/sglang multimodal_gen/runtime/distributed/cfg_policy.py, August 2026",
+    defaults=(Default("Z-Image; other models", "rho 1, scale 5; off (0)", "SGLang"),),
+    differs=(
+        "the code takes both lengths over the whole batch; ours are per sample",
+        "its guidance_rescale follows afterwards, and LongCat's and Qwen-Image's own renormalisations",
+    ),
+    name="sglang_norm",
+    check=(0.347059, -1.156865, 0.038562, 0.848367),
+)(z_image)
+
+
+vllm_omni_norm = method(
+    "vLLM-Omni's cfg_normalize",
+    "no paper; vLLM-Omni's diffusion pipelines",
+    "velocity",
+    "v <- v |v_c| / |v| after CFG, along the last axis",
+    "vllm_omni_norm({scale})",
+    family="production",
+    use="you must match a server of vLLM-Omni",
+    seen="vllm-project/vllm-omni diffusion/distributed/cfg_parallel.py",
+    defaults=(Default("Qwen-Image; Z-Image", "on; z_image with rho 1, off", "vLLM-Omni"),),
+    differs=(
+        "it matches the length and does not only cap it, as diffusers' Qwen-Image does",
+        "its Z-Image pipeline has the cap of z_image, per sample",
+    ),
+    name="vllm_omni_norm",
     check=(0.347059, -1.156865, 0.038562, 0.848367),
 )(lumina2)
 
@@ -68,6 +112,8 @@ qwen_image = method(
     "velocity",
     "v <- v clamp(|v_c| / |v|, least, 1) after CFG, per packed token",
     "longcat({scale})",
+    family="production",
+    use="you run LongCat-Image",
     seen="diffusers 0.42.1",
     defaults=(Default("LongCat-Image", "on, least 0", "diffusers"),),
     differs=("the code adds 1e-8 to |v|",),
@@ -84,6 +130,8 @@ def longcat(scale: Scale, *, least: float = 0.0) -> Rule:
     "velocity",
     "v <- v clamp(|v_c| / |v|, least, 1) after CFG, per sample or token",
     "bagel({scale})",
+    family="production",
+    use="you run BAGEL",
     confidence="second-hand",
     seen="summaries of its code",
     defaults=(Default("BAGEL", "per sample ('global'), least 0, Interval(0.4, 1)", "second-hand"),),
@@ -101,6 +149,8 @@ def bagel(scale: Scale, *, per: str = "sample", least: float = 0.0) -> Rule:
     "mean",
     "m <- m min(1, |m_c| / |m|) strength after CFG, per pixel over channels",
     "cfg_norm({scale})",
+    family="production",
+    use="you must match ComfyUI's node; users report worse images",
     seen="ComfyUI comfy_extras/nodes_cfg.py",
     defaults=(Default("any", "strength 1", "ComfyUI"),),
     differs=(
@@ -121,6 +171,8 @@ def cfg_norm(scale: Scale, *, strength: float = 1.0) -> Rule:
     "mean",
     "m <- m sqrt(E(m_c) / E(m)) after CFG; robust: E of the squares between two quantiles",
     "ep_cfg({scale})",
+    family="production",
+    use="the energy of the conditional prediction should stay whatever the scale",
     confidence="second-hand",
     seen="the abstract and summaries; which prediction it is stated for was not verified: space=",
     defaults=(Default("any", "low 0, high 1; robust low 0.45, high 0.55", "second-hand"),),
@@ -140,6 +192,8 @@ def ep_cfg(scale: Scale, *, low: float = 0.0, high: float = 1.0, space: str = "m
     "a -= (1 - skim/w)(a - b); first a = m_u, b = m_c, w = scale, then a = m_c, b = m_u, w = scale - "
     "1; then CFG",
     "skimmed({scale})",
+    family="production",
+    use="a large scale burns colours and you know a lower one that does not",
     seen="Extraltodeus/Skimmed_CFG @ 2712803a",
     defaults=(
         Default("any", "skim 7; 2 to 3 against burning, 4 cruise, 5 to 7 colourful", "its README"),
@@ -160,6 +214,8 @@ def skimmed(scale: Scale, *, skim: float = 7.0, flip: bool = True, negative: boo
     "mean",
     "on the same mask m_u <- m_c + (skim - 1)/(scale - 1)(m_u - m_c); then CFG",
     "skimmed_linear({scale})",
+    family="production",
+    use="you must match that node",
     seen="Extraltodeus/Skimmed_CFG @ 2712803a",
     defaults=(Default("any", "skim 5", "its node"),),
     scale=9.0,
@@ -178,6 +234,8 @@ def skimmed_linear(scale: Scale, *, skim: float = 5.0, flip: bool = True) -> Rul
     "the guided "
     "mean at the scale reference",
     "automatic({scale})",
+    family="production",
+    use="you must match its node, which its author left for skimmed",
     seen="Extraltodeus/ComfyUI-AutomaticCFG @ 2e395317, mode 'hard'",
     defaults=(Default("any", "reference 8, top 0.25", "its node"),),
     differs=("it remembers the last scale above 1; here the scale is always the one given",),
@@ -195,6 +253,8 @@ def automatic(scale: Scale, *, reference: float = 8.0, top: float = 0.25) -> Rul
     "mean",
     "m = (q guided + (4 - q) scale m_c)/4, q = 2(1 + sim), sim a cosine of signed square roots",
     "mahiro({scale})",
+    family="production",
+    use="you must match ComfyUI's node",
     seen="ComfyUI comfy_extras/nodes_mahiro.py",
     differs=(
         "the node averages sim over the batch; ours over the pixels of a sample",
@@ -214,6 +274,8 @@ def mahiro(scale: Scale) -> Rule:
     "per pixel: |d| <- |d| / (1 + |d|/top), top = multiplier (mean + 5 std) of |d| in a sample; m = "
     "m_u + scale d",
     "tonemap({scale})",
+    family="production",
+    use="single pixels of the gap stand out and should be softened",
     seen="ComfyUI comfy_extras/nodes_latent.py",
     defaults=(Default("any", "multiplier 1", "ComfyUI"),),
     differs=("every gap shrinks, so scale 1 is not conditional",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...schedules import Scale
-from ..parts.gain import FromUnconditional, Gain
+from ..parts.gain import Balanced, FromUnconditional, Gain
 from ..parts.phases import Phases
 from ..parts.published_schedules import Decay
 from ..parts.reference import Rotation, Tangential
@@ -29,6 +29,8 @@ def _projected(eta: float, radius: float | None, momentum: float | None, space: 
     "d = m_c - m_u; d += momentum d'; d *= min(1, radius / |d|); m = m_c + (scale - 1)(d - (1 - eta) "
     "proj_{m_c} d)",
     "apg({scale})",
+    family="direction",
+    use="a large scale oversaturates: the part of the gap along the mean is taken away",
     state="the running sum d', stored before clip and projection, advanced once per step",
     confidence="paper",
     seen="code printed in the appendix; transcriptions in NVIDIA cosmos, ACE-Step and diffusers agree",
@@ -69,6 +71,8 @@ def apg(
     "velocity",
     "apg's d on the network's output; v = v_u + scale (d - (1 - eta) proj_{v_c} d)",
     "apg_diffusers({scale})",
+    family="direction",
+    use="you must match diffusers' guider with its defaults",
     state="none by default; with momentum, the running sum of velocity gaps",
     seen="diffusers 0.42.1 AdaptiveProjectedGuidance",
     defaults=(Default("any", "eta 1, radius 15, no momentum, scale 7.5", "diffusers"),),
@@ -92,6 +96,8 @@ def apg_diffusers(
     "mean",
     "apg's d; m = m_c + scale (d - (1 - eta) proj_{m_c} d)",
     "apg_comfy({scale})",
+    family="direction",
+    use="you must match ComfyUI's node",
     state="none by default; with momentum, the running sum, which the node clears when sigma rises",
     seen="ComfyUI comfy_extras/nodes_apg.py",
     defaults=(Default("any", "eta 1, radius 5, no momentum", "ComfyUI"),),
@@ -118,6 +124,8 @@ def apg_comfy(
     "velocity",
     "CFG(early) in steps 0 to 5 while the momentum fills; apg_diffusers(scale) afterwards",
     "apg_mix({scale})",
+    family="direction",
+    use="you run HunyuanImage 2.1",
     state="the step index and the running sum of velocity gaps",
     seen="diffusers 0.42.1 AdaptiveProjectedMixGuidance",
     defaults=(
@@ -147,10 +155,19 @@ def apg_mix(
     "noise",
     "v = v_u + w (d - (1 - share) proj_{n_c} d), d = v_c - v_u, w = max(least, scale (1 - t)^power)",
     "adamag({scale})",
+    family="direction",
+    use="strong guidance is wanted early and next to none late",
     confidence="second-hand",
-    seen="a reading note",
-    defaults=(Default("any", "share 0.1, power 4", "second-hand; least 1 was not stated"),),
-    differs=("its scale falls towards the data, against the trend of PMC and C2FG",),
+    seen="two transcriptions agree, one with the numbers of its equations 10, 11 and 13; of the paper "
+    "itself only the opening was read",
+    defaults=(
+        Default("SD3, SD3.5, FLUX", "share 0.1, power 4, least 1", "a transcription of its Section 5"),
+    ),
+    differs=(
+        "a transcription writes n = a(t) x - v_c for the direction; with a = 1/t it is the noise x - t v_c "
+        "up to a factor",
+        "its scale falls towards the data, against the trend of PMC and C2FG",
+    ),
     unit=False,
     check=(0.052958, -1.194385, 0.708422, -0.116542),
 )
@@ -165,6 +182,8 @@ def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float
     "velocity",
     "v_u <- <v_u, e> e, e the first right singular vector of the rows v_c, v_u; then CFG",
     "tcfg({scale})",
+    family="direction",
+    use="the unconditional prediction wanders and no knob should be tuned",
     confidence="second-hand",
     seen="diffusers 0.42.1 and ComfyUI nodes_tcfg.py; no official repository found",
     defaults=(Default("SD1.5, SDXL, SD3, PixArt", "scale 7.5, 5, 7, 4.5", "second-hand"),),
@@ -189,6 +208,8 @@ def tcfg(scale: Scale) -> Rule:
     "m_c and m_u, "
     "e = m_c - proj_{m_u} m_c",
     "adg({scale})",
+    family="direction",
+    use="guided means grow too long: they are turned instead, by 60 degrees at most",
     seen="jinc7461/ADG @ b5fad684 method/ADG_SD3.py",
     defaults=(Default("SD3.5 Large", "scale 7 (2 to 15 tested)", "its code"),),
     differs=(
@@ -202,3 +223,53 @@ def tcfg(scale: Scale) -> Rule:
 def adg(scale: Scale, *, limit: float = math.pi / 3) -> Rule:
     """Angle-domain guidance (Jin et al. 2025): m_c turned away from m_u, by 60 degrees at most."""
     return Rotation(scale, limit)
+
+
+@method(
+    "manifold-optimal guidance (MOG)",
+    "Jia et al. 2026, arXiv 2603.11509",
+    "velocity",
+    "v = v_u + scale w, w = d/across + (1/along - 1/across) proj_{v_u} d, d = v_c - v_u",
+    "mog({scale})",
+    family="direction",
+    use="you want the direction of Auto-MOG at a scale of your own",
+    confidence="derived",
+    seen="Auto-MOG's code with a given scale for the balanced one; its README names this variant",
+    defaults=(Default("SDXL, SD3.5, FLUX", "along 1, across 5", "its README"),),
+    differs=("the part of the gap across v_u is divided by 5, so that a scale here is not one of CFG",),
+    unit=False,
+    check=(0.280984, -1.205902, 0.928852, 0.238033),
+)
+def mog(scale: Scale, *, along: float = 1.0, across: float = 5.0) -> Rule:
+    """MOG (Jia et al. 2026): the gap made shorter across v_u, then a fixed scale."""
+    return _preconditioned(along, across) | FromUnconditional(scale)
+
+
+@method(
+    "manifold-optimal guidance with a balanced scale (Auto-MOG)",
+    "Jia et al. 2026, arXiv 2603.11509",
+    "velocity",
+    "v = v_u + s w, w as in mog, s = gamma |v_u|/|w| between least and most",
+    "auto_mog()",
+    family="predictions",
+    use="no scale at all should be tuned",
+    seen="its authors' mog/processor.py and README",
+    defaults=(
+        Default("SDXL, FLUX", "along 1, across 5, gamma 1, least 1, most 20", "its README"),
+        Default("SD3, SD3.5", "most 15", "its README"),
+    ),
+    differs=("the code adds 1e-8 to |w| and keeps |v_u|^2 above 1e-6",),
+    unit=False,
+    check=(0.359685, -1.46938, 0.941399, 0.428513),
+)
+def auto_mog(
+    *, along: float = 1.0, across: float = 5.0, gamma: float = 1.0, least: float = 1.0, most: float = 20.0
+) -> Rule:
+    """Auto-MOG (Jia et al. 2026): a step as long as the unconditional velocity itself, without a scale."""
+    return _preconditioned(along, across) | Balanced(gamma, least, most)
+
+
+def _preconditioned(along: float, across: float) -> Rule:
+    if not (along > 0 and across > 0):
+        raise ValueError(f"a metric needs factors above 0; got along={along} and across={across}")
+    return Project(across / along, "velocity", "unconditional") | Gain(1 / across)

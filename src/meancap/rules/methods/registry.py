@@ -10,6 +10,8 @@ families.
         "mean",                                    the space it acts in
         "g <- (scale - 1) (g - its part along m_c)",
         "apg({scale})",                            how it is typed
+        family="direction",                        where it stands on the page
+        use="a large scale oversaturates",         one sentence that goes on from "use it when"
         seen="...", check=(...),
     )
     def apg(scale, ...): ...
@@ -37,6 +39,19 @@ CONFIDENCE = {
     "second-hand": "from a third party's code, note or summary",
     "derived": "our own algebra",
 }
+FAMILIES = {
+    "caps": "A fixed scale, and caps",
+    "time": "A scale that follows the time",
+    "predictions": "A scale read off the predictions",
+    "direction": "Another direction: projections, rotations, other references",
+    "memory": "Steps compared with the steps before",
+    "negative": "Something to avoid: a third prediction",
+    "frequency": "Frequencies, bands and pixels",
+    "rescaling": "The whole prediction rescaled",
+    "production": "What models, servers and nodes ship",
+    "elsewhere": "Not rules: around the model, the solver, the laboratory",
+    "other": "Of other packages",
+}
 Build = Callable[..., Any]
 Recipe = TypeVar("Recipe", bound=Build)
 
@@ -53,6 +68,8 @@ class Default(NamedTuple):
 class Entry:
     """One method: what it is, where it comes from, how sure we are, and what to type.
 
+    family    which of `FAMILIES` it belongs to
+    use       when to use it: a clause that goes on from "use it when"
     call      the rule as text, with {scale} for the scale if it has one; Python for a method that is no rule
     kind      'rule', or where it belongs instead: 'model' (wraps predict), 'solver' (moves x), 'laboratory'
     check     the guided velocity of the worked example in `meancap.rules.methods.example`, at the usual scale
@@ -68,6 +85,8 @@ class Entry:
     space: str
     formula: str
     call: str
+    family: str = "other"
+    use: str = ""
     state: str = "none"
     defaults: tuple[Default, ...] = ()
     confidence: str = "code"

@@ -1,12 +1,10 @@
-"""Methods that act on the spread or on the frequencies of the guided prediction."""
+"""Methods that act on the spread or on the size of the guided prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...schedules import Scale
-from ..parts.frequency import Frequencies, FreSca
-from ..parts.gain import FromUnconditional
+from ..parts.published_schedules import Temper
+from ..parts.renorm import Multiply
 from ..parts.scale import CFG
 from ..parts.shape import Rescale
 from ..parts.threshold import Mimic, Threshold
@@ -20,6 +18,8 @@ from .registry import Default, method
     "velocity",
     "v <- phi v std(v_c)/std(v) + (1 - phi) v after CFG, std over a sample, unbiased",
     "rescaled({scale})",
+    family="rescaling",
+    use="contrast and brightness rise with the scale",
     seen="diffusers rescale_noise_cfg",
     defaults=(Default("any", "phi 0.7; the paper 0.5 to 0.75", "ComfyUI; paper"),),
     differs=(
@@ -39,6 +39,8 @@ def rescaled(scale: Scale, *, phi: float = 0.7, space: str = "velocity") -> Rule
     "mean",
     "m <- clip(m, -s, s)/s with s the quantile of |m|, between 1 and most; after CFG",
     "dynamic_threshold({scale})",
+    family="rescaling",
+    use="the data are pixels between -1 and 1; latents are not",
     confidence="paper",
     seen="the paper; implemented widely",
     defaults=(Default("pixel models", "quantile 0.995", "paper"),),
@@ -63,6 +65,8 @@ def dynamic_threshold(scale: Scale, *, quantile: float = 0.995, most: float | No
     "deviation at "
     "the scale mimic, R the larger of r and the quantile of the guided ones",
     "mimic({scale})",
+    family="rescaling",
+    use="a large scale should keep the range of values of a lower one",
     seen="mcmonkeyprojects/sd-dynamic-thresholding @ 73e4e045",
     defaults=(Default("any", "mimic 7, quantile 1, per channel, AD, MEAN, phi 1", "its node"),),
     differs=(
@@ -79,41 +83,49 @@ def mimic(scale: Scale, *, mimic: Scale = 7.0, quantile: float = 1.0) -> Rule:
 
 
 @method(
-    "frequency-decoupled guidance",
-    "Sadat et al. 2025, arXiv 2506.19713",
-    "any",
-    "CFG on each level of a Laplacian pyramid with its own scale, fine to coarse",
-    "fdg(10, 5)",
-    seen="diffusers 0.42.1, which cites the paper's Algorithm 2",
-    defaults=(Default("SDXL", "high 10, low 5", "paper Table 8, second-hand"),),
-    differs=(
-        "linear without parallel, so the same in every space; with it, taken on velocities",
-        "diffusers' parallel weights act from the unconditional level unless use_original_formulation is set",
-        "diffusers appends the previous level, or raises, when a level is switched off (issue 14643)",
-        "diffusers keeps kornia's padding: where neither side is a power of two the output has another shape",
+    "temporal score rescaling (TSR)",
+    "Xu et al., ICML 2026, arXiv 2510.01184",
+    "noise",
+    "n <- r n after CFG, r = (q sigma^2 + 1)/(q sigma^2/k + 1), q = t^2/(1 - t)^2",
+    "tsr({scale})",
+    family="rescaling",
+    use="samples should be sharper or broader than the model's own, at any scale",
+    seen="its authors' scheduler classes for diffusers; ComfyUI comfy_extras/nodes_eps.py",
+    defaults=(
+        Default("any", "k 0.95, sigma 1", "ComfyUI"),
+        Default("SD3, FLUX", "k 0.93, sigma 3", "paper, second-hand"),
     ),
+    differs=("stated for any sampler; on CFG it acts on the guided prediction",),
+    zero_gap=False,
     unit=False,
-    axes=4,
+    check=(0.925498, -2.972112, 0.108367, 2.244622),
 )
-def fdg(high: float = 10.0, low: float = 5.0, *, parallel: Sequence[float] | None = None) -> Rule:
-    """Frequency-decoupled guidance (Sadat et al. 2025) with two levels: details and the rest."""
-    return Frequencies((high, low), None if parallel is None else tuple(parallel))
+def tsr(scale: Scale, *, k: float = 0.95, sigma: float = 1.0) -> Rule:
+    """TSR (Xu et al. 2025): CFG at another temperature; k above 1 is sharper, below 1 broader."""
+    return CFG(scale) | Multiply(Temper(k, sigma))
 
 
 @method(
-    "FreSca",
-    "Huang et al. 2025, arXiv 2504.02154; WikiChao/FreSca",
-    "any",
-    "low and high frequencies of m_c - m_u times two factors, d; m = m_u + scale d",
-    "fresca({scale})",
-    confidence="second-hand",
-    seen="ComfyUI comfy_extras/nodes_fresca.py",
-    defaults=(Default("any", "low 1, high 1.25, cutoff 20", "ComfyUI"),),
-    differs=("where the cutoff exceeds half a side, ComfyUI's slice wraps round and marks a corner as low",),
+    "epsilon scaling",
+    "Ning et al., ICLR 2024, arXiv 2308.15321",
+    "velocity",
+    "v <- v/factor after CFG; space='noise': n <- n/factor",
+    "epsilon_scaling({scale})",
+    family="rescaling",
+    use="errors of many steps add up in one direction, which a slightly shorter prediction undoes",
+    seen="ComfyUI comfy_extras/nodes_eps.py, the paper's uniform schedule",
+    defaults=(Default("any", "factor 1.005", "ComfyUI"),),
+    differs=(
+        "the paper divides noise predictions; ComfyUI divides x - m, which is the velocity for a flow model "
+        "and the noise for the others",
+        "on a flow n/factor is singular at t = 0, where n is x: start later with space='noise'",
+    ),
+    zero_gap=False,
     unit=False,
-    axes=4,
-    check=(0.9, -3.0, 0.1, 2.2),
+    check=(0.895522, -2.985075, 0.099502, 2.189055),
 )
-def fresca(scale: Scale, *, low: float = 1.0, high: float = 1.25, cutoff: int = 20) -> Rule:
-    """FreSca (Huang et al. 2025): low and high frequencies of the gap scaled apart."""
-    return FreSca(low, high, cutoff) | FromUnconditional(scale)
+def epsilon_scaling(scale: Scale, *, factor: float = 1.005, space: str = "velocity") -> Rule:
+    """Epsilon scaling (Ning et al. 2024): CFG, then a prediction made shorter against exposure bias."""
+    if not factor > 0:
+        raise ValueError(f"epsilon_scaling divides by a factor above 0; got {factor}")
+    return CFG(scale) | Multiply(1 / factor, space)

@@ -1,10 +1,11 @@
-"""Community rules that treat elements, pixels or channels of the mean differently. None has a paper.
+"""Rules that treat elements, pixels or channels of the mean differently. Only the last has a paper.
 
 c, u       conditional and unconditional mean, guided = u + scale (c - u)
 Skim       falls back to a lower scale where c, the gap and the guided value agree in sign  (Skimmed CFG)
 Automatic  one scale per channel from the range of the guided mean                          (Automatic CFG)
 Mahiro     leans on scale * c where the guided mean and u point differently                 (ComfyUI)
 Tonemap    a soft limit to the length of the gap at each pixel                              (ComfyUI)
+PixelScale one scale per pixel, the lower the more energy the gap has there                 (SAMG, Li et al.)
 """
 
 from __future__ import annotations
@@ -146,3 +147,24 @@ class Tonemap(Map):
         spread = flat.std(1) if flat.shape[1] > 1 else torch.zeros_like(flat[:, 0])
         top = torch.as_tensor(per_sample(self.multiplier * (flat.mean(1) + self.spread * spread), g))
         return g * torch.where(top == 0, 1.0, 1 / (1 + length / top))
+
+
+@dataclass(frozen=True)
+class PixelScale(Map):
+    """CFG with a scale per pixel: `high` where the gap is smallest, `low` where it is largest, per sample.
+
+    In between it falls linearly with the square of the gap, averaged over the channels.
+    """
+
+    low: float = 5.0
+    high: float = 12.0
+
+    def __post_init__(self) -> None:
+        finite(self, "low", "high")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        energy = g.square().mean(1, keepdim=True)
+        axes = tuple(range(1, g.dim()))
+        least, most = energy.amin(axes, keepdim=True), energy.amax(axes, keepdim=True)
+        share = torch.where(most == least, 0.0, (energy - least) / (most - least))
+        return (self.high - share * (self.high - self.low) - 1) * g

@@ -20,12 +20,13 @@ from ...operation import lengths
 from ...prediction import Prediction
 from ...schedules import finite
 from ...tensors import per_sample
-from ..protocol.base import Map
+from ..protocol.base import Map, Rule
 from .phases import whole_number_fields
 from .spaces import conditional, known_space
 
 
-def _need_image(rule: Map, v: Tensor) -> None:
+def need_image(rule: Rule, v: Tensor) -> None:
+    """Refuses tensors without height and width."""
     if v.dim() < 4:
         raise ValueError(
             f"{type(rule).__name__} needs images (batch, channels, height, width); unpack tokens first: "
@@ -61,7 +62,7 @@ class Frequencies(Map):
         known_space(self, "velocity", "mean", "noise")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        _need_image(self, g)
+        need_image(self, g)
         levels = pyramid(g, len(self.scales))
         if self.parallel is not None:
             onto = pyramid(conditional(p, self.space), len(self.scales))
@@ -132,7 +133,7 @@ class FreSca(Map):
         whole_number_fields(self, "cutoff")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        _need_image(self, g)
+        need_image(self, g)
         inside = [(f >= -self.cutoff) & (f < self.cutoff) for f in (_frequencies(n, g) for n in g.shape[-2:])]
         mask = torch.where(inside[0][:, None] & inside[1][None, :], self.low, self.high).to(g.dtype)
         filtered: Tensor = torch.fft.ifft2(torch.fft.fft2(g) * mask).real

@@ -3,6 +3,7 @@
 CFG                g <- (scale - 1) g                 from m_c (scale.py)
 Gain               g <- scale g                       from m_c
 FromUnconditional  g <- scale g - (m_c - m_u)         from m_u: m = m_u + scale g
+Balanced           m = m_u + s g with the s that makes s |g| a multiple of the unconditional prediction
 CFGPP              CFG with the scale that makes an Euler step the CFG++ step t -> s
 """
 
@@ -13,13 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...operation import lengths
 from ...prediction import Prediction
 from ...schedules import Scale, finite, finite_scale, value_of
 from ...tensors import Number, magnitude, per_sample
 from ..protocol.base import Factor, Rule, State, exactly
 from ..protocol.ray import Ray
 from .phases import Held
-from .spaces import elapsed, known_space, stretch
+from .spaces import elapsed, known_space, stretch, unconditional
 
 # A shorter gap has no direction left in float32, and its inverse no room.
 _NO_GAP = 1e-30
@@ -64,6 +66,36 @@ class FromUnconditional(Rule):
             return ray.scaled(total - 1), state
         g = per_sample(total, ray.turned) * ray.turned
         return Ray(p, turned=g - p.delta, asked=ray.asked), state
+
+
+@dataclass(frozen=True)
+class Balanced(Rule):
+    """m = m_u + s g with s = gamma |u| / |g|, between `least` and `most`; u is unconditional (Auto-MOG).
+
+    Both lengths are taken in `space`: velocities, or means.
+    """
+
+    gamma: float = 1.0
+    least: float = 1.0
+    most: float = 20.0
+    space: str = "velocity"
+
+    turns = False
+
+    def __post_init__(self) -> None:
+        finite(self, "gamma", "least", "most")
+        known_space(self, "velocity", "mean")
+        if not 0 <= self.least <= self.most:
+            raise ValueError(f"Balanced needs 0 <= least <= most; got {self.least} and {self.most}")
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        whole = lengths(unconditional(p, self.space), p.delta).m
+        length = magnitude(ray.coefficient) * ray.lengths.d
+        scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
+        return _FROM_UNCONDITIONAL.update(ray.scaled(scale * ray.coefficient), p, state)
+
+
+_FROM_UNCONDITIONAL = FromUnconditional(1.0)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
     Ramp    the shapes of Wang et al. 2024, times the scale or times scale - 1
     Decay   scale (1 - t)^power, but not below `least`   (AdaMaG)
     Beta    scale times the density of a Beta law        (beta-CFG)
+    Temper  the score's factor that samples at another temperature (TSR, Xu et al. 2025)
     DG      the analytic schedule for variance-preserving models (Jiang & Ma 2026)
     Steps   one value from each time on: what a schedule by step index becomes on a grid
 
@@ -102,6 +103,26 @@ class Beta(Schedule):
     def __call__(self, t: Number) -> Number:
         total = math.exp(math.lgamma(self.a + self.b) - math.lgamma(self.a) - math.lgamma(self.b))
         return self.scale * total * power(t, self.a - 1) * power(1 - t, self.b - 1)
+
+
+@dataclass(frozen=True)
+class Temper(Schedule):
+    """(r s^2 + 1) / (r s^2 / k + 1) with r = t^2 / (1 - t)^2: 1 at the noise, k at the data.
+
+    For data of variance s^2 it is the score of variance s^2 / k over that of s^2: k > 1 sharpens.
+    """
+
+    k: float = 0.95
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite(self, "k", "sigma")
+        if not (self.k > 0 and self.sigma > 0):
+            raise ValueError(f"Temper needs k and sigma above 0; got {self.k} and {self.sigma}")
+
+    def __call__(self, t: Number) -> Number:
+        signal, rest = self.sigma * self.sigma * t * t, (1 - t) * (1 - t)
+        return (signal + rest) / (signal / self.k + rest)
 
 
 @dataclass(frozen=True)

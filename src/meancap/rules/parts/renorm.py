@@ -4,6 +4,7 @@
     y       the guided one so far, c + g
     Renorm        y <- y min(1, rho |c| / |y|), or exactly rho |c| / |y|, per sample, token, pixel or channel
     EnergyMatch   y <- y sqrt(E(c) / E(y)), the energy optionally of a middle band of values only
+    Multiply      y <- factor y, a number that may depend on the time
 
 They change the direction of y - c, never come back to plain CFG while they act, and on velocities they also
 shrink the part that belongs to x.
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 
 from ...prediction import Prediction
-from ...schedules import finite
-from ...tensors import scalar_dtype
+from ...schedules import Scale, finite, finite_scale, value_of
+from ...tensors import per_sample, scalar_dtype
 from ..protocol.base import Map
 from .phases import flag
-from .spaces import conditional, known_space
+from .spaces import conditional, elapsed, known_space
 
 GROUPS = ("sample", "channel", "token", "pixel")
 
@@ -123,6 +124,30 @@ class EnergyMatch(Map):
         low, high = (quantile(squares, q) for q in (self.low, self.high))
         inside = (squares >= low) & (squares <= high)
         return torch.where(inside, squares, 0.0).sum(1)
+
+
+@dataclass(frozen=True)
+class Multiply(Map):
+    """Multiplies the whole guided prediction by `factor`, the state and the time held; put it after CFG.
+
+    noise     m <- x / t + factor (m - x / t); the factor must go to 1 at t = 0, where the noise is x itself
+    velocity  m <- x + factor (m - x)
+    """
+
+    factor: Scale
+    space: str = "noise"
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "factor")
+        known_space(self, "noise", "velocity")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        more = value_of(self, "factor", p.t) - 1
+        if self.space == "velocity":
+            return g + per_sample(more, g) * (conditional(p, "velocity") + g)
+        # m - x / t is (t m - x) / t; divided first, a factor that goes to 1 fast enough stays regular at 0.
+        seen = conditional(p, "score") + per_sample(p.t, g) * g
+        return g + per_sample(more / elapsed(p.t), g) * seen
 
 
 def quantile(v: Tensor, q: float) -> Tensor:

@@ -13,25 +13,31 @@ from ...schedules import finite
 from ...tensors import per_sample, scalar_dtype
 from ..protocol.base import Map, Rule, State
 from ..protocol.ray import Ray
-from .spaces import conditional, known_space, rest
+from .spaces import conditional, known_space, rest, unconditional
 
 
 @dataclass(frozen=True)
 class Project(Map):
     """Keeps only the share `eta` of the part of g that is parallel to m_c (APG, Sadat et al. 2024).
 
-    `space` says which conditional prediction: the mean, as its authors do, the velocity or the noise.
+    space  which conditional prediction: the mean, as its authors do, the velocity or the noise
+    onto   'conditional', or 'unconditional' for the part parallel to the other prediction
     """
 
     eta: float = 0.0
     space: str = "mean"
+    onto: str = "conditional"
 
     def __post_init__(self) -> None:
         finite(self, "eta")
         known_space(self, "mean", "velocity", "noise")
+        if self.onto not in ("conditional", "unconditional"):
+            raise ValueError(
+                f"Project is onto the 'conditional' or the 'unconditional' prediction; got {self.onto!r}"
+            )
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        onto = conditional(p, self.space)
+        onto = (conditional if self.onto == "conditional" else unconditional)(p, self.space)
         _, length, along = lengths(g, onto)  # along: component of g along the prediction
         parallel = torch.where(length == 0, 0.0, along / length)
         return g - per_sample((1 - self.eta) * parallel, g) * onto

@@ -47,6 +47,11 @@ def conditional(p: Prediction, space: str) -> Tensor:
     return p.m_c if space == "mean" else _of_output(p, p.out_c, space)
 
 
+def unconditional(p: Prediction, space: str) -> Tensor:
+    """m_u seen in a space, as `conditional` sees m_c."""
+    return p.m_u if space == "mean" else _of_output(p, p.out_u, space)
+
+
 def pair(p: Prediction, space: str) -> tuple[Tensor, Tensor]:
     """Both predictions in a space, up to one positive factor per sample that they share."""
     if space == "mean":

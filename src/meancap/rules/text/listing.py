@@ -1,10 +1,9 @@
-"""The catalogue as text: a table, a sheet for each method, the page docs/rules.md."""
+"""The catalogue as text for a terminal: a table, and a sheet for each method."""
 
 from __future__ import annotations
 
 from textwrap import wrap
 
-from ..methods.elsewhere import LEFT_OUT
 from ..methods.registry import CONFIDENCE, Entry, catalogue
 
 _SPACES = {
@@ -32,26 +31,28 @@ def catalogue_table() -> str:
 
 def entry_text(e: Entry) -> str:
     """Everything that is said of one method, for a terminal."""
-    facts = [*_facts(e), *(("defaults", f"{d.model}: {d.values} ({d.source})") for d in e.defaults)]
-    facts += [("differs", text) for text in e.differs]
+    said = [("use when", e.use)] if e.use else []
+    said += [*facts(e), *(("defaults", f"{d.model}: {d.values} ({d.source})") for d in e.defaults)]
+    said += [("differs", text) for text in e.differs]
     lines = [f"{e.name}: {e.title}"]
-    for name, text in facts:
+    for name, text in said:
         lines += wrap(text, 110, initial_indent=f"  {name:<11}", subsequent_indent=13 * " ")
     return "\n".join(lines)
 
 
-def _facts(e: Entry) -> list[tuple[str, str]]:
-    facts = [("paper", e.paper), ("acts on", _SPACES[e.space]), ("formula", e.formula)]
+def facts(e: Entry) -> list[tuple[str, str]]:
+    """What is said of a method, line by line: the name of the line, and its text."""
+    lines = [("paper", e.paper), ("acts on", _SPACES[e.space]), ("formula", e.formula)]
     if e.kind == "rule":
-        facts += [("type", e.text()), ("which is", str(e.rule()) if str(e.rule()) != e.text() else "")]
+        lines += [("type", e.text()), ("which is", str(e.rule()) if str(e.rule()) != e.text() else "")]
     else:
-        facts += [("lives", _PLACES[e.kind]), ("type", e.text())]
+        lines += [("lives", _PLACES[e.kind]), ("type", e.text())]
     if e.check:
         numbers = ", ".join(f"{v:g}" for v in e.check)
-        facts.append(("check", f"({numbers}) is its guided velocity of the worked example"))
+        lines.append(("check", f"({numbers}) is its guided velocity of the worked example"))
     sure = f"{CONFIDENCE[e.confidence]}; {e.seen}" if e.seen else CONFIDENCE[e.confidence]
-    facts += [("state", e.state), ("certainty", sure), ("limits", _limits(e))]
-    return [(name, text) for name, text in facts if text]
+    lines += [("state", e.state), ("certainty", sure), ("limits", _limits(e))]
+    return [(name, text) for name, text in lines if text]
 
 
 def _limits(e: Entry) -> str:
@@ -65,47 +66,3 @@ def _limits(e: Entry) -> str:
     if not e.compiles:
         said.append("torch.compile breaks its graph")
     return "; ".join(said)
-
-
-def page() -> str:
-    """The whole catalogue as the Markdown page docs/rules.md."""
-    entries = catalogue()
-    rows = [
-        f"| [`{e.name}`](#{e.name.lower()}) | {_md(e.title)} | {e.space} | {e.confidence} |" for e in entries
-    ]
-    body = [line for e in entries for line in _section(e)]
-    missing = [f"- **{_md(name)}**: {_md(why)}." for name, why in LEFT_OUT]
-    return "\n".join([_HEAD, *rows, *body, "", "## Not here", "", *missing]) + "\n"
-
-
-_HEAD = """# Every rule
-
-Every guidance method here, with its source, its formula, its published values, and where ports of it differ.
-Generated from `meancap.rules.catalogue()` by `meancap rules --page`; edit the entries, not this page.
-
-Time runs from noise at 0 to data at 1; scale 1 is the conditional prediction. Every reduction is over one
-sample. `| Cap(gamma)` may follow any rule and keeps its bound. The names can be typed wherever a rule is:
-`parse`, the command line, a configuration.
-
-| name | method | acts on | certainty |
-|---|---|---|---|"""
-
-
-def _section(e: Entry) -> list[str]:
-    lines = ["", f"## {e.name}", "", f"{_md(e.title[:1].upper() + e.title[1:])}.", ""]
-    for name, text in _facts(e):
-        code = name in ("formula", "type", "which is")
-        lines.append(f"- {name}: `{text}`" if code else f"- {name}: {_md(text)}")
-    if e.defaults:
-        lines += ["", "| model | values | source |", "|---|---|---|"]
-        lines += [f"| {_md(d.model)} | {_md(d.values)} | {_md(d.source)} |" for d in e.defaults]
-    if e.differs:
-        lines += ["", "Where ports and readings differ:", "", *(f"- {_md(text)}" for text in e.differs)]
-    return lines
-
-
-def _md(text: str) -> str:
-    """Plain text inside Markdown: stars, underscores and bars mean themselves."""
-    for mark in "\\*_|<":
-        text = text.replace(mark, "\\" + mark)
-    return text
