@@ -18,7 +18,8 @@ exclude_patterns = ["benchmark/*"]
 html_theme = "furo"
 html_title = f"meancap {__version__}"
 # Brackets of formulas stretch only in a font made for that; ziamath brings one under the Open Font License.
-html_static_path = ["_static", str(Path(find_spec("ziamath").origin).parent / "fonts/STIXTwoMath-Regular.ttf")]
+_FONT = Path(find_spec("ziamath").origin).parent / "fonts" / "STIXTwoMath-Regular.ttf"
+html_static_path = ["_static", str(_FONT)]
 html_css_files = ["meancap.css"]
 html_show_sphinx = False
 html_show_sourcelink = False
