@@ -23,6 +23,7 @@ from meancap.rules import (
     hiwave,
     lf_cfg,
     mog,
+    momentum_guidance,
     pmc_literal,
     samg,
     sglang_norm,
@@ -89,6 +90,15 @@ def test_epsilon_scaling_divides_the_prediction():
     by_noise = epsilon_scaling(W, factor=1.01, space="noise")
     wanted = (x - (x - t * cfg) / 1.01) / t
     torch.testing.assert_close(guided_velocity(by_noise, x, t, v_c, v_u)[0], wanted)
+
+
+def test_momentum_guidance_goes_beyond_the_average_within_its_window():
+    times, average = (0.0, 0.3, 0.6, 0.9), None
+    for t, (v, _, v_c, v_u) in zip(times, stepped(momentum_guidance(W), times), strict=True):
+        cfg = v_u + W * (v_c - v_u)
+        average = cfg if average is None else average
+        torch.testing.assert_close(v, cfg + (0.5 if t <= 0.7 else 0.0) * (cfg - average))
+        average = 0.4 * cfg + 0.6 * average
 
 
 def cosine_transform(n):

@@ -6,7 +6,9 @@ from .caps import *
 from .elsewhere import *
 from .frequency import *
 from .history import *
+from .nodes import *
 from .over_time import *
 from .production import *
 from .projection import *
+from .references import *
 from .rescaling import *

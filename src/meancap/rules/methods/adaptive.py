@@ -8,11 +8,9 @@ from itertools import pairwise
 
 from ...schedules import Scale
 from ..parts.adaptive import Aligned, Converged, Damp, PowerLaw
-from ..parts.feedback import Feedback, Sliding
+from ..parts.feedback import Feedback
 from ..parts.gain import FromUnconditional, Normalise
-from ..parts.phases import Phases, ZeroInit
 from ..parts.published_schedules import Beta, Steps, by_step
-from ..parts.reference import Rectify, Row, ZeroStar
 from ..parts.scale import CFG
 from ..protocol.base import Rule
 from .grids import grid_of
@@ -140,109 +138,6 @@ def beta_cfg(
     """beta-CFG (Malarz et al. 2025): a normalised noise gap weighed by a Beta density of t or of the step."""
     weight = Beta(scale, a, b)
     return Normalise(gamma) | FromUnconditional(weight if times is None else by_step(weight, grid_of(times)))
-
-
-@method(
-    "rectified guidance (ReCFG)",
-    "Xia et al., CVPR 2025, arXiv 2410.18737",
-    "noise",
-    "n = scale n_c - (scale - 1) r n_u, r = E[n_c n_u] / E[n_u^2] per element and time",
-    "recfg({scale}, [0, 0.5, 1], [1, 0.97, 0.9])",
-    family="direction",
-    use="a table of ratios can be made offline, and the average noise should not shift with the scale",
-    state="none; a table made offline by recfg_table",
-    seen="thuxmf/recfg",
-    defaults=(Default("EDM2", "100 labels x 500 images, 32 steps, per pixel", "its code"),),
-    differs=(
-        "the paper has r = E[n_c] / E[n_u], the code the least-squares ratio, which we compute",
-        "the code attributes a batch's average to each of its labels; our tables are made one "
-        "condition at a time",
-        "the row of a step serves its Heun correction there; here the table is interpolated in t",
-    ),
-    zero_gap=False,
-    check=(0.7272, -2.9532, 0.1198, 1.8256),
-)
-def recfg(scale: Scale, times: Sequence[float], ratios: Sequence[Row]) -> Rule:
-    """ReCFG (Xia et al. 2024) with a table of ratios by time, which `recfg_table` works out for a model."""
-    return Rectify(tuple(times), tuple(ratios)) | CFG(scale)
-
-
-@method(
-    "CFG-Zero*",
-    "Fan et al. 2025, arXiv 2503.18886",
-    "velocity",
-    "v = a v_u + scale (v_c - a v_u), a = <v_c, v_u> / |v_u|^2; v = 0 in the first steps",
-    "cfg_zero_star({scale})",
-    family="direction",
-    use="a flow model is undertrained, so that its first velocities mislead",
-    state="the step index",
-    seen="WeichenFan/CFG-Zero-star @ 3162be1f",
-    defaults=(
-        Default("SD3.5 Large", "scale 3.5, one zero step of 28", "its example"),
-        Default("Wan, CogView, HiDream", "two zero steps", "its code"),
-    ),
-    differs=(
-        "the code adds 1e-8 to |v_u|^2; we divide exactly",
-        "its zero_steps=0 still zeroes one step; ours counts the steps that stand still, as diffusers does",
-        "ComfyUI's node scales means by the factor of the velocities: cfg_zero_star_comfy",
-    ),
-    zero_gap=False,
-    unit=False,
-    check=(0.0, 0.0, 0.0, 0.0),
-)
-def cfg_zero_star(scale: Scale, *, zero_steps: int = 1) -> Rule:
-    """CFG-Zero* (Fan et al. 2025): unconditional velocity optimally scaled; the first steps stand still."""
-    rule = ZeroStar() | CFG(scale)
-    return rule | ZeroInit(zero_steps) if zero_steps else rule
-
-
-@method(
-    "CFG-Zero*, ComfyUI's node",
-    "after Fan et al., arXiv 2503.18886",
-    "mean",
-    "m = a m_u + scale (m_c - a m_u), with a = <v_c, v_u> / |v_u|^2 from velocities",
-    "cfg_zero_star_comfy({scale})",
-    family="direction",
-    use="you must match ComfyUI's node",
-    seen="ComfyUI comfy_extras/nodes_cfg.py",
-    differs=("lacks the term (1 - scale)(1 - a) x of the published rule, and the zero steps",),
-    check=(0.552459, -2.718033, -0.159016, 1.583607),
-)
-def cfg_zero_star_comfy(scale: Scale) -> Rule:
-    """CFG-Zero* as ComfyUI's node has it: the velocities' factor applied to means; no standing still."""
-    return ZeroStar(applied="mean") | CFG(scale)
-
-
-@method(
-    "CFG-Ctrl: sliding-mode control (SMC-CFG)",
-    "Wang et al., CVPR 2026, arXiv 2603.03281",
-    "velocity",
-    "e = v_c - v_u; s = (e - e') + rate e'; e -= gain sign(s); v = v_u + scale e",
-    "smc({scale})",
-    family="memory",
-    use="the gap swings from step to step; keep the gain small beside its elements",
-    state="e', the corrected gap of the last step; the warm-up leaves it untouched",
-    seen="hanyang-21/CFG-Ctrl @ 490a628f",
-    defaults=(
-        Default("SD3, SD3.5", "scale 7.5, rate 5, gain 0.2", "its README"),
-        Default("FLUX", "scale 2 to 3, rate 5, gain 0.2, warmup 2", "its README"),
-        Default("Qwen-Image, Wan", "scale 4, 5, rate 5, gain 0.2", "its README"),
-    ),
-    differs=(
-        "the code's sign is elementwise; a port says the paper means the unit vector s / |s|: "
-        "switching='unit'",
-        "elements smaller than the gain change their sign; on noise predictions of SDXL gain 0.2 "
-        "destroys images",
-    ),
-    unit=False,
-    check=(0.1, -2.2, 0.9, 1.4),
-)
-def smc(
-    scale: Scale, *, rate: float = 5.0, gain: float = 0.2, switching: str = "sign", warmup: int = 0
-) -> Rule:
-    """SMC-CFG (Wang et al. 2026): sliding-mode control of the velocity gap; unguided for `warmup` steps."""
-    rule = Sliding(rate, gain, switching) | FromUnconditional(scale)
-    return Phases(warmup, CFG(1), rule, together=False) if warmup else rule
 
 
 @method(

@@ -98,10 +98,6 @@ NAME_ONLY = (
         "TCG (no number)",
         "matches mean and variance of the guided velocity; withdrawn, its formula was not found",
     ),
-    (
-        "Momentum Guidance (2602.20360)",
-        "an average of past velocities with one evaluation; third parties' formulas differ",
-    ),
     ("Characteristic guidance (2312.07586)", "a fixed point over extra evaluations; its paper was not read"),
     ("Learn to Guide (2510.00815)", "a trained schedule; no weights or code were seen"),
     ("Annealing guidance scale (2506.24108)", "a trained schedule; no weights or code were seen"),

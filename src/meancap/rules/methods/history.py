@@ -3,10 +3,74 @@
 from __future__ import annotations
 
 from ...schedules import Scale
-from ..parts.history import ErrorCorrection, History, Transition
+from ..parts.feedback import Sliding
+from ..parts.gain import FromUnconditional
+from ..parts.history import Ahead, ErrorCorrection, History, Transition
+from ..parts.phases import Phases
 from ..parts.scale import CFG
 from ..protocol.base import Rule
 from .registry import Default, method
+
+
+@method(
+    "CFG-Ctrl: sliding-mode control (SMC-CFG)",
+    "Wang et al., CVPR 2026, arXiv 2603.03281",
+    "velocity",
+    "e = v_c - v_u; s = (e - e') + rate e'; e -= gain sign(s); v = v_u + scale e",
+    "smc({scale})",
+    family="memory",
+    use="the gap swings from step to step; keep the gain small beside its elements",
+    state="e', the corrected gap of the last step; the warm-up leaves it untouched",
+    seen="hanyang-21/CFG-Ctrl @ 490a628f",
+    defaults=(
+        Default("SD3, SD3.5", "scale 7.5, rate 5, gain 0.2", "its README"),
+        Default("FLUX", "scale 2 to 3, rate 5, gain 0.2, warmup 2", "its README"),
+        Default("Qwen-Image, Wan", "scale 4, 5, rate 5, gain 0.2", "its README"),
+    ),
+    differs=(
+        "the code's sign is elementwise; a port says the paper means the unit vector s / |s|: "
+        "switching='unit'",
+        "elements smaller than the gain change their sign; on noise predictions of SDXL gain 0.2 "
+        "destroys images",
+    ),
+    unit=False,
+    check=(0.1, -2.2, 0.9, 1.4),
+)
+def smc(
+    scale: Scale, *, rate: float = 5.0, gain: float = 0.2, switching: str = "sign", warmup: int = 0
+) -> Rule:
+    """SMC-CFG (Wang et al. 2026): sliding-mode control of the velocity gap; unguided for `warmup` steps."""
+    rule = Sliding(rate, gain, switching) | FromUnconditional(scale)
+    return Phases(warmup, CFG(1), rule, together=False) if warmup else rule
+
+
+@method(
+    "momentum guidance",
+    "arXiv 2602.20360",
+    "velocity",
+    "v <- v + alpha (v - a) for low <= t <= high, a <- (1 - beta) v + beta a from the first v on; after CFG",
+    "momentum_guidance({scale})",
+    family="memory",
+    use="the scale is low and a plain Euler solver leaves detail out",
+    state="the running average of guided velocities",
+    confidence="second-hand",
+    seen="a Forge extension's transcription of equations 12 and 13; no repository found",
+    defaults=(
+        Default("FLUX at scale 2.5 to 3.5", "alpha 0.5, beta 0.6, t from 0.05 to 0.7", "Forge extension"),
+    ),
+    differs=(
+        "optionally the average is brought to the length of v first, for its SD3 and FLUX tables; not here",
+        "another node extrapolates means without the factor 1 - t: a different formula",
+    ),
+    zero_gap=False,
+    unit=False,
+    check=(0.9, -3.0, 0.1, 2.2),
+)
+def momentum_guidance(
+    scale: Scale, *, alpha: float = 0.5, beta: float = 0.6, low: float = 0.05, high: float = 0.7
+) -> Rule:
+    """Momentum guidance (2026): CFG, then a step beyond the running average of the guided velocity."""
+    return CFG(scale) | Ahead(alpha, beta, low, high)
 
 
 @method(

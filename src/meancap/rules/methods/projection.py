@@ -8,7 +8,6 @@ from ...schedules import Scale
 from ..parts.gain import Balanced, FromUnconditional, Gain
 from ..parts.phases import Phases
 from ..parts.published_schedules import Decay
-from ..parts.reference import Rotation, Tangential
 from ..parts.scale import CFG, Clip
 from ..parts.shape import Momentum, Project
 from ..protocol.base import Rule
@@ -174,55 +173,6 @@ def apg_mix(
 def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float = 1.0) -> Rule:
     """AdaMaG (Esmati et al. 2026): a gap damped along the noise, a scale falling as (1 - t)^power."""
     return Project(share, "noise") | FromUnconditional(Decay(scale, power, least))
-
-
-@method(
-    "tangential damping (TCFG)",
-    "Kwon et al., CVPR 2025, arXiv 2503.18137",
-    "velocity",
-    "v_u <- <v_u, e> e, e the first right singular vector of the rows v_c, v_u; then CFG",
-    "tcfg({scale})",
-    family="direction",
-    use="the unconditional prediction wanders and no knob should be tuned",
-    confidence="second-hand",
-    seen="diffusers 0.42.1 and ComfyUI nodes_tcfg.py; no official repository found",
-    defaults=(Default("SD1.5, SDXL, SD3, PixArt", "scale 7.5, 5, 7, 4.5", "second-hand"),),
-    differs=(
-        "exact here by the 2 x 2 Gram matrix, in float64; diffusers takes a float32 SVD",
-        "diffusers' guider reads the attribute _num_outputs_prepared, which does not exist, and "
-        "raises in use "
-        "(issues 14643, 14794)",
-    ),
-    check=(0.679813, -2.523163, 0.932604, 1.23323),
-)
-def tcfg(scale: Scale) -> Rule:
-    """Tangential damping (Kwon et al. 2025): only the part of v_u along the shared direction is kept."""
-    return Tangential() | CFG(scale)
-
-
-@method(
-    "angle-domain guidance (ADG)",
-    "Jin et al., ICML 2025, arXiv 2506.11039",
-    "mean",
-    "m = cos(a) m_c + sin(a)/sin(theta) e, a = min((scale - 1) theta, pi/3), theta the angle between "
-    "m_c and m_u, "
-    "e = m_c - proj_{m_u} m_c",
-    "adg({scale})",
-    family="direction",
-    use="guided means grow too long: they are turned instead, by 60 degrees at most",
-    seen="jinc7461/ADG @ b5fad684 method/ADG_SD3.py",
-    defaults=(Default("SD3.5 Large", "scale 7 (2 to 15 tested)", "its code"),),
-    differs=(
-        "the code adds 1e-3 to scale - 1, takes 3.14 for pi and switches formula at sin(theta) = "
-        "1e-3; ours has "
-        "the limit instead",
-        "bounded by |m| <= sqrt(2) |m_c|, not norm-preserving; its renormalised variant does so along axis 1",
-    ),
-    check=(-0.113102, -2.126666, -0.614073, 0.374385),
-)
-def adg(scale: Scale, *, limit: float = math.pi / 3) -> Rule:
-    """Angle-domain guidance (Jin et al. 2025): m_c turned away from m_u, by 60 degrees at most."""
-    return Rotation(scale, limit)
 
 
 @method(

@@ -1,5 +1,6 @@
 """Rules that compare a step with the steps before it.
 
+Ahead            adds a multiple of the guided velocity's way from its running average (momentum guidance)
 History          adds what is new in the guided mean, its fine detail only   (HiGS, Sadat et al. 2025)
 ErrorCorrection  moves the unconditional noise on by the part of its change that follows the conditional one's
                  (CFG-OEC, Yang et al. 2025)
@@ -23,7 +24,39 @@ from ..protocol.base import Rule, State
 from ..protocol.ray import Ray
 from .frequency import need_image
 from .phases import Held
-from .spaces import elapsed, known_space, rest, seen, stretch
+from .spaces import conditional, elapsed, known_space, rest, seen, stretch
+
+
+@dataclass(frozen=True)
+class Ahead(Rule):
+    """v <- v + alpha (v - a), a an average of past guided velocities, for low <= t <= high; put it after CFG.
+
+    a is the first velocity at first, and a <- (1 - beta) v + beta a after each step, with the v that came in.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.6
+    low: float = 0.05
+    high: float = 0.7
+
+    def __post_init__(self) -> None:
+        finite(self, "alpha", "beta", "low", "high")
+        if not 0 <= self.low <= self.high <= 1:
+            raise ValueError(f"Ahead needs times 0 <= low <= high <= 1; got {self.low} and {self.high}")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        g, unit = ray.g, per_sample(rest(p.t), p.x)
+        v = (conditional(p, "velocity") + g) / unit
+        if state is None:
+            return ray, v
+        t = vector(p.t, g)
+        weight = torch.where((t >= self.low) & (t <= self.high), self.alpha, 0.0)
+        moved = Ray(p, turned=g + per_sample(weight, g) * unit * (v - state), asked=ray.asked)
+        return moved, (1 - self.beta) * v + self.beta * state
 
 
 @dataclass(frozen=True)
