@@ -121,6 +121,10 @@ class Counted:
     def __init__(self, predict: Predictor | ScenePredictor) -> None:
         self.predict, self.count = predict, 0
 
+    def including(self, names: tuple[str, ...]) -> Counted:
+        self.predict = self.predict.including(names)
+        return self
+
     def __call__(self, x: Tensor, t: float) -> Prediction:
         self.count += 1
         return self.predict(x, t)
