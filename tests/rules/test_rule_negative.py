@@ -163,9 +163,9 @@ def test_a_rule_says_what_it_looks_at():
 
 def test_a_prediction_that_is_missing_is_one_sentence_with_the_next_move():
     p = random_prediction(*SHAPE)
-    with pytest.raises(TypeError, match=r"PerpNeg.*'negative'.*p\.beside\(negative=output\)"):
+    with pytest.raises(ValueError, match=r"PerpNeg.*'negative'.*p\.beside\(negative=output\)"):
         guide(perp_neg(3), p)
-    with pytest.raises(TypeError, match="'negative'"):
+    with pytest.raises(ValueError, match="'negative'"):
         guide(perp_neg(3), p.beside(weak=p.out_u))
     with pytest.raises(ValueError, match="the prediction 'negative' has shape"):
         p.beside(negative=p.out_u[:, :1])
@@ -226,7 +226,7 @@ def test_a_predictor_that_no_rule_looks_at_is_never_called():
         assert one.prediction.others.keys() == {"weak"}
     field(predict, CFG(3) | AwayFrom("weak", 2))(0.3, x)
     assert (negative.calls, weak.calls) == (12, 7)
-    with pytest.raises(TypeError, match="'other'"):
+    with pytest.raises(ValueError, match="'other'"):
         sample(predict, CFG(3) | AwayFrom("other", 2), x, times)
 
 

@@ -51,7 +51,7 @@ def need_others(rule: Rule, p: Prediction) -> None:
     """One sentence where a rule looks at a prediction that was not given."""
     for name in rule.needs:
         if p.others is None or name not in p.others:
-            raise TypeError(
+            raise ValueError(
                 f"{rule} looks at the prediction {name!r}, which was not given: add the network's output to "
                 f"a Prediction by p.beside({name}=output), or another predictor to sample() by "
                 f"beside(predict, {name}=other); a host that makes two predictions has none"
