@@ -110,6 +110,7 @@ def laws(width: float) -> tuple[Condition, Condition, Condition]:
 
 @cache
 def ruler(width: float, samples: int) -> Ruler:
+    """The measures against the truth."""
     return Ruler(laws(width)[2], samples)
 
 
