@@ -16,6 +16,8 @@ from .registry import Default, method
     "any",
     "d = m_c - m_u, n = m_n - m_u; m = m_u + scale (d - weight (n - <n, d> / |d|^2 d))",
     "perp_neg({scale})",
+    family="negative",
+    use="the negative prompt overlaps with the prompt and must not weaken it",
     seen="Perp-Neg/Perp-Neg-stablediffusion @ 347c203; ComfyUI comfy_extras/nodes_perpneg.py",
     defaults=(
         Default("Stable Diffusion 1.4", "scale 7.5, weight 1.5", "its README"),
@@ -40,6 +42,8 @@ def perp_neg(scale: Scale, *, weight: float = 1.0) -> Rule:
     "d = eps_c - eps_u, n = eps_n - eps_u; eps = eps_u + scale (2 d / (1 + exp(-tau |d|^2)) - 2 n / (1 + "
     "exp(tau |n|^2)))",
     "contrastive({scale})",
+    family="negative",
+    use="a negative prompt should stop counting once the sample is far from it",
     seen="jinhojsk515/ContrastiveCFG @ f98786d",
     defaults=(Default("Stable Diffusion 1.5", "scale 7.5, tau 0.2", "its example script"),),
     differs=(
@@ -62,6 +66,8 @@ def contrastive(scale: Scale, *, tau: float = 0.2, positive: bool = True) -> Rul
     "eps_u) + momentum nu; nu <- decay nu + (1 - decay) gamma; eps = eps_u + scale (eps_c - eps_u - gamma), "
     "without gamma in the first warmup steps",
     "sld({scale}, warmup=0)",
+    family="negative",
+    use="you must match Safe Stable Diffusion; its thresholds are those of its latents",
     state="the momentum nu and the index of the step",
     seen="diffusers, StableDiffusionPipelineSafe",
     defaults=(
@@ -94,6 +100,8 @@ def sld(
     "E = weight/2 e + sum over earlier steps of beta/(2 alpha (1 - alpha_bar)) e', e = |eps - eps_u|^2 - "
     "|eps - eps_n|^2; eps <- eps - strength max(0, E - threshold) / (weight |n|^2) n, n = eps_n - eps_u",
     "crg({scale})",
+    family="negative",
+    use="you want to try it: its formula is second-hand, and its values did badly here",
     state="the evidence so far, and the last step's difference of squares",
     confidence="second-hand",
     seen="a third party's code, whose closed form we checked by algebra; the paper's abstract",
