@@ -6,6 +6,8 @@
     x              the state on the linear path x = (1 - t) noise + t data
     m_c, m_u       posterior means E[data | x, condition] and E[data | x]
     delta          their gap k (out_c - out_u), the direction of guidance
+    others         further outputs by name, each a mean by the same a and k: "negative", something to avoid;
+                   "weak", a weaker model under the same condition
 
 Means are formed when somebody asks for them. Most rules never do: they change one number c, the guided output
 is out_c + c (out_c - out_u) in the network's own units, and a cap needs no more than three lengths per
@@ -15,6 +17,7 @@ where the means come together: at t = 1 the gap of the means vanishes and that o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,6 +43,7 @@ class Prediction:
     k: Number = 1.0
     unit: Number = 1.0  # unit * shown is x
     log_ratio: Tensor | None = None  # log p(x | condition) / p(x), where the loop follows it, (n,)
+    others: Mapping[str, Tensor] | None = None  # outputs under further conditions or of other models
 
     def __post_init__(self) -> None:
         x, c, u = self.shown, self.out_c, self.out_u
@@ -50,6 +54,8 @@ class Prediction:
         object.__setattr__(self, "t", path.time(self.t, self.shown))
         if self.t_next is not None:
             object.__setattr__(self, "t_next", path.time(self.t_next, self.shown, "t_next"))
+        if self.others is not None:
+            need_same_shapes(x=x, **{f"the prediction {name!r}": v for name, v in self.others.items()})
 
     @once
     def dtype(self) -> torch.dtype:
@@ -85,12 +91,30 @@ class Prediction:
         gap = self.out_c.to(self.dtype) - self.out_u.to(self.dtype)
         return gap if isinstance(self.k, float) and self.k == 1 else per_sample(self.k, gap) * gap
 
+    def other(self, name: str) -> Tensor:
+        """The posterior mean that the further output of this name states."""
+        return mean_of(self.shown, self._output(name), self.a, self.k, self.dtype)
+
+    def lead(self, name: str) -> Tensor:
+        """The way k (out - out_u) from m_u to the mean of this name, as `delta` is the one to m_c."""
+        way = self._output(name).to(self.dtype) - self.out_u.to(self.dtype)
+        return way if isinstance(self.k, float) and self.k == 1 else per_sample(self.k, way) * way
+
+    def _output(self, name: str) -> Tensor:
+        if self.others is None or name not in self.others:
+            raise KeyError(f"this prediction has no {name!r} beside it; p.beside({name}=output) gives it one")
+        return self.others[name]
+
     @once
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
         return measured(Request(self.shown, self.out_c, self.out_u, self.a, self.k))
+
+    def beside(self, **outputs: Tensor) -> Prediction:
+        """The same prediction with further outputs of the same kind: p.beside(negative=v_n)."""
+        return replace(self, others={**(self.others or {}), **outputs})
 
     def until(self, t_next: float | Tensor | None) -> Prediction:
         """The same prediction, knowing where the step will end (CFG++ needs it)."""

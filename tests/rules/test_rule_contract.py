@@ -23,8 +23,9 @@ def run(shape, *, dtype=torch.float64, loud=1.0, gap=1.0):
         g = torch.Generator().manual_seed(i)
         x, v_c, other = (torch.randn(*shape, generator=g, dtype=torch.float64) for _ in range(3))
         v_c, v_u = loud * v_c, loud * (v_c + gap * 0.7 * other)
+        v_n = v_c + gap * torch.randn(*shape, generator=g, dtype=torch.float64)  # for rules that avoid it
         p = Prediction.from_velocity(x.to(dtype), t, v_c.to(dtype), v_u.to(dtype))
-        found.append(p.until(s))
+        found.append(p.beside(negative=v_n.to(dtype)).until(s))
     return found
 
 
@@ -37,7 +38,8 @@ def means(rule, predictions):
 
 
 def picked(p, index):
-    return replace(p, shown=p.shown[index], out_c=p.out_c[index], out_u=p.out_u[index])
+    others = {name: v[index] for name, v in p.others.items()}
+    return replace(p, shown=p.shown[index], out_c=p.out_c[index], out_u=p.out_u[index], others=others)
 
 
 def shapes(entry):
@@ -77,8 +79,8 @@ def test_shape_and_precision_are_kept(entry):
 @every_rule
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_goes_in_and_comes_out(entry, dtype):
-    x, v_c, v_u = (torch.randn(*SHAPES[4]).to(dtype) for _ in range(3))
-    v, _ = guided_velocity(entry.rule(), x, 0.4, v_c, v_u, t_next=0.5)
+    x, v_c, v_u, v_n = (torch.randn(*SHAPES[4]).to(dtype) for _ in range(4))
+    v, _ = guided_velocity(entry.rule(), x, 0.4, v_c, v_u, t_next=0.5, others={"negative": v_n})
     assert v.dtype == dtype and v.isfinite().all()
 
 
@@ -87,9 +89,9 @@ def test_velocities_and_means_are_guided_alike(entry):
     rule = entry.rule()
     state_v, state_m = rule.init(), rule.init()
     for t, s in ((0.15, 0.4), (0.4, 0.65)):
-        x, v_c, v_u = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(3))
-        v, state_v = guided_velocity(rule, x, t, v_c, v_u, state_v, t_next=s)
-        p = Prediction.from_velocity(x, t, v_c, v_u).until(s)
+        x, v_c, v_u, v_n = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(4))
+        v, state_v = guided_velocity(rule, x, t, v_c, v_u, state_v, t_next=s, others={"negative": v_n})
+        p = Prediction.from_velocity(x, t, v_c, v_u).beside(negative=v_n).until(s)
         m, state_m = guide(rule, p, state_m)
         torch.testing.assert_close(x + (1 - t) * v, m, rtol=1e-9, atol=1e-9)
 
@@ -98,17 +100,20 @@ def test_velocities_and_means_are_guided_alike(entry):
 def test_each_sample_may_have_its_own_time(entry):
     rule = entry.rule()
     times, ends = (torch.tensor(v, dtype=torch.float64) for v in ([0.2, 0.4, 0.7], [0.3, 0.6, 0.8]))
-    x, v_c, v_u = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(3))
-    together, _ = guide(rule, Prediction.from_velocity(x, times, v_c, v_u).until(ends))
+    x, v_c, v_u, v_n = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(4))
+    whole = Prediction.from_velocity(x, times, v_c, v_u).beside(negative=v_n)
+    together, _ = guide(rule, whole.until(ends))
     for i, (t, s) in enumerate(zip(times.tolist(), ends.tolist(), strict=True)):
         one = Prediction.from_velocity(x[i : i + 1], t, v_c[i : i + 1], v_u[i : i + 1])
-        alone, _ = guide(rule, one.until(s))
+        alone, _ = guide(rule, one.beside(negative=v_n[i : i + 1]).until(s))
         torch.testing.assert_close(alone, together[i : i + 1], rtol=1e-9, atol=1e-9)
 
 
 @every_rule
 def test_zero_gap_gives_the_unguided_mean_where_the_entry_says_so(entry):
-    same = [Prediction(p.x, p.t, p.m_c, p.m_c, p.t_next) for p in run(SHAPES[4], loud=3.0)]
+    same = [
+        Prediction(p.x, p.t, p.m_c, p.m_c, p.t_next).beside(negative=p.m_c) for p in run(SHAPES[4], loud=3.0)
+    ]
     kept = all(
         torch.allclose(m, p.m_c, rtol=1e-12, atol=1e-12)
         for m, p in zip(means(entry.rule(), same), same, strict=True)
@@ -144,7 +149,8 @@ def test_state_advances_once_per_step_whatever_the_solver(entry):
     rule = entry.rule()
 
     def predict(x, t):
-        return random_prediction(*SHAPES[4], seed=int(100 * t), t=t)
+        p = random_prediction(*SHAPES[4], seed=int(100 * t), t=t)
+        return p.beside(negative=random_prediction(*SHAPES[4], seed=int(100 * t) + 1).out_c)
 
     x = torch.zeros(*SHAPES[4], dtype=torch.float64)
     runs = [[one.m for one in trajectory(predict, rule, x, TIMES, step)] for step in (euler, heun)]
@@ -166,10 +172,10 @@ def test_a_cap_after_it_keeps_the_bound(entry):
 def test_nothing_waits_for_a_value(entry, t):
     """A meta tensor has no values: .item(), .tolist() and bool() all raise."""
     rule = entry.rule()
-    x, v_c, v_u = (torch.empty(2, 4, 16, 16, device="meta") for _ in range(3))
+    x, v_c, v_u, v_n = (torch.empty(2, 4, 16, 16, device="meta") for _ in range(4))
     state = None
     for _ in range(3):
-        v, state = guided_velocity(rule, x, t, v_c, v_u, state, t_next=t + 0.1)
+        v, state = guided_velocity(rule, x, t, v_c, v_u, state, t_next=t + 0.1, others={"negative": v_n})
     assert v.shape == x.shape and v.device.type == "meta"
 
 
@@ -177,7 +183,9 @@ def test_nothing_waits_for_a_value(entry, t):
 def test_an_empty_batch_stays_empty(entry):
     x, state, record = torch.zeros(0, 4, 8, 8), None, Record()
     for t in (0.3, 0.4):
-        v, state = guided_velocity(entry.rule() | Cap(1.1), x, t, x, x, state, t_next=0.5, record=record)
+        v, state = guided_velocity(
+            entry.rule() | Cap(1.1), x, t, x, x, state, t_next=0.5, others={"negative": x}, record=record
+        )
     assert v.shape == x.shape and record.summary() == "no samples"
 
 
@@ -185,12 +193,14 @@ def test_an_empty_batch_stays_empty(entry):
 def test_the_ends_of_the_path_are_finite(entry):
     rule = entry.rule()
     for dtype in (torch.float32, torch.float64):
-        x, v_c, v_u = (torch.randn(*SHAPES[4], dtype=dtype) for _ in range(3))
+        x, v_c, v_u, v_n = (torch.randn(*SHAPES[4], dtype=dtype) for _ in range(4))
         none = torch.zeros_like(x)
         for t, s in ((0.0, 0.1), (0.999, 1.0), (1.0, None)):
             for inputs in ((x, v_c, v_u), (none, v_c, v_u), (x, none, v_u), (x, v_c, none), (none,) * 3):
                 if s is not None or "cfgpp" not in entry.name:
-                    v, _ = guided_velocity(rule, inputs[0], t, *inputs[1:], t_next=s)
+                    v, _ = guided_velocity(
+                        rule, inputs[0], t, *inputs[1:], t_next=s, others={"negative": v_n}
+                    )
                     assert v.isfinite().all(), (t, dtype)
 
 
@@ -203,13 +213,13 @@ def test_what_an_entry_says_of_state_is_so(entry):
 
 def traced(entry):
     rule = entry.rule()
-    x, v_c, v_u = (torch.randn(2, 4, 16, 16) for _ in range(3))
+    given = [torch.randn(2, 4, 16, 16) for _ in range(4)]
 
-    def step(x, v_c, v_u):
-        return guided_velocity(rule, x, 0.3, v_c, v_u, t_next=0.4)[0]
+    def step(x, v_c, v_u, v_n):
+        return guided_velocity(rule, x, 0.3, v_c, v_u, t_next=0.4, others={"negative": v_n})[0]
 
-    found = torch.compile(step, fullgraph=True, backend="eager")(x, v_c, v_u)
-    torch.testing.assert_close(found, step(x, v_c, v_u), rtol=1e-4, atol=1e-4)
+    found = torch.compile(step, fullgraph=True, backend="eager")(*given)
+    torch.testing.assert_close(found, step(*given), rtol=1e-4, atol=1e-4)
     torch.compiler.reset()
 
 

@@ -220,3 +220,24 @@ def test_the_ancestral_sampler_is_part_of_a_run_and_belongs_to_samples(tmp_path,
     assert "--eta 0.5 goes with --sampler ancestral" in capsys.readouterr().err
     assert main(options(model, tmp_path / "none", "--sampler", "ancestral", "--solver", "heun")) == 2
     assert "Euler solver only" in capsys.readouterr().err
+
+
+def test_a_class_to_avoid_is_the_reference_or_beside_it_and_part_of_the_run(tmp_path, model, capsys):
+    def made(name, rule, *more):
+        few = ("--classes", "a", "--per-class", "2", "--npz", "--rule", rule)
+        return main(options(model, tmp_path / name, *few, *more))
+
+    assert made("plain", "CFG(3)") == 0
+    assert made("reference", "CFG(3)", "--negative", "c") == 0
+    assert made("beside", "perp_neg(3)", "--negative", "c") == 0
+    configs = [
+        json.loads((tmp_path / name / "run.json").read_text())["config"]
+        for name in ("plain", "reference", "beside")
+    ]
+    assert [config.get("negative") for config in configs] == [None, 2, 2] and "negative" not in configs[0]
+    pictures = [
+        np.load(tmp_path / name / "samples.npz")["arr_0"] for name in ("plain", "reference", "beside")
+    ]
+    assert not any((a == b).all() for a, b in ((pictures[i], pictures[i - 1]) for i in range(3)))
+    assert made("none", "perp_neg(3)") == 2 and not (tmp_path / "none").exists()
+    assert "say with --negative what to avoid" in capsys.readouterr().err

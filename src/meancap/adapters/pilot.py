@@ -10,6 +10,8 @@ need not be kept until r is known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -39,7 +41,15 @@ class Pilot(Session):
             self._squares.append([])
 
     def guide(
-        self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True
+        self,
+        how: Affine,
+        x: Tensor,
+        c: Tensor,
+        u: Tensor,
+        nominal: Tensor,
+        *,
+        first: bool = True,
+        others: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         p = Prediction.stated(x, c, u, how)
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))

@@ -6,6 +6,8 @@ replace it (`meancap.rules.respond`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -36,9 +38,22 @@ class Session:
         self.record.restart()
 
     def guide(
-        self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True
+        self,
+        how: Affine,
+        x: Tensor,
+        c: Tensor,
+        u: Tensor,
+        nominal: Tensor,
+        *,
+        first: bool = True,
+        others: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """The guided output, in the dtype of `nominal`. `first` is False in the later stages of one step."""
+        """The guided output, in the dtype of `nominal`. `first` is False in the later stages of one step.
+
+        `others` are further outputs of the host by name, for rules that look at them.
+        """
         with torch.no_grad():
             p = Prediction.stated(x, c, u, how)
+            if others and self.rule.needs:
+                p = p.beside(**others)
             return self._stepper.output(p, nominal, first=first, record=self.record)

@@ -61,7 +61,7 @@ def add_generate(commands: Commands) -> None:
     p.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt per line (scenes, diffusers:)")
     sentences = p.add_argument_group("scenes")
     sentences.add_argument("--prompt", metavar="S", help='one sentence, such as "a red disc above a square"')
-    sentences.add_argument("--negative", metavar="S", help="a sentence to move away from")
+    p.add_argument("--negative", metavar="S", help="a sentence or class to avoid (scenes, fashion, sit:)")
     prompts = p.add_argument_group("pipelines (diffusers:)")
     prompts.add_argument("--guidance-scale", type=float, metavar="S", help="what the pipeline itself is told")
     prompts.add_argument("--size", type=int, metavar="PX", help="height and width of the pictures")

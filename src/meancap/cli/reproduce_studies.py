@@ -1,4 +1,4 @@
-"""`meancap reproduce label-noise`, `wind` and `feedback`: what guidance by density ratios is worth."""
+"""`meancap reproduce label-noise`, `wind`, `feedback` and `avoid`: density ratios, and something to avoid."""
 
 from __future__ import annotations
 
@@ -30,6 +30,28 @@ def feedback(args: argparse.Namespace) -> int:
     study = MixtureStudy(mixtures, args.samples, seeds=seeds)
     _run(run_mixtures(study, args.out), "feedback")
     _write(args.out, mixture_table(study, args.out))
+    return 0
+
+
+def add_avoid(kinds: Commands) -> None:
+    p = _parser(kinds, "avoid", "rules with something to avoid, on mixtures and garments")
+    p.add_argument("--samples", type=int, default=512, metavar="N", help="of a mixture, for each seed (512)")
+    p.add_argument(
+        "--pictures", type=int, default=60, metavar="N", help="of garments, each of two seeds (60)"
+    )
+    p.set_defaults(run=avoid)
+
+
+def avoid(args: argparse.Namespace) -> int:
+    import torch
+
+    from ..runs.avoid import AvoidStudy, avoid_table, run_avoid
+
+    torch.set_num_threads(args.threads)
+    seeds = tuple(int(v) for v in comma_numbers(args.seeds, int))
+    study = AvoidStudy(args.samples, pictures=args.pictures, seeds=seeds)
+    _run(run_avoid(study, args.out), "avoid")
+    _write(args.out, avoid_table(study, args.out))
     return 0
 
 

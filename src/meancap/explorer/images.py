@@ -57,7 +57,7 @@ def about(request: Request, work: Work) -> dict[str, Any]:
         "rules": [
             {"name": e.name, "title": e.title, "text": e.call.replace("{scale}", "λ")}
             for e in catalogue()
-            if e.kind == "rule"
+            if e.kind == "rule" and not e.needs
         ],
     }
 

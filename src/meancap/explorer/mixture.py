@@ -53,7 +53,7 @@ def about(request: Request, work: Work) -> dict[str, Any]:
         "rules": [
             {"name": e.name, "title": e.title, "text": e.call.replace("{scale}", "λ")}
             for e in catalogue()
-            if e.kind == "rule" and e.axes <= 2
+            if e.kind == "rule" and e.axes <= 2 and not e.needs
         ],
         "paper": {
             "source": paper_source("gmm"),

@@ -74,16 +74,28 @@ class ClassModel:
             raise ValueError(f"{self.name} has classes 0 to {self.classes - 1}; got {index}")
         return index
 
-    def predict(self, labels: Sequence[int] | Tensor, *, kept: ConditionCache | None = None) -> Predictor:
+    def predict(
+        self,
+        labels: Sequence[int] | Tensor,
+        *,
+        negative: int | None = None,
+        kept: ConditionCache | None = None,
+    ) -> Predictor:
         """The predictor for one label per sample.
 
+        `negative` is a class to avoid: the reference of guidance, or beside it for rules that look at both.
         Hand over one dictionary as `kept` to share what the network makes of times and classes between
         predictors; it is right for as long as the weights stay as they are.
         """
         y = torch.as_tensor(labels, dtype=torch.long, device=self.device)
         if y.dim() != 1 or bool(((y < 0) | (y >= self.classes)).any()):
             raise ValueError(f"{self.name} needs labels from 0 to {self.classes - 1}; got {y.tolist()}")
-        return Predictor(self.network, y.tolist(), self.channels, kept)
+        if negative is not None and not 0 <= negative < self.classes:
+            raise ValueError(
+                f"{self.name} needs a negative label from 0 to {self.classes - 1}; got {negative}"
+            )
+        avoided = None if negative is None else [negative] * len(y)
+        return Predictor(self.network, y.tolist(), self.channels, kept, avoided)
 
 
 def fashion(path: str | Path | None = None) -> ClassModel:

@@ -32,6 +32,7 @@ class Predictor:
     """(x, t) -> Prediction for one label per sample. `kept` holds conditions for as long as the caller likes.
 
     `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
+    `negative`, one label per sample, is the reference in place of no class at all; `including` has both.
     """
 
     def __init__(
@@ -40,16 +41,26 @@ class Predictor:
         labels: Sequence[int],
         channels: int | None = None,
         kept: ConditionCache | None = None,
+        negative: Sequence[int] | None = None,
     ) -> None:
-        self.network, self.channels, self.kept = network, channels, kept
-        self.labels = (*labels, *[network.config.classes] * len(labels))
+        self.network, self.channels, self.kept, self.negative = network, channels, kept, negative
+        self.rows = [tuple(labels), tuple(negative or [network.config.classes] * len(labels))]
+
+    def including(self, names: tuple[str, ...]) -> Predictor:
+        """The same predictor, with the negative labels beside no class for a rule that looks at them."""
+        if "negative" not in names or self.negative is None:
+            return self
+        both = Predictor(self.network, self.rows[0], self.channels, self.kept)
+        both.rows.append(tuple(self.negative))
+        return both
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
-        v_c, v_u = self._velocities(x, t, 2).chunk(2)
+        v_c, *others = self._velocities(x, t, len(self.rows)).chunk(len(self.rows))
         if self.channels is not None:
             # As in the reference sampler: the other channels keep the conditional prediction.
-            v_u = torch.cat([v_u[:, : self.channels], v_c[:, self.channels :]], dim=1)
-        return Prediction.from_velocity(x.to(v_c.device), t, v_c, v_u)
+            others = [torch.cat([v[:, : self.channels], v_c[:, self.channels :]], dim=1) for v in others]
+        p = Prediction.from_velocity(x.to(v_c.device), t, v_c, others[0])
+        return p if len(others) == 1 else p.beside(negative=others[1])
 
     def conditional(self, x: Tensor, t: float) -> Prediction:
         v_c = self._velocities(x, t, 1)
@@ -57,9 +68,9 @@ class Predictor:
 
     @torch.no_grad()
     def _velocities(self, x: Tensor, t: float, times: int) -> Tensor:
-        """In float32: with the class, and where asked for twice, without it as well."""
-        if 2 * len(x) != len(self.labels):
-            raise ValueError(f"got {len(x)} samples for {len(self.labels) // 2} labels; give one label each")
+        """In float32: with the class, then as often as asked for without it and with the negative one."""
+        if len(x) != len(self.rows[0]):
+            raise ValueError(f"got {len(x)} samples for {len(self.rows[0])} labels; give one label each")
         network, weight = self.network, self.network.x_embedder.proj.weight
         conditions = self._conditions(float(t))
         h = network.x_embedder(x.to(weight.device, weight.dtype)) + network.pos_embed
@@ -71,12 +82,11 @@ class Predictor:
         return torch.cat(outputs).float()
 
     def _conditions(self, t: float) -> Conditions:
-        kept, key = {} if self.kept is None else self.kept, (t, self.labels)
+        kept, key = {} if self.kept is None else self.kept, (t, sum(self.rows, ()))
         if key not in kept:
-            half = len(self.labels) // 2
-            halves = [conditions_of(self.network, t, v) for v in (self.labels[:half], self.labels[half:])]
+            separate = [conditions_of(self.network, t, row) for row in self.rows]
             conditions = tuple(
-                tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*halves, strict=True)
+                tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*separate, strict=True)
             )
             if (len(kept) + 1) * sum(v.nbytes for part in conditions for v in part) > _KEEP:
                 return conditions

@@ -6,7 +6,7 @@ x = sample(predict, CFG(4) | Cap(1.1), noise([0], model.shape), shifted(16))
 pictures = model.decode(x)
 
 A prompt may leave anything out. The reference of guidance is the empty prompt, or a negative one: what the
-guided picture is to move away from.
+guided picture is to move away from. Rules that look at a third prediction get both.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class SceneModel:
     ) -> ScenePredictor:
         """The predictor for one prompt per sample (sentences, or their (n, 6) codes).
 
-        `negative` is one sentence for all samples or one for each; None is the empty prompt.
+        `negative` is one sentence for all samples or one for each; None is the empty prompt. Rules that look
+        at a third prediction (perp_neg) get it beside the empty prompt, all others in its place.
         """
         wanted = prompts if isinstance(prompts, Tensor) else codes(prompts)
         if negative is None or isinstance(negative, (str, Prompt)):
@@ -84,12 +85,23 @@ class ScenePredictor:
     `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
     """
 
-    def __init__(self, network: SceneNet, wanted: Tensor, unwanted: Tensor) -> None:
-        self.network, self.wanted, self.unwanted = network, wanted, unwanted
+    def __init__(
+        self, network: SceneNet, wanted: Tensor, unwanted: Tensor, avoided: Tensor | None = None
+    ) -> None:
+        self.network, self.wanted, self.unwanted, self.avoided = network, wanted, unwanted, avoided
+
+    def including(self, names: tuple[str, ...]) -> ScenePredictor:
+        """The same predictor, with the negative prompts beside the empty one for a rule that wants both."""
+        if "negative" not in names:
+            return self
+        empty = codes([""] * len(self.wanted)).to(self.wanted.device)
+        return ScenePredictor(self.network, self.wanted, empty, self.unwanted)
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
-        v_c, v_u = self._velocities(x, t, [self.wanted, self.unwanted])
-        return Prediction.from_velocity(x.to(v_c.device), t, v_c, v_u)
+        prompts = [self.wanted, self.unwanted, *([] if self.avoided is None else [self.avoided])]
+        v_c, v_u, *avoided = self._velocities(x, t, prompts)
+        p = Prediction.from_velocity(x.to(v_c.device), t, v_c, v_u)
+        return p.beside(negative=avoided[0]) if avoided else p
 
     def conditional(self, x: Tensor, t: float) -> Prediction:
         (v_c,) = self._velocities(x, t, [self.wanted])

@@ -3,7 +3,8 @@
 The plane of the drawing is spanned by m_c and the gap m_c - m_u, in units of |m_c|: m_c lies at (1, 0), the
 unconditional mean below it on the ray of guidance, and the mean of CFG above it on the same ray. The circle
 has the radius 1.1 round the origin, the ball of the paper's cap. A rule that leaves the plane is drawn by its
-projection, and the length of what is left over stands beside it.
+projection, and the length of what is left over stands beside it. What a rule may look at and avoid, n, lies
+in the plane as well: at the end of the gap, turned into the direction of m_c.
 
 Every rule sees the same three steps, of which the third is drawn: a rule with memory has then something to
 remember. The means are images of 4 x 16 x 16 with coarse and fine parts, so that rules for images have their
@@ -55,7 +56,8 @@ def predictions() -> list[Prediction]:
         side = side - (side * along).sum() * along
         gap = math.cos(_ANGLE) * along + math.sin(_ANGLE) * side / side.norm()
         m_u = m_c - _GAP * m_c.norm() * gap
-        found.append(Prediction.from_mean((1 - t) * noise + t * m_c, t, m_c, m_u).until(s))
+        p = Prediction.from_mean((1 - t) * noise + t * m_c, t, m_c, m_u)
+        found.append(p.beside(negative=m_u + _GAP * m_c.norm() * along).until(s))
     return found
 
 
@@ -92,6 +94,7 @@ def drawing(entry: Entry) -> str:
         _line(Point(1, 0), inside, "#c0392b"),
         _dot(start, "#fff", "u", "#555"),
         _dot(Point(1, 0), "#333", "c", "#333"),
+        *([_dot(Point(start.x + _GAP, start.y), "#fff", "n", "#555")] if entry.needs else []),
         _dot(fixed, "#fff", "CFG", "#999"),
         _dot(inside, "#c0392b", "", "#c0392b"),
         f'<text x="4" y="{_HEIGHT - 17}" fill="#c0392b">{own}{mean.x:.2f}, {mean.y:.2f}</text>',

@@ -108,6 +108,8 @@ class Figures:
 
     @staticmethod
     def why_not(e: Entry) -> str:
+        if e.needs:
+            return "not run: needs a third prediction, see [its page](avoid.md)"
         return "not run: needs images" if e.axes > 2 else "not run"
 
 
@@ -162,6 +164,7 @@ the same way. In brackets 95 % intervals over mixtures: most of them overlap. Sm
 [Which rule when](which-rule.md) tells the families apart.
 
 **The drawings** show one gap, in the plane of `m_c` and `m_c - m_u` and in units of `|m_c|`: u and c are the
-two means, CFG is the mean of CFG at scale {scale:g}, the circle is the ball of the cap at Γ = {gamma:g}, and
-red is where the rule goes in the third of three steps, at scale {scale:g} unless it says another or has none.
+two means, n that of something to avoid, CFG the mean of CFG at scale {scale:g}, the circle the ball of the
+cap at Γ = {gamma:g}, and red is where the rule goes in the third of three steps, at scale {scale:g} unless it
+says another or has none.
 Numbers are its place; what leaves the plane is given as a length."""

@@ -59,6 +59,7 @@ class RunConfig:
     sigmas: tuple[float, ...] = ()  # handed to the pipeline, where its own grid is not wanted
     # Class models only:
     eta: float = 0.0  # noise level of the sampler; 0 is the ODE, which `solver` integrates
+    negative: int | None = None  # a class to avoid: the reference, or beside it for rules that look at both
 
     def __post_init__(self) -> None:
         for name, known in (("images", ("png", "npz")), ("noise", ("per sample", "stream"))):
@@ -84,10 +85,12 @@ class RunConfig:
         return range(block * self.batch, min((block + 1) * self.batch, self.count))
 
     def as_json(self) -> dict[str, Any]:
-        """As it comes back from a file: tuples are lists. A run of the ODE says nothing of eta."""
+        """As it comes back from a file: tuples are lists. What a run has not is not said: eta, negative."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         if not self.eta:
             del plain["eta"]
+        if self.negative is None:
+            del plain["negative"]
         return plain
 
 

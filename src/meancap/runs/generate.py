@@ -53,6 +53,7 @@ def class_run(
     times: Sequence[float] = uniform(50),
     solver: str = "euler",
     eta: float = 0.0,
+    negative: int | None = None,
     seed: int = 0,
     batch: int = 64,
     images: str = "png",
@@ -79,6 +80,7 @@ def class_run(
         classes=chosen,
         solver=solver,
         eta=eta,
+        negative=negative,
         seed=seed,
         batch=batch,
         dtype=str(weight.dtype).removeprefix("torch."),
@@ -99,7 +101,7 @@ def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
     def make(block: int) -> MadeBlock:
         items = class_items(config, block)
         labels = [item.label for item in items if item.label is not None]
-        predict = Counted(model.predict(labels, kept=conditions))
+        predict = Counted(model.predict(labels, negative=config.negative, kept=conditions))
         seeds = [item.seed for item in items]
         x = noise(seeds, model.shape, device=model.device)
         step = ancestral(seeds, config.eta) if config.eta else solver
@@ -120,6 +122,10 @@ class Counted:
 
     def __init__(self, predict: Predictor | ScenePredictor) -> None:
         self.predict, self.count = predict, 0
+
+    def including(self, names: tuple[str, ...]) -> Counted:
+        self.predict = self.predict.including(names)
+        return self
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
         self.count += 1

@@ -28,6 +28,7 @@ FIELDS = {  # what run.json holds, by kind
     "label-noise": {"config", "made_with"},
     "wind": {"config", "made_with"},
     "feedback": {"config", "made_with"},
+    "avoid": {"config", "made_with"},
 }
 
 

@@ -87,6 +87,12 @@ class RunRequest:
         return 0.0
 
 
+def need_negative(request: RunRequest) -> None:
+    """Refuses a rule that avoids something before anything is made, where nobody said what."""
+    if request.rule is not None and request.negative is None and parse(request.rule).needs:
+        raise ValueError(f"{request.rule} looks at a further prediction: say with --negative what to avoid")
+
+
 @dataclass(frozen=True, eq=False)
 class Sentences:
     """The open model of the scenes."""
@@ -94,6 +100,7 @@ class Sentences:
     model: SceneModel
 
     def prepare(self, request: RunRequest) -> PreparedRun:
+        need_negative(request)
         if request.guidance_scale is not None or request.classes is not None or request.channels is not None:
             raise ValueError(
                 "the scenes take --prompt or --prompts, --negative and --rule; --guidance-scale, --classes "
@@ -130,6 +137,7 @@ class OpenClassModel:
     decoded_by: str = ""
 
     def prepare(self, request: RunRequest) -> PreparedRun:
+        need_negative(request)
         if request.guidance_scale is not None:
             raise ValueError(
                 '--guidance-scale goes with diffusers:PATH; here the rule states it, as in "CFG(4)"'
@@ -146,6 +154,7 @@ class OpenClassModel:
             times=uniform(request.steps),
             solver=request.solver,
             eta=request.noise_level,
+            negative=None if request.negative is None else model.label(request.negative),
             batch=request.batch,
             **request.kept,
             decoder=self.decoded_by,

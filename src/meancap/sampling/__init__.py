@@ -3,7 +3,7 @@
 from ..rules import density_feedback
 from .grid import Times, from_karras, from_sigmas, graded, shifted, uniform
 from .manifold import manifold_sample, manifold_trajectory
-from .model_side import autoguidance, recfg_table, rectified_cfgpp
+from .model_side import autoguidance, beside, recfg_table, rectified_cfgpp
 from .open_loop import open_loop
 from .solve import Predict, Step, field, noise, sample, trajectory
 from .steps import StepMethod, euler, heun, midpoint, rk4, weights
@@ -17,6 +17,7 @@ __all__ = [
     "Times",
     "ancestral",
     "autoguidance",
+    "beside",
     "density_feedback",
     "euler",
     "field",

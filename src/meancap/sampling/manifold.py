@@ -21,7 +21,7 @@ from ..prediction import Prediction
 from ..rules import Rule, Stepper
 from ..rules.protocol.base import Recorder
 from .grid import Times, checked
-from .solve import Predict, Step
+from .solve import Predict, Step, asked
 
 
 def manifold_trajectory(
@@ -47,7 +47,7 @@ def manifold_trajectory(
     halves = [(t + s) / 2 for t, s in pairwise(grid)] if middles is None else list(middles)
     if len(halves) != len(grid) - 1:
         raise ValueError(f"manifold_trajectory needs one middle per step, {len(grid) - 1}; got {len(halves)}")
-    stepper = Stepper(rule)
+    predict, stepper = asked(predict, rule), Stepper(rule)
     for index, ((t, s), half) in enumerate(zip(pairwise(grid), halves, strict=True)):
         if t < until:
             x = project(predict, x, t, half - t, iterations, window, forth_first=t <= turn, ridge=ridge)

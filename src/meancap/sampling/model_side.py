@@ -1,6 +1,7 @@
 """Methods that change what the model is asked, before any rule sees the answer.
 
 predict(x, t) -> Prediction      goes in and comes out, so that every rule still applies
+beside           further predictions by name, for rules that look at them: something to avoid, a weaker model
 autoguidance     the reference is a weaker model under the same condition (Karras et al. 2024)
 rectified_cfgpp  the gap is taken a little ahead of x, where the conditional flow leads (Saini et al. 2025)
 recfg_table      the table of ratios that ReCFG needs, worked out from data (Xia et al. 2024)
@@ -9,7 +10,7 @@ recfg_table      the table of ratios that ReCFG needs, worked out from data (Xia
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +20,32 @@ from ..rules import Rectify, Values
 from ..tensors import promoted
 from .grid import checked
 from .solve import Predict
+
+
+def beside(predict: Predict, **others: Predict) -> Predict:
+    """`predict`, which gives the conditional means of `others` as well to a rule that looks at them.
+
+    sample(beside(predict, negative=other), perp_neg(5), x, times). No other rule costs a call of them.
+    """
+    return _Beside(predict, others)
+
+
+class _Beside:
+    def __init__(self, predict: Predict, others: Mapping[str, Predict], asked: tuple[str, ...] = ()) -> None:
+        self.predict, self.others, self.asked = predict, others, asked
+        if hasattr(predict, "conditional"):
+            self.conditional = predict.conditional
+
+    def including(self, names: tuple[str, ...]) -> Predict:
+        """The same with these names, as far as they are known here; the rule says which one is missing."""
+        return _Beside(self.predict, self.others, tuple(name for name in names if name in self.others))
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        p = self.predict(x, t)
+        if not self.asked:
+            return p
+        means = {name: self.others[name](x, t).m_c.to(p.dtype) for name in self.asked}
+        return Prediction(p.x, p.t, p.m_c, p.m_u, gap=p.gap, others=means)
 
 
 def autoguidance(predict: Predict, weak: Predict) -> Predict:

@@ -2,6 +2,7 @@
 
 predict(x, t) -> Prediction     the model, conditional and unconditional
 predict.conditional(x, t)       where a predictor has it: half the work, with m_u = m_c, for idle rules
+predict.including(names)        where a predictor has it: the same with further predictions, if a rule looks
 predict.follows_ratio           True where predictions come with their log density ratio, which is then used
 rule                            what guidance makes of it
 step                            one of `meancap.sampling.steps`, or one with noise: `ancestral(seeds)`
@@ -60,7 +61,15 @@ def trajectory(
     A rule's state advances once per step, from the step's first evaluation; later evaluations of a
     multi-stage step see the state the step began with.
     """
+    need_guidance(rule)
+    predict = asked(predict, rule)
     return _steps(predict, predict, rule, x, times, step, record)
+
+
+def asked(predict: Predict, rule: Rule) -> Predict:
+    """`predict` with the further predictions that the rule looks at, where it can be asked for them."""
+    including: Callable[[tuple[str, ...]], Predict] | None = getattr(predict, "including", None)
+    return predict if including is None or not rule.needs else including(rule.needs)
 
 
 def _steps(
@@ -73,7 +82,6 @@ def _steps(
     record: Recorder | None,
 ) -> Iterator[Step]:
     times, x = checked(times), promoted(x)
-    need_guidance(rule)
     stepper = Stepper(rule)
     method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
     need_step(method)
@@ -111,8 +119,10 @@ class _Evaluations:
 
     def mean(self, x: Tensor, t: float) -> Tensor:
         first = self.first is None
-        predict = self.when_idle if self.stepper.idle(t, first=first) else self.predict
-        p = need_prediction(predict(x, t)).until(self.t_next)
+        idle, needs = self.stepper.idle(t, first=first), self.stepper.rule.needs
+        p = need_prediction((self.when_idle if idle else self.predict)(x, t)).until(self.t_next)
+        if idle and needs and p.others is None:  # a rule that is idle makes nothing of them
+            p = p.beside(**dict.fromkeys(needs, p.out_c))
         if self.tracker is not None:
             p = self.tracker.first(p) if first else self.tracker.within(p)
         m = self.stepper.mean(p, first=first, record=self.record).to(x.dtype)
@@ -137,6 +147,8 @@ def sample(
     rule is idle, only the conditional prediction is asked for, if `predict` can be asked so; a record wants
     to see both.
     """
+    need_guidance(rule)
+    predict = asked(predict, rule)
     conditional = getattr(predict, "conditional", predict) if record is None else predict
     with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
         for one in _steps(predict, conditional, rule, x, times, step, record):
@@ -156,6 +168,7 @@ def field(
         raise TypeError(
             f"{rule} carries state, and a foreign solver may reject or reorder steps; use sample()"
         )
+    predict = asked(predict, rule)
 
     def velocity(t: float | Tensor, x: Tensor) -> Tensor:
         time = min(float(t), latest)

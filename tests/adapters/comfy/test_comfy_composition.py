@@ -73,11 +73,11 @@ def test_once_everything_is_capped_a_higher_cfg_changes_nothing():
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def by_guider(guider, steps=6):
+def by_guider(guider, steps=6, samples=SHAPE[0]):
     """What SamplerCustomAdvanced makes with a guider."""
     sigmas = node("BasicScheduler", exact(SHAPE[1:]), "simple", steps, 1.0)[0]
     noise, sampler = node("RandomNoise", 1)[0], node("KSamplerSelect", "euler")[0]
-    latent = {"samples": torch.zeros(SHAPE)}
+    latent = {"samples": torch.zeros(samples, *SHAPE[1:])}
     return node("SamplerCustomAdvanced", noise, guider, sampler, sigmas, latent)[0]["samples"]
 
 
@@ -126,3 +126,23 @@ def test_a_shift_of_the_schedule_after_the_cap_is_seen_by_it():
     sampled(node("ModelSamplingSD3", model, 3.0)[0], SHAPE, steps=10)
     acted = [not torch.equal(args["denoised"], out) for args, out in zip(spy.calls, spy.out, strict=True)]
     assert acted == [float(args["sigma"][0]) >= 0.75 for args in spy.calls]
+
+
+def test_a_rule_with_something_to_avoid_takes_the_three_predictions_of_the_guider():
+    """PerpNegGuider sums over the whole batch, a rule over each sample: alike for one sample."""
+
+    def made(model, cfg, avoided=1.0):
+        return by_guider(
+            node("PerpNegGuider", model, words(1), words(2), words(0), cfg, avoided)[0], samples=1
+        )
+
+    model = exact(SHAPE[1:])
+    ruled = node("MeancapGuidanceRule", model, "perp_neg(7, weight=1.5)", 0.0, 1.0)[0]
+    torch.testing.assert_close(made(ruled, 2.0), made(model, 7.0, 1.5), rtol=1e-4, atol=1e-4)
+    both = node("MeancapGuidanceRule", model, "perp_neg(7) | Cap(1.05)", 0.0, 1.0)[0]
+    made(both, 2.0)
+    assert hook_of(both).run.record.stacked()["ratio"].max() <= 1.05 * (1 + 1e-6)
+    with pytest.raises(ValueError, match="PerpNegGuider"):
+        by_guider(node("CFGGuider", ruled, words(1), words(0), 7.0)[0])
+    with pytest.raises(ValueError, match="neg_scale above 0"):
+        made(ruled, 7.0, 0.0)

@@ -12,6 +12,7 @@ from meancap import CFG, Cap, CapDisplacement, Momentum, Prediction, guide
 from meancap.adapters.comfy.arguments import prediction
 from meancap.adapters.comfy.hooks import PostCFG
 from meancap.path import velocity_from_mean
+from meancap.rules import perp_neg
 
 SHAPES = [(4, 8, 8), (16, 16, 16), (16, 3, 6, 6), (8, 20), (1, 300), (5,)]
 
@@ -88,6 +89,19 @@ def test_an_empty_prompt_in_the_negatives_place_is_a_negative():
     perp |= {"empty_cond": [{}], "empty_cond_denoised": args["uncond_denoised"]}
     for rule in ("Cap(1.1)", "CFG(4) | Cap(1.1)"):
         assert torch.equal(PostCFG(rule)(perp), PostCFG(rule)(args))
+
+
+def test_a_rule_with_something_to_avoid_reads_the_negative_beside_the_empty_prompt():
+    args = arguments()
+    m_c, m_u, m_n = args["cond_denoised"], args["uncond_denoised"], torch.randn(2, 4, 8, 8)
+    perp = {**args, "uncond_denoised": m_n, "empty_cond": [{}], "empty_cond_denoised": m_u}
+    expected, _ = guide(perp_neg(5), Prediction.from_mean(args["input"], 0.3, m_c, m_u).beside(negative=m_n))
+    torch.testing.assert_close(PostCFG("perp_neg(5)")(perp), expected)
+    out_of_range = {**perp, "uncond": [{"timestep_end": 0.8}], "uncond_denoised": torch.zeros_like(m_n)}
+    torch.testing.assert_close(PostCFG("perp_neg(5)")(out_of_range), PostCFG("CFG(5)")(args))
+    for two in (args, {**perp, "uncond": None}):
+        with pytest.raises(ValueError, match="PerpNegGuider"):
+            PostCFG("perp_neg(5)")(two)
 
 
 def test_a_neighbour_changes_no_bit_of_a_sample():

@@ -3,6 +3,7 @@
 denoised         the guided mean that the workflow made: sampler, guider and the nodes before this one
 cond_denoised    m_c
 uncond_denoised  m_u; zeros where the host evaluated no negative
+empty_cond_denoised  the mean under an empty prompt, from PerpNegGuider, whose uncond is then to be avoided
 sigma            the noise level; x = alpha data + sigma noise, alpha = 1 - sigma in flow models, else 1
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -75,6 +76,16 @@ def prediction(args: Args) -> Prediction:
     """The host's two means."""
     how = noise_levels(args).place(sigmas(args))
     return Prediction.stated(args["input"], args["cond_denoised"], negative(args)[1], how)
+
+
+def three_means(args: Args) -> Prediction | None:
+    """Its three means, the negative beside that of the empty prompt; None where it made two."""
+    if args.get("empty_cond") is None or args.get("uncond") is None:
+        return None
+    empty: Tensor = args["empty_cond_denoised"]
+    # Outside its range the negative is all zeros, which is not a prediction: then nothing is avoided.
+    avoided = args["uncond_denoised"] if negative_in_range(args) else empty
+    return replace(prediction(args), out_u=empty, others={"negative": avoided})
 
 
 def grid(args: Args) -> Tensor | None:

@@ -28,6 +28,7 @@ from .arguments import (
     prediction,
     sigmas,
     step_end,
+    three_means,
     without_negative,
 )
 from .run import HookRun
@@ -96,6 +97,14 @@ class PostCFG:
         return self.stepper.output(p, nominal, first=first, record=self.run.record)
 
     def _prediction(self, args: Args) -> Prediction:
+        if self.rule.needs:
+            three = three_means(args)
+            if three is None:
+                raise ValueError(
+                    f"{self.rule} looks at a third prediction, which this sampler does not make; use "
+                    "PerpNegGuider with a negative, an empty prompt and a neg_scale above 0"
+                )
+            return three
         p = prediction(args)
         # Outside its range the negative is all zeros, which is not a prediction: no gap, so nothing is added.
         return p if negative_in_range(args) else replace(p, out_u=p.out_c)

@@ -1,4 +1,4 @@
-"""How a diffusers pipeline lays out its two predictions.
+"""How a diffusers pipeline lays out its predictions.
 
 `help(Layout)` names its fields. A layout is compared with the pipeline's own result at the first step of a
 run (`check`).
@@ -12,13 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Others = dict[str, Tensor]
+NAMES = {"p": "weak", "n": "negative"}  # what a rule calls the further parts of an order
+
 
 @dataclass(frozen=True)
 class Layout:
     """Where the conditional and the unconditional prediction are found in one pipeline.
 
     calls      "together": one call of the denoiser with all parts in the batch; "apart": one call for each
-    order      the parts in the order they come: c conditional, u unconditional, p perturbed
+    order      the parts in the order they come: c conditional, u unconditional, p perturbed, n to be avoided
     sign       the scheduler's convention is sign times the denoiser's output
     offset     the pipeline's guidance scale s means lambda = s + offset
     keep       what of a longer output reaches the scheduler: "all", its "first" or its "last" part
@@ -26,6 +29,7 @@ class Layout:
     scale      the argument of the call that states the scale
     denoisers  the components whose calls are the predictions
     extra      further calls that a step may make beside its parts, such as one with skipped layers
+    weak       whether that one further call, where a step makes it, is a weaker model under the condition
     streams    how many states one call predicts, each with a scheduler's step of its own
     space      what the pipeline combines: the "output"s, or the "mean"s that follow from them
     clean      a keyword of the denoiser that marks clean frames in the state; a call that uses it is refused
@@ -41,6 +45,7 @@ class Layout:
     scale: str = "guidance_scale"  # the argument of the call that states the scale
     denoisers: tuple[str, ...] = ("transformer",)
     extra: int = 0
+    weak: bool = False
     streams: int = 1
     space: str = "output"
     clean: str = ""
@@ -56,7 +61,7 @@ class Layout:
         for field, values in allowed.items():
             if getattr(self, field) not in values:
                 raise ValueError(f"a layout's {field} is one of {values}; got {getattr(self, field)!r}")
-        if not {"c", "u"} <= set(self.order) or len(set(self.order)) != len(self.order):
+        if not {"c", "u"} <= set(self.order) <= {*"cu", *NAMES} or len(set(self.order)) != len(self.order):
             raise ValueError(f"a layout's order names c and u once each, such as 'uc'; got {self.order!r}")
         if self.sign not in (1, -1):
             raise ValueError(f"a layout's sign is 1 or -1; got {self.sign}")
@@ -91,6 +96,13 @@ class Layout:
         """What the calls beside the parts said."""
         own = len(self.order) if self.calls == "apart" else 1
         return [self._cut(tensor(out, stream), nominal, name) for out in outputs[own:]]
+
+    def others(self, parts: dict[str, Tensor], outputs: list[Any], nominal: Tensor, name: str) -> Others:
+        """The predictions beside c and u by the names that rules know them by."""
+        named = {NAMES[letter]: v for letter, v in parts.items() if letter in NAMES}
+        if self.weak:  # outside its window a pipeline skips no layer, and nothing is added for it
+            named["weak"] = next(iter(self.further(outputs, nominal, name)), parts["c"])
+        return named
 
     def _cut(self, v: Tensor, nominal: Tensor, name: str) -> Tensor:
         if v.dim() == nominal.dim() and self.keep != "all":

@@ -28,7 +28,7 @@ _PARTS = "a long video is made in parts, and the record is of the last"
 
 # Pipelines that share a layout; "Pipeline" is added to each name.
 _GROUPS: tuple[tuple[Layout, str], ...] = (
-    (replace(TOGETHER, extra=1, note=_SKIPPED), "StableDiffusion3"),
+    (replace(TOGETHER, extra=1, weak=True, note=_SKIPPED), "StableDiffusion3"),
     (
         TOGETHER,
         "StableDiffusion3Img2Img StableDiffusion3Inpaint StableDiffusion3ControlNet "

@@ -86,6 +86,12 @@ class Tap:
     def say_if_idle(self, session: Session) -> None:
         if self.steps and not self.guided and not self.said:
             self._nothing_to_guide(session.rule)
+        if self.guided and self.layout.weak and "weak" in session.rule.needs and not self.skipped:
+            warnings.warn(
+                f"{self.name} skipped no layers, so that there was no weak prediction and {session.rule} "
+                "added nothing for it; pass skip_guidance_layers=[...] to the call",
+                stacklevel=2,
+            )
 
     def _attach(self) -> None:
         family_of(self.pipe.scheduler)
@@ -126,7 +132,7 @@ class Tap:
 
     def _begin(self) -> None:
         self.fresh = False
-        self.steps = self.guided = 0
+        self.steps = self.guided = self.skipped = 0
         self.said = False
         for session in self.sessions:
             for one in (session, *self.beside[id(session)]):
@@ -174,9 +180,13 @@ class Tap:
             self._describe(scheduler, c, u)
         self.guided += not self.stream
         edge, first = self.reader.edge(scheduler, timestep), first_stage(scheduler)
+        others = None
+        if any(session.rule.needs for session in self.sessions):
+            others = self.layout.others(parts, heard.outputs, nominal, self.name)
+            self.skipped += len(heard.outputs) == self.layout.most
         for session in self.sessions:
             one = (session, *self.beside[id(session)])[self.stream]
-            nominal = one.guide(edge, sample, c, u, nominal, first=first)
+            nominal = one.guide(edge, sample, c, u, nominal, first=first, others=others)
         return nominal
 
     def _take(self) -> Heard:

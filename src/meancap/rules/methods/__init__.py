@@ -6,6 +6,7 @@ from .caps import *
 from .elsewhere import *
 from .frequency import *
 from .history import *
+from .negative import *
 from .nodes import *
 from .over_time import *
 from .production import *

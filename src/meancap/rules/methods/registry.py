@@ -104,6 +104,11 @@ class Entry:
         """The rule as one would type it, at this scale."""
         return self.call.replace("{scale}", f"{self.scale if scale is None else scale:g}")
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The further predictions that the rule looks at; none for most."""
+        return self.rule().needs if self.kind == "rule" else ()
+
     def rule(self, scale: float | None = None) -> Rule:
         """The rule itself."""
         from ..text.parse import parse

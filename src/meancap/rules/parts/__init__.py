@@ -10,6 +10,7 @@ from .frequency import *
 from .gain import *
 from .history import *
 from .literal import *
+from .negative import *
 from .phases import *
 from .published_schedules import *
 from .reference import *

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...notation import write
 from ...prediction import Prediction
-from ..protocol.base import Rule, State
+from ..protocol.base import Rule, State, names_needed
 from ..protocol.ray import Ray
 from .spaces import conditional
 
@@ -116,6 +116,7 @@ class Phases(Rule):
                     f"Phases needs a rule for {name}, such as CFG(4); got {getattr(self, name)!r}"
                 )
         flag(self, "together")
+        object.__setattr__(self, "needs", names_needed((self.early, self.late)))
 
     @property
     def turns(self) -> bool:  # type: ignore[override]

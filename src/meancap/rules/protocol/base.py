@@ -11,9 +11,9 @@ value that goes in and comes out, never an attribute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -40,6 +40,7 @@ class Rule(Fields):
     turns = True  # whether the direction may change
     caps = False  # whether the rule only limits a nominal displacement that others made
     multiplies = False  # whether the rule only multiplies what it is given, so that nothing stays nothing
+    needs: ClassVar[tuple[str, ...]] = ()  # names of the further predictions it looks at, such as "negative"
 
     def init(self) -> State:
         """The state before the first step."""
@@ -121,6 +122,7 @@ class Chain(Rule):
         object.__setattr__(self, "turns", any(part.turns for part in self.rules))
         object.__setattr__(self, "caps", all(part.caps for part in self.rules))
         object.__setattr__(self, "multiplies", all(part.multiplies for part in self.rules))
+        object.__setattr__(self, "needs", names_needed(self.rules))
 
     @property
     def has_state(self) -> bool:
@@ -153,6 +155,11 @@ class Chain(Rule):
 
     def __str__(self) -> str:
         return " | ".join(map(str, self.parts))
+
+
+def names_needed(rules: Iterable[Rule]) -> tuple[str, ...]:
+    """The further predictions that any of these rules looks at, each once."""
+    return tuple(dict.fromkeys(name for rule in rules for name in rule.needs))
 
 
 def exactly(scale: Scale, t: float, value: float) -> bool:

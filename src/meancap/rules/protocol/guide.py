@@ -7,6 +7,8 @@ that `Rule.within_step` gives them, and change nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,8 @@ def displace(
     rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, nominal: Tensor | None = None
 ) -> tuple[Ray, State]:
     """The displacement that `rule` makes of the gap, of a nominal `g`, or of a host's `nominal` output."""
+    if rule.needs:
+        need_others(rule, p)
     device = p.shown.device.type
     if (
         torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
@@ -41,6 +45,17 @@ def displace(
         # In a compiled graph a number would be part of the graph, and a change of it need another one.
         ray = Ray(p, _start(p) if torch.compiler.is_compiling() else 1.0)
     return rule.update(ray, p, rule.init() if state is None else state)
+
+
+def need_others(rule: Rule, p: Prediction) -> None:
+    """One sentence where a rule looks at a prediction that was not given."""
+    for name in rule.needs:
+        if p.others is None or name not in p.others:
+            raise ValueError(
+                f"{rule} looks at the prediction {name!r}, which was not given: add the network's output to "
+                f"a Prediction by p.beside({name}=output), or another predictor to sample() by "
+                f"beside(predict, {name}=other); a host that makes two predictions has none"
+            )
 
 
 def _autocast(device: str) -> bool:
@@ -99,12 +114,14 @@ def guided_velocity(
     state: State = None,
     *,
     t_next: float | Tensor | None = None,
+    others: Mapping[str, Tensor] | None = None,
     dtype: torch.dtype | None = None,
     record: Recorder | None = None,
 ) -> tuple[Tensor, State]:
     """A pair: the guided velocity, and the rule's state after this evaluation.
 
-    Velocities are data - noise. `t_next`, where the step will end, is for rules that depend on it (CFGPP).
+    Velocities are data - noise. `t_next`, where the step will end, is for rules that depend on it (CFGPP);
+    `others`, further velocities by name, for rules that look at them (perp_neg at "negative").
     The velocity has the dtype of `v_c`, or `dtype`: ask for float32 where the bound must hold to the last
     unit.
     """
@@ -112,6 +129,8 @@ def guided_velocity(
         t = time(t, x)
         t = t.clamp(max=_LATEST) if isinstance(t, Tensor) else min(t, _LATEST)
     p = Prediction.from_velocity(x, t, v_c, v_u)
+    if others is not None:
+        p = p.beside(**others)
     return respond(rule, p if t_next is None else p.until(t_next), state, dtype=dtype, record=record)
 
 

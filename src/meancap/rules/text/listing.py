@@ -61,6 +61,8 @@ def _limits(e: Entry) -> str:
         said.append("equal predictions do not give the unguided mean")
     if e.kind == "rule" and not e.unit and "{scale}" in e.call:
         said.append("scale 1 does not give the conditional mean")
+    if e.needs:
+        said.append(f"needs a further prediction: {', '.join(e.needs)}")
     if e.axes > 2:
         said.append("needs images, not packed tokens")
     if not e.compiles:

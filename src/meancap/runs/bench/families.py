@@ -138,7 +138,7 @@ def families() -> tuple[Family, ...]:
     listed = [
         _listed(one)
         for one in catalogue()
-        if one.kind == "rule" and one.axes <= _AXES and one.name not in _HERE
+        if one.kind == "rule" and one.axes <= _AXES and one.name not in _HERE and not one.needs
     ]
     return _distinct((UNGUIDED, PERFECT, OPTIMUM, FIXED, *_CAPS, *_ELSEWHERE, *listed))
 

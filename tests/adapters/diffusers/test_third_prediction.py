@@ -1,0 +1,96 @@
+"""Pipelines that make a third prediction: rules that look at it make what the pipeline itself makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers import DDIMScheduler
+from diffusers.pipelines.deprecated.stable_diffusion_safe import StableDiffusionPipelineSafe
+from spy import Spy
+from tiny_models import CASES
+from tiny_pipelines import call, model, pipeline
+
+from meancap import CFG, Cap
+from meancap.adapters.diffusers import Layout, guided
+from meancap.rules import AwayFrom, perp_neg, sld
+
+SD3, PAG = "StableDiffusion3Pipeline", "StableDiffusion3PAGPipeline"
+SKIP = {"skip_guidance_layers": [0], "skip_layer_guidance_start": 0.2, "skip_layer_guidance_stop": 0.8}
+
+
+@pytest.mark.parametrize("name", [PAG, "StableDiffusionPAGPipeline"])
+def test_away_from_the_weak_prediction_is_perturbed_attention_guidance(name: str) -> None:
+    pipe = pipeline(name)
+    native = call(name, pipe, guidance_scale=5.0, pag_scale=3.0)
+    with guided(pipe, CFG(5.0) | AwayFrom("weak", 3.0)):
+        found = call(name, pipe, guidance_scale=2.0, pag_scale=1.0)
+    torch.testing.assert_close(found, native, rtol=1e-4, atol=1e-4)
+
+
+def test_a_cap_behind_it_keeps_its_bound() -> None:
+    pipe = pipeline(PAG)
+    spy = Spy(PAG, pipe)
+    with guided(pipe, CFG(9.0) | AwayFrom("weak", 5.0) | Cap(1.03)) as record:
+        call(PAG, pipe)
+    assert (spy.ratios() <= 1.03 * (1 + 1e-5)).all() and record.stacked()["active"].any()
+
+
+def test_skipped_layers_are_the_weak_prediction_in_the_steps_that_skip_them() -> None:
+    pipe = pipeline(SD3)
+    native = call(SD3, pipe, guidance_scale=5.0, skip_layer_guidance_scale=2.8, **SKIP)
+    plain = call(SD3, pipe, guidance_scale=5.0)
+    rule = CFG(5.0) | AwayFrom("weak", 2.8)
+    with guided(pipe, rule):
+        found = call(SD3, pipe, guidance_scale=2.0, skip_layer_guidance_scale=1.0, **SKIP)
+    torch.testing.assert_close(found, native, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(native, plain, rtol=1e-2, atol=1e-2)
+    with pytest.warns(UserWarning, match="skipped no layers"), guided(pipe, rule):
+        call(SD3, pipe)
+
+
+def test_a_prediction_that_a_pipeline_does_not_make_is_one_sentence() -> None:
+    for rule, name in ((perp_neg(3), "negative"), (CFG(3) | AwayFrom("weak", 2), "weak")):
+        pipe = pipeline(PAG)  # one that an error stopped keeps its attention changed
+        with guided(pipe, rule), pytest.raises(ValueError, match=f"looks at the prediction '{name}'"):
+            call(PAG, pipe, pag_scale=0.0 if name == "weak" else 2.0)
+    with pytest.raises(ValueError, match="order"):
+        Layout("together", "ucx")
+
+
+class Safe(StableDiffusionPipelineSafe):
+    """diffusers' own SLD loop, with random embeddings in the place of a text encoder."""
+
+    def _encode_prompt(self, *_: Any) -> torch.Tensor:
+        return torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(5))
+
+    def decode_latents(self, latents: torch.Tensor) -> torch.Tensor:
+        return latents
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_safe_latent_diffusion_is_its_pipeline() -> None:
+    case = CASES["StableDiffusionPipeline"]
+    scheduler = DDIMScheduler(clip_sample=False, set_alpha_to_one=False)
+    unet = model(case.model, case.config, case.std)
+    pipe = Safe(None, None, None, unet, scheduler, None, None, requires_safety_checker=False)
+    pipe.set_progress_bar_config(disable=True)
+    latents = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(3))
+    settings = {"sharpness": 3.0, "threshold": 0.5, "momentum": 0.5, "decay": 0.7, "warmup": 2}
+    sld_ = ("guidance_scale", "threshold", "momentum_scale", "mom_beta", "warmup_steps")
+    named = {f"sld_{k}": v for k, v in zip(sld_, settings.values(), strict=True)}
+    states: list[torch.Tensor] = []
+
+    def run(**changes: Any) -> torch.Tensor:
+        states.clear()
+        with torch.no_grad():
+            pipe("", latents=latents, num_inference_steps=6, output_type="latent", height=64, width=64,
+                 callback=lambda i, t, x: states.append(x.clone()), **(named | changes))  # fmt: skip
+        return torch.stack(states)
+
+    native, off = run(guidance_scale=6.0), run(guidance_scale=6.0, sld_warmup_steps=99)
+    with guided(pipe, sld(6.0, **settings), layout=Layout("together", "ucn", denoisers=("unet",))):
+        found = run(guidance_scale=2.0, sld_warmup_steps=99)
+    torch.testing.assert_close(found, native, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(native, off, rtol=1e-2, atol=1e-2)

@@ -1,0 +1,272 @@
+"""Rules that look at a third prediction: published formulas written out, and what a network is asked for."""
+
+import math
+
+import pytest
+import torch
+
+from cases import random_prediction
+from meancap import CFG, Cap, Prediction, field, guide, noise, parse, sample, trajectory, uniform
+from meancap.models import fashion, scenes
+from meancap.rules import (
+    AwayFrom,
+    Contrast,
+    FromUnconditional,
+    Gain,
+    Interval,
+    Phases,
+    Removal,
+    Safety,
+    contrastive,
+    crg,
+    perp_neg,
+    sld,
+)
+from meancap.sampling import beside
+
+TIMES = (0.2, 0.45, 0.7, 0.9)
+SHAPE = (3, 2, 4, 4)
+
+
+def three(t, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    x, c, u, n = (torch.randn(*SHAPE, generator=g, dtype=dtype) for _ in range(4))
+    return Prediction.from_velocity(x, t, c, u).beside(negative=u + 0.5 * (c - u) + 0.6 * n)
+
+
+def noises(p):
+    """eps_c, eps_u, eps_n of each prediction."""
+    return [(p.x - p.t * m) / (1 - p.t) for m in (p.m_c, p.m_u, p.other("negative"))]
+
+
+def mean(p, eps):
+    return (p.x - (1 - p.t) * eps) / p.t
+
+
+def dot(a, b):
+    return (a * b).flatten(1).sum(1).reshape(-1, 1, 1, 1)
+
+
+def test_perp_neg_is_its_formula_in_noise_and_in_means():
+    p = three(0.45)
+    for c, u, n, back in [
+        (p.m_c, p.m_u, p.other("negative"), lambda m: m),
+        (*noises(p), lambda eps: mean(p, eps)),
+    ]:
+        d, way = c - u, n - u
+        perpendicular = way - dot(way, d) / dot(d, d) * d
+        expected = back(u + 5 * (d - 1.5 * perpendicular))
+        torch.testing.assert_close(guide(perp_neg(5, weight=1.5), p)[0], expected)
+
+
+def test_perp_neg_ignores_a_negative_that_lies_along_the_prompt():
+    p = random_prediction(*SHAPE)
+    along = p.beside(negative=p.out_u + 0.7 * (p.out_c - p.out_u))
+    torch.testing.assert_close(guide(perp_neg(6), along)[0], guide(CFG(6), p)[0])
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_contrastive_is_its_formula(positive):
+    p, tau = three(0.45), 0.03
+    c, u, n = noises(p)
+    near, far = (torch.exp(-tau * dot(v - u, v - u)) for v in (n, c))
+    towards = 2 / (1 + far) if positive else 1.0
+    expected = u + 5 * towards * (c - u) - 5 * 2 * near / (1 + near) * (n - u)
+    found, _ = guide(contrastive(5, tau=tau, positive=positive), p)
+    torch.testing.assert_close(found, mean(p, expected))
+
+
+def test_contrastive_with_tau_zero_negates_plainly():
+    p = three(0.45)
+    plain, _ = guide(contrastive(5, tau=0.0), p)
+    torch.testing.assert_close(plain, p.m_u + 5 * (p.m_c - p.other("negative")))
+
+
+def test_sld_is_its_formula_over_steps():
+    settings = {"sharpness": 0.4, "threshold": 0.3, "momentum": 0.3, "decay": 0.4, "warmup": 1}
+    rule, state, nu = sld(7.5, **settings), None, 0.0
+    for i, t in enumerate(TIMES):
+        p = three(t, seed=i)
+        c, u, n = noises(p)
+        mu = torch.where(c - n >= 0.3, 0.0, ((c - n).abs() * 0.4).clamp(max=1.0))
+        gamma = mu * (n - u) + 0.3 * nu
+        nu = 0.4 * nu + 0.6 * gamma
+        expected = u + 7.5 * (c - u - (gamma if i >= 1 else 0))
+        m, state = guide(rule, p, state)
+        torch.testing.assert_close(m, mean(p, expected))
+
+
+def alpha_bar(t):
+    return t**2 / (t**2 + (1 - t) ** 2)
+
+
+def test_crg_is_its_formula_over_steps():
+    rule, state, total, last = crg(1.0, threshold=20.0, strength=1.5, weight=2.0), None, 0.0, None
+    acted = []
+    for i, t in enumerate(TIMES):
+        p = three(t, seed=i)
+        c, u, n = noises(p)
+        difference = dot(c - u, c - u) - dot(c - n, c - n)
+        if last is not None:
+            alpha = alpha_bar(last[0]) / alpha_bar(t)
+            total = total + (1 - alpha) / (2 * alpha * (1 - alpha_bar(last[0]))) * last[1]
+        evidence = 2.0 / 2 * difference + total
+        omega = ((evidence - 20.0) / (2.0 * dot(n - u, n - u))).clamp(min=0)
+        m, state = guide(rule, p, state)
+        torch.testing.assert_close(m, mean(p, c - 1.5 * omega * (n - u)))
+        acted += (omega > 0).flatten().tolist()
+        last = t, difference
+    assert any(acted) and not all(acted)
+
+
+def test_crg_at_strength_one_brings_the_evidence_to_its_threshold():
+    p = three(0.45)
+    m, _ = guide(CFG(1.0) | Removal(threshold=-3.0, strength=1.0), p)
+    _, u, n = noises(p)
+    eps = (p.x - p.t * m) / (1 - p.t)
+    evidence = (dot(eps - u, eps - u) - dot(eps - n, eps - n)) / 2
+    torch.testing.assert_close(evidence, torch.full_like(evidence, -3.0))
+
+
+def test_away_from_a_weak_model_is_perturbed_attention_guidance():
+    """SD3's PAG pipeline: u + s (c - u) + s_p (c - p), in the network's own outputs."""
+    p = random_prediction(*SHAPE)
+    weak = torch.randn(*SHAPE, dtype=torch.float64)
+    expected = p.out_u + 5 * (p.out_c - p.out_u) + 3 * (p.out_c - weak)
+    found, _ = guide(CFG(5) | AwayFrom("weak", 3), p.beside(weak=weak))
+    torch.testing.assert_close(found, p.x + (1 - p.t) * expected)
+    alone, _ = guide(Gain(0) | AwayFrom("weak", 1.1), p.beside(weak=weak))
+    against, _ = guide(CFG(2.1), Prediction.from_velocity(p.x, p.t, p.out_c, weak))
+    torch.testing.assert_close(alone, against)  # autoguidance
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 0.999])
+@pytest.mark.parametrize("rule", [perp_neg(9), contrastive(9), sld(9, warmup=0), crg(9)], ids=str)
+def test_a_cap_behind_keeps_the_bound_round_the_conditional_mean(rule, t):
+    p = three(t, dtype=torch.float32)
+    m, _ = guide(rule | Cap(1.05), p)
+    lengths = [v.double().flatten(1).norm(dim=1) for v in (m, p.m_c)]
+    assert (lengths[0] <= 1.05 * lengths[1] * (1 + 2**-22)).all()
+    free, _ = guide(rule | Cap(1e9), p)
+    torch.testing.assert_close(free, guide(rule, p)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_rule_says_what_it_looks_at():
+    assert CFG(3).needs == (CFG(3) | Cap(1.1)).needs == ()
+    assert (perp_neg(3) | Cap(1.1)).needs == ("negative",)
+    both = CFG(3) | AwayFrom("weak", 2) | AwayFrom("negative", 1) | AwayFrom("weak", 1)
+    assert both.needs == ("weak", "negative")
+    assert Phases(2, CFG(1), perp_neg(3)).needs == ("negative",)
+    assert parse(str(both)) == both and parse(str(both)).needs == both.needs
+    assert not (perp_neg(4) | Interval(0.3, 0.5)).idle(0.4) and (perp_neg(4) | Interval(0.3, 0.5)).idle(0.6)
+
+
+def test_a_prediction_that_is_missing_is_one_sentence_with_the_next_move():
+    p = random_prediction(*SHAPE)
+    with pytest.raises(ValueError, match=r"PerpNeg.*'negative'.*p\.beside\(negative=output\)"):
+        guide(perp_neg(3), p)
+    with pytest.raises(ValueError, match="'negative'"):
+        guide(perp_neg(3), p.beside(weak=p.out_u))
+    with pytest.raises(ValueError, match="the prediction 'negative' has shape"):
+        p.beside(negative=p.out_u[:, :1])
+    with pytest.raises(KeyError, match="beside"):
+        p.other("negative")
+    with pytest.raises(ValueError, match="AwayFrom"):
+        AwayFrom("a b", 1)
+    with pytest.raises(ValueError, match="tau"):
+        Contrast(-1.0)
+    assert p.beside(weak=p.out_u).beside(negative=p.out_c).until(0.6).others.keys() == {"weak", "negative"}
+
+
+def test_further_means_come_by_the_same_edge_in_every_parametrisation():
+    """m = a x + k out: the same mean and the same way from m_u, whatever the network states."""
+    x, m_c, m_u, m_n = (torch.randn(*SHAPE, dtype=torch.float64) for _ in range(4))
+    t, alpha, sigma = 0.3, 0.8, 0.5
+    y = alpha * m_u + sigma * x
+    eps = [(y - alpha * m) / sigma for m in (m_c, m_u, m_n)]
+    for p in (
+        Prediction.from_mean(x, t, m_c, m_u).beside(negative=m_n),
+        Prediction.from_velocity(x, t, *((m - x) / (1 - t) for m in (m_c, m_u))).beside(
+            negative=(m_n - x) / (1 - t)
+        ),
+        Prediction.from_noise(y, *eps[:2], alpha=alpha, sigma=sigma).beside(negative=eps[2]),
+    ):
+        torch.testing.assert_close(p.other("negative"), m_n)
+        torch.testing.assert_close(p.lead("negative"), m_n - m_u)
+
+
+def test_safety_counts_its_warm_up_and_contrast_its_units():
+    assert Safety().warmup == 10 and math.isclose(Contrast().tau, 0.2)
+    p, rule = three(0.45), sld(3)
+    assert torch.equal(guide(rule, p)[0], guide(FromUnconditional(3.0), p)[0])
+
+
+class Network:
+    """A predictor that counts its calls."""
+
+    def __init__(self, shift):
+        self.shift, self.calls = shift, 0
+
+    def __call__(self, x, t):
+        self.calls += 1
+        return Prediction.from_velocity(x, t, torch.sin(3 * x + self.shift), torch.cos(x) - t)
+
+
+def test_a_predictor_that_no_rule_looks_at_is_never_called():
+    x, times = torch.randn(3, 5, dtype=torch.float64), uniform(6)
+    main, negative, weak = Network(0.0), Network(1.0), Network(0.3)
+    predict = beside(main, negative=negative, weak=weak)
+    plain = sample(predict, CFG(3) | Cap(1.1), x, times)
+    assert torch.equal(plain, sample(main, CFG(3) | Cap(1.1), x, times))
+    assert (main.calls, negative.calls, weak.calls) == (12, 0, 0)
+    sample(predict, perp_neg(3), x, times)
+    sample(predict, perp_neg(3) | Interval(0.2, 0.6), x, times)
+    assert (negative.calls, weak.calls) == (12, 0)
+    for one in trajectory(predict, CFG(3) | AwayFrom("weak", 2), x, times):
+        assert one.prediction.others.keys() == {"weak"}
+    field(predict, CFG(3) | AwayFrom("weak", 2))(0.3, x)
+    assert (negative.calls, weak.calls) == (12, 7)
+    with pytest.raises(ValueError, match="'other'"):
+        sample(predict, CFG(3) | AwayFrom("other", 2), x, times)
+
+
+def test_idle_steps_are_asked_of_the_conditional_half_alone():
+    class Half(Network):
+        def conditional(self, x, t):
+            v = torch.sin(3 * x + self.shift)
+            return Prediction.from_velocity(x, t, v, v)
+
+    main, negative = Half(0.0), Network(1.0)
+    sample(
+        beside(main, negative=negative), perp_neg(3) | Interval(0.25, 0.65), torch.randn(3, 5), uniform(10)
+    )
+    assert main.calls == negative.calls == 4
+
+
+def test_predictions_beside_are_those_of_the_other_predictor():
+    x = torch.randn(4, 3, dtype=torch.float64)
+    main, other = Network(0.0), Network(1.0)
+    p = beside(main, negative=other).including(("negative",))(x, 0.4)
+    torch.testing.assert_close(p.other("negative"), other(x, 0.4).m_c)
+    torch.testing.assert_close(p.m_c, main(x, 0.4).m_c)
+
+
+def test_the_garments_have_the_class_to_avoid_in_the_place_of_none_or_beside_it():
+    model = fashion()
+    x, labels = noise(range(2), model.shape), [6, 6]
+    plain, avoided = model.predict(labels), model.predict([2, 2])
+    predict = model.predict(labels, negative=2)
+    p, both = predict(x, 0.3), predict.including(("negative",))(x, 0.3)
+    assert torch.equal(p.m_c, plain(x, 0.3).m_c) and torch.equal(p.m_u, avoided(x, 0.3).m_c)
+    assert torch.equal(both.m_u, plain(x, 0.3).m_u) and torch.equal(both.other("negative"), p.m_u)
+    assert predict.including(("weak",)) is predict
+    with pytest.raises(ValueError, match="negative label"):
+        model.predict(labels, negative=10)
+
+
+def test_the_scenes_have_the_sentence_to_avoid_in_the_place_of_none_or_beside_it():
+    model = scenes()
+    x = noise(range(2), model.shape)
+    predict = model.predict(["a red disc"] * 2, negative="a dark background")
+    both, plain = predict.including(("negative",))(x, 0.3), model.predict(["a red disc"] * 2)(x, 0.3)
+    assert torch.equal(both.m_u, plain.m_u) and torch.equal(both.other("negative"), predict(x, 0.3).m_u)
