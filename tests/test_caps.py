@@ -415,6 +415,7 @@ def test_an_empty_batch_stays_empty():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, of torch's own
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")  # the same under Python 3.14
 def test_tangents_pass_through_a_cap():
     g = torch.Generator().manual_seed(0)
     x, v_c, v_u, ahead = (torch.randn(2, 600, generator=g, dtype=torch.float64) for _ in range(4))
