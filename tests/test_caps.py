@@ -211,8 +211,10 @@ def test_zero_gap_keeps_the_nominal_scale_and_zero_mean_gets_no_guidance():
 def test_without_float64_scaling_by_powers_of_two_gives_the_same_lengths():
     for exponent in (-30, -10, 0, 10, 30, 35):
         m, d = (torch.randn(5, 700) * 10.0**exponent for _ in range(2))
-        for found, exact in zip(_scaled(m, d), _exact(m, d), strict=True):
-            torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-7 * 10.0**exponent)
+        (q, a, along), (q64, a64, along64) = (v.double() for v in _scaled(m, d)), _exact(m, d)
+        torch.testing.assert_close(q, q64, rtol=1e-6, atol=0)
+        torch.testing.assert_close(a, a64, rtol=1e-6, atol=0)
+        assert ((along - along64).abs() <= 1e-6 * q64).all()  # nearly at right angles, its own digits cancel
     assert _scaled(torch.zeros(2, 9), torch.zeros(2, 9))[2].tolist() == [0, 0]
 
 
@@ -355,8 +357,9 @@ def test_cap_twice_is_cap_once(seed, gamma):
 def test_the_displacement_form_is_stricter_and_equal_only_when_aligned(seed, gamma):
     p = random_prediction(3, 6, seed=seed)
     ball, disp = (guide(CFG(9) | cap, p)[0] - p.m_c for cap in (Cap(gamma), CapDisplacement(gamma)))
-    assert (disp.norm(dim=1) <= ball.norm(dim=1) * (1 + 1e-12)).all()
-    assert (disp.norm(dim=1) <= (gamma - 1) * p.m_c.norm(dim=1) * (1 + 1e-12)).all()
+    rounding = 4 * 2.0**-53 * p.m_c.norm(dim=1)  # of the mean, which the difference shows
+    assert (disp.norm(dim=1) <= ball.norm(dim=1) * (1 + 1e-12) + rounding).all()
+    assert (disp.norm(dim=1) <= (gamma - 1) * p.m_c.norm(dim=1) * (1 + 1e-12) + rounding).all()
     aligned = Prediction(p.x, p.t, p.m_c, p.m_c - 0.5 * p.m_c)
     torch.testing.assert_close(
         guide(CFG(99) | Cap(gamma), aligned)[0], guide(CFG(99) | CapDisplacement(gamma), aligned)[0]
@@ -412,6 +415,7 @@ def test_an_empty_batch_stays_empty():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, of torch's own
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")  # the same under Python 3.14
 def test_tangents_pass_through_a_cap():
     g = torch.Generator().manual_seed(0)
     x, v_c, v_u, ahead = (torch.randn(2, 600, generator=g, dtype=torch.float64) for _ in range(4))

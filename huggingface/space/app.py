@@ -100,12 +100,13 @@ def page() -> Any:
             negative = gr.Textbox("", label="negative prompt")
             first = gr.Number(0, precision=0, label="seed")
             paint = gr.Button("draw", elem_id="draw")
-            shown, told = gr.Image(label="CFG 1, CFG, capped"), gr.Textbox(label="what was granted")
+            shown = gr.Image(label="CFG 1, CFG, capped")
+            told = gr.Textbox(label="what was granted", elem_id="told")
             paint.click(pictures, [prompt, negative, scale, gamma, first], [shown, told])
         with gr.Tab("mixture"):
             scene = gr.Dropdown(list(SCENE_NAMES), value=str(SCENES[2]), label="components of the condition")
             draw = gr.Button("sample", elem_id="sample")
-            draw.click(points, [scene, scale, gamma], gr.Plot())
+            draw.click(points, [scene, scale, gamma], gr.Plot(elem_id="plot"))
     return blocks
 
 
