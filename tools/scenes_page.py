@@ -90,36 +90,28 @@ class Scenes:
     def about(self) -> str:
         asked, pilots = self.study["asked"], self.study["pilots"]
         radii = ", ".join(f"{r:g} at λ = {scale}" for scale, r in pilots["radii"].items())
+        best = pilots["best"]
         return (
             f"**{self.readings[0].seeds} seeds × {asked['prompts']} prompts = {self.pictures} pictures for "
             "every rule and scale**, half of the prompts complete, half with each word open with probability "
-            f"1/2; {asked['steps']} Euler evaluations, shift 3; float32; all rules share prompts and noise. A pilot "
-            f"with other prompts and noise chose APG's radius ({radii}), the temperature of feedback "
-            f"({pilots['temperature']:g}) and the best scale of fixed CFG ({pilots['best']['scenes']:g}; with "
-            f"wrong captions {pilots['best']['wrong']:g})."
+            f"1/2; {asked['steps']} Euler evaluations, shift 3; float32; all rules share prompts and noise. "
+            f"A pilot with other prompts and noise chose APG's radius ({radii}), the temperature of feedback "
+            f"({pilots['temperature']:g}) and the best scale of fixed CFG ({best['scenes']:g}; with wrong "
+            f"captions {best['wrong']:g})."
         )
 
     def answer(self, part: str) -> str:
-        """The five caps together at large scales, against fixed guidance at its best scale."""
+        """The five caps together at large scales, against fixed guidance at its best scale and at λ = 4."""
         best = self.best(part)
-        said = [f"- **{PARTS[part].capitalize()}.** Fixed CFG at its best λ = {best.scale:g} has "
-                f"{int(best.right['all'].sum())} of {self.pictures} prompts wholly right."]  # fmt: skip
-        for scale in (15.0, *self.study["asked"]["beyond"]):
-            caps = torch.stack([self.of(part, label, scale).right["all"].double() for label in CAPS])
-            each = caps.mean(0) - best.right["all"].double()
-            low, high = bootstrap(each)
-            lost, gained = float((-each).clamp(min=0).mean()), float(each.clamp(min=0).mean())
+        said = [f"- **{PARTS[part].capitalize()}.**"]
+        for fixed in dict.fromkeys((best, chosen(self.readings, part, "CFG", 4.0))):
+            which = ", which the pilot found best," if fixed is best else ""
             said.append(
-                f"The five caps at λ = {scale:g} lose {lost:.1%} of the pictures and gain {gained:.1%}: "
-                f"{float(each.mean()):+.3f} [{low:+.3f}, {high:+.3f}]."
+                f"Fixed CFG at λ = {fixed.scale:g}{which} has {int(fixed.right['all'].sum())} of "
+                f"{self.pictures} prompts wholly right. Against it"
             )
-        fixed = chosen(self.readings, part, "CFG", 15.0)
-        if fixed is not best:
-            lost, gained = counts(fixed, best)
-            change, span = self._difference(lost, gained)
-            said.append(
-                f"Fixed CFG at λ = 15 itself loses {lost} and gains {gained} of them: {change} {span}."
-            )
+            lines = [self._caps_less(part, scale, fixed) for scale in (15.0, *self.study["asked"]["beyond"])]
+            said.append(" and ".join(lines) + ".")
         worse = [
             f"{label} at λ = {r.scale:g}"
             for label in CAPS
@@ -127,10 +119,18 @@ class Scenes:
             if (r.part, r.label) == (part, label) and r.scale >= 15
             if paired_interval(*reversed(counts(r, best)), self.pictures)[1] < 0
         ]
-        alone = (
-            f"worse by its own interval: {', '.join(worse)}" if worse else "no cap is worse by its interval"
+        alone = f"worse are {', '.join(worse)}" if worse else "none is worse"
+        return " ".join([*said, f"One by one, by their own intervals against the first, {alone}."])
+
+    def _caps_less(self, part: str, scale: float, fixed: SceneReading) -> str:
+        caps = torch.stack([self.of(part, label, scale).right["all"].double() for label in CAPS])
+        each = caps.mean(0) - fixed.right["all"].double()
+        low, high = bootstrap(each)
+        lost, gained = float((-each).clamp(min=0).mean()), float(each.clamp(min=0).mean())
+        return (
+            f"the five caps at λ = {scale:g} lose {lost:.1%} of the pictures and gain {gained:.1%}, "
+            f"{float(each.mean()):+.3f} [{low:+.3f}, {high:+.3f}]"
         )
-        return " ".join([*said, f"One by one, {alone}."])
 
     def _difference(self, lost: int, gained: int) -> tuple[str, str]:
         low, high = paired_interval(gained, lost, self.pictures)
