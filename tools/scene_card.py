@@ -19,14 +19,14 @@ from meancap.models.checkpoint import digest
 from meancap.models.scene_files import load_scene_net
 from meancap.models.scenes import SHIPPED, WRONG
 from meancap.report.style import BLUE, COLUMN, look
-from meancap.runs.loop import Row, read_log
+from meancap.runs.loop import LogLine, read_log
 
 ROOT = Path(__file__).parents[1]
 SCORES = ("right all", "drawn", "right and drawn", "iou", "saturation", "clipped", "tv")
 OPEN = ("background", "radius", "saturation", "value", "hue")
 
 
-def curve(rows: list[Row]) -> Figure:
+def curve(rows: list[LogLine]) -> Figure:
     figure = Figure(figsize=(COLUMN, 2.0), layout="constrained")
     axes = figure.subplots()
     axes.plot([r.images / 1000 for r in rows], [r.loss for r in rows], color=BLUE, linewidth=1)
@@ -36,7 +36,7 @@ def curve(rows: list[Row]) -> Figure:
     return figure
 
 
-def losses(rows: list[Row]) -> str:
+def losses(rows: list[LogLine]) -> str:
     """About ten lines of the log, each a mean over the log lines since the one before."""
     step = max(1, len(rows) // 10)
     lines = ["| step | pictures | loss | rate | minutes |", "|---|---|---|---|---|"]

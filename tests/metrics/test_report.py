@@ -24,6 +24,7 @@ from meancap.report.scores.compare import at_level
 from meancap.report.scores.page import blocks
 from meancap.report.scores.reading import reading, tally
 from meancap.runs.paper import paper_source, paper_table
+from meancap.runs.pooled import read_pooled
 from meancap.runs.scores import write_scores
 from small_sit import random_sit
 
@@ -242,27 +243,34 @@ def test_the_whole_study_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     pixels = Pixels(torch.full((1, 28, 28), 0.3), 0.3)
     save_sit(tmp_path / "tiny.safetensors", random_sit(config), pixels, names=FASHION)
     monkeypatch.setattr(classes, "SHIPPED", tmp_path / "tiny.safetensors")
-    command = ["reproduce", "fashion", "--per-class", "4", "--scales", "2,4", "--evaluations", "2"]
-    command += ["--protocols", "fashion", "--out", str(tmp_path / "out")]
+    command = ["reproduce", "fashion", "--per-class", "2", "--scales", "2", "--evaluations", "2"]
+    command += ["--beyond", "9", "--seeds", "2", "--out", str(tmp_path / "out")]
     assert main(command) == 0
     entries = collect(tmp_path / "out")
-    assert len(entries) == 1 + 2 * 7
+    assert len(entries) == 2 * (1 + 7 + 4)
+    assert {e.name.scale for e in entries if e.name.method == "PMC-CFG"} == {2, 9}
     assert {e.name.method for e in entries} == {
         "Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG", "PMC-CFG, anchored", "PMC-CFG, calibrated",
     }  # fmt: skip
-    assert len({e.pairing for e in entries}) == 1 and {e.evaluations for e in entries} == {2}
+    assert len({e.pairing for e in entries}) == 2 and {e.evaluations for e in entries} == {2}
     report = (tmp_path / "out" / "report.html").read_bytes()
     assert main(command) == 0  # everything is there: nothing is made again, and the page is the same
     assert (tmp_path / "out" / "report.html").read_bytes() == report
-    first = (tmp_path / "out" / "table.csv").read_text()
-    for run in (tmp_path / "out").glob("*/run.json"):  # another protocol with a number of the same name
+    pooled = read_pooled(tmp_path / "out" / "readings.csv")
+    both = [collect(tmp_path / "out" / f"seed-{k}")[0].scores["fashion"]["alignment"].value for k in (0, 1)]
+    assert pooled[0].numbers["alignment"].value == pytest.approx(sum(both) / 2, rel=1e-4)
+    assert pooled[0].seeds["alignment"] == pytest.approx(both, rel=1e-4)
+    first = (tmp_path / "out" / "seed-0" / "table.csv").read_text()
+    for run in (tmp_path / "out" / "seed-0").glob(
+        "*/run.json"
+    ):  # another protocol with a number of the same name
         write_scores(
             run.parent, "efficientnet-lite0", "efficientnet-lite0: x", [Estimate("recall", 7.0, 1)], ""
         )
     assert main(command) == 0
     rows, before = (
         list(csv.DictReader(io.StringIO(text)))
-        for text in ((tmp_path / "out" / "table.csv").read_text(), first)
+        for text in ((tmp_path / "out" / "seed-0" / "table.csv").read_text(), first)
     )
     assert [r["recall"] for r in rows] == [r["recall"] for r in before]
     assert {r["recall (efficientnet-lite0)"] for r in rows} == {"7.0"}

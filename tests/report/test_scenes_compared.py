@@ -1,44 +1,45 @@
 """Comparisons at equal use and equal adherence read the curve of fixed guidance where they say."""
 
-import csv
 import math
 
 import pytest
+import torch
 
-from meancap.report.scenes_compared import (
-    COLUMNS,
-    compared,
-    fixed_curve,
-    interpolated,
-    scale_reaching,
-    write_compared,
-)
+from meancap.report.scenes_compared import compared, contrast_rows, interpolated, reaching
+from meancap.runs.scenes_readings import CLAUSES, SceneReading
+
+LOGS = torch.log(torch.tensor([1.0, 4.0, 16.0], dtype=torch.float64))
+CURVE = torch.tensor([[0.5], [0.7], [0.9]], dtype=torch.float64)
 
 
-def row(method, scale, value, used=None):
-    found = {"part": "scenes", "method": method, "scale": scale, "gamma": "", "scale used": used or scale}
-    return found | dict.fromkeys(COLUMNS, value)
+def at(scale: float) -> torch.Tensor:
+    return torch.tensor([math.log(scale)], dtype=torch.float64)
 
 
-ROWS = [row("Conditional", 1, 0.5), row("CFG", 4, 0.7), row("CFG", 16, 0.9), row("Cap", 16, 0.8, used=2)]
+def reading(method: str, scale: float, share: float, used: float = 0.0) -> SceneReading:
+    """Of 100 pictures the first share is right and drawn."""
+    hits = torch.arange(100) < 100 * share
+    numbers = {"saturation": torch.full((100,), share), "clipped": torch.zeros(100)}
+    right = dict.fromkeys(("all", *CLAUSES), hits)
+    return SceneReading("scenes", method, "", scale, used or scale, 1, right, hits, None, numbers)
 
 
 def test_between_scales_the_curve_is_straight_in_the_logarithm():
-    curve = fixed_curve([{k: str(v) for k, v in r.items()} for r in ROWS])
-    assert interpolated(curve, 2.0)["tv"] == pytest.approx(0.6) and interpolated(curve, 8.0)[
-        "tv"
-    ] == pytest.approx(0.8)
-    assert interpolated(curve, 50.0) is None and interpolated(curve, math.nan) is None
-    assert scale_reaching(curve, "tv", 0.8) == pytest.approx(8.0)
-    assert scale_reaching(curve, "tv", 0.2) == 1 and math.isnan(scale_reaching(curve, "tv", 0.95))
+    assert interpolated(LOGS, CURVE, at(2.0)).item() == pytest.approx(0.6)
+    assert interpolated(LOGS, CURVE, at(8.0)).item() == pytest.approx(0.8)
+    assert interpolated(LOGS, CURVE, at(16.0)).item() == pytest.approx(0.9)
+    assert interpolated(LOGS, CURVE, at(50.0)).isnan() and interpolated(LOGS, CURVE, at(math.nan)).isnan()
+    levels = [reaching(LOGS, CURVE, torch.tensor([v], dtype=torch.float64)).exp() for v in (0.8, 0.2, 0.95)]
+    assert levels[0].item() == pytest.approx(8.0) and levels[1].item() == 1 and levels[2].isnan()
 
 
-def test_the_three_comparisons_of_a_rule(tmp_path):
-    with (tmp_path / "table.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(ROWS[0]))
-        writer.writeheader()
-        writer.writerows(ROWS)
-    lines = compared(tmp_path)
-    assert [line["fixed scale"] for line in lines] == ["16", "2", "8"]
-    assert [line["drawn"] for line in lines] == ["0.800 (0.900)", "0.800 (0.600)", "0.800 (0.800)"]
-    assert write_compared(lines, tmp_path / "c.csv").read_text().count("\n") == 4
+def test_the_three_comparisons_of_a_rule():
+    rows = [reading("Conditional", 1, 0.5), reading("CFG", 4, 0.7), reading("CFG", 16, 0.9)]
+    lines = compared([*rows, reading("Cap", 16, 0.8, used=2)])
+    assert [line.scale for line in lines] == pytest.approx([16, 2, 8])
+    assert [line.columns["drawn"][0] for line in lines] == pytest.approx([-0.1, 0.2, 0.0], abs=1e-9)
+    value, low, high = lines[0].columns["drawn"]
+    # Lost on ten of a hundred pictures, gained on none: the spread of such a share.
+    assert low < value < high and (high - low) / 4 == pytest.approx((0.1 * 0.9 / 100) ** 0.5, rel=0.15)
+    beyond = contrast_rows(compared([*rows, reading("Cap", 50, 0.95, used=2)]))
+    assert [line["fixed scale"] for line in beyond] == ["not reached", "2", "not reached"]

@@ -14,15 +14,16 @@ from meancap.models.scenes import scenes
 from meancap.runs.folder import Run
 from meancap.runs.loop import read_log
 from meancap.runs.protocols import ImageSetting
+from meancap.runs.scene_runs import complete_and_partial, with_negatives
+from meancap.runs.scenes_pilots import ScenePilots
+from meancap.runs.scenes_readings import chosen as reading_of
+from meancap.runs.scenes_readings import read_readings
 from meancap.runs.scenes_study import (
     Cell,
-    Pilots,
     SceneStudy,
     cells,
-    complete_and_partial,
     make_scene_cell,
     settings,
-    with_negatives,
 )
 from meancap.runs.scenes_table import grouped, scene_rows, write_table
 from meancap.runs.train_detector import DetectorConfig, examine, train_detector
@@ -30,7 +31,10 @@ from meancap.runs.train_scenes import SceneTrainConfig, SceneTraining, scene_pix
 
 SMALL = SceneNetConfig(fine=4, middle=8, width=16, depth=1, heads=2)
 CONFIG = SceneTrainConfig(320, model=SMALL, batch=16, warmup=5, ema=0.9)
-PILOTS = Pilots(5.0, str(Cap(1.2)))
+PILOTS = ScenePilots(
+    {"2": 10.0, "4": 5.0, "7": 5.0, "15": 2.5}, 4.0, {"scenes": 4.0, "wrong": 4.0},
+    {"scenes": str(Cap(1.2)), "wrong": str(Cap(1.3))},
+)  # fmt: skip
 
 
 def test_a_stopped_training_goes_on_exactly(tmp_path):
@@ -117,7 +121,12 @@ def test_rules_share_noise_and_scales_and_only_caps_go_beyond():
         "Anchored",
         "Calibrated",
     }
-    assert len(settings(study, PILOTS, (4.0,), rivals=False)) == 7
+    assert {str(c.setting.rule) for c in found if c.part == "wrong" and c.setting.method == "Calibrated"} == {
+        f"CFG({scale}) | Cap(1.3)" for scale in (2, 4, 15, 50)
+    }
+    starts = {c.setting.scale: c.setting.rule for c in found if c.setting.method == "Feedback"}
+    assert starts[4.0].pi == 0.25 and starts[4.0].temperature == 4 and set(starts) == {2, 4, 7, 15}
+    assert len(settings(study, PILOTS, "negative")) == 1 + 2 * 6
     with pytest.raises(ValueError, match="scales above 1"):
         SceneStudy(scales=(1.0,))
 
@@ -134,7 +143,8 @@ def test_the_table_adds_up(tmp_path):
         make_scene_cell(study, cell, model, tmp_path)
     groups = grouped([*chosen, Cell(0, "scenes", ImageSetting("CFG", 9.0, CFG(9), 4))], tmp_path)
     assert len(groups) == 4  # what was not made is left out
-    rows = list(scene_rows(groups, tmp_path))
+    made = list(scene_rows(groups, tmp_path))
+    rows = [row.line for row in made]
     assert [r["method"] for r in rows] == ["Truth", "CFG", "Capped"] * 2
     truth, fixed, capped = rows[:3]
     assert truth["right all"] == 1 and truth["drawn"] == 1
@@ -142,6 +152,12 @@ def test_the_table_adds_up(tmp_path):
     assert capped["right all"] == pytest.approx(fixed["right all"] - capped["lost"] + capped["gained"])
     assert capped["scale used"] <= fixed["scale used"] == 4
     assert "violated" in rows[4] and "violated" not in fixed
+    assert 0 < capped["tv error"] < capped["tv"]
+    seen = read_readings(write_table([r for row in made for r in row.readings], tmp_path / "readings.csv"))
+    own = reading_of(seen, "scenes", "Capped", 4.0)
+    assert own.right["all"].double().mean() == pytest.approx(capped["right all"])
+    assert own.numbers["saturation"].mean() == pytest.approx(capped["saturation"], abs=1e-3)
+    assert reading_of(seen, "negative", "CFG", 4.0).violated.double().mean() == rows[4]["violated"]
     lines = write_table(rows, tmp_path / "table.csv").read_text().splitlines()
     assert len(lines) == 7
 

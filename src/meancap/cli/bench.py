@@ -61,7 +61,7 @@ def bench(args: argparse.Namespace) -> int:
     from ..runs.bench.config import FULL, FULL_PROBLEMS, MAIN_PROBLEMS, QUICK, QUICK_PROBLEMS, role
     from ..runs.bench.families import chosen, families, main_families
     from ..runs.bench.run import bench as run
-    from ..runs.bench.run import missing, prepare
+    from ..runs.bench.run import missing, prepare, scoring_tasks
 
     config = replace(QUICK if args.quick else FULL, seed=args.seed)
     problems = args.problems or (QUICK_PROBLEMS if args.quick else FULL_PROBLEMS)
@@ -82,7 +82,10 @@ def bench(args: argparse.Namespace) -> int:
         choose = [name for name in FULL_PROBLEMS if role(name) == "chosen"]
         passes.append(([*choose, *MAIN_PROBLEMS], main_families(wanted)))
     tasks = [task for some, rules in passes for task in prepare(args.out, config, some, rules)]
-    with progress(2 * len(missing(tasks)), args.out.name) as bar:
+    # What is not yet tuned will be scored as well, unless its problem is there to choose settings on.
+    todo = list({task.path: task for task in missing(tasks)}.values())
+    count = len(todo) + sum(role(task.problem) != "chosen" for task in todo)
+    with progress(count + len(missing(scoring_tasks(tasks))), args.out.name) as bar:
         for some, rules in passes:
             for _ in run(args.out, config, some, rules, args.processes):
                 bar.update()

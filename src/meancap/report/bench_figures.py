@@ -78,8 +78,8 @@ def _marks() -> list[Line2D]:
 def fronts(folder: Path) -> Figure:
     """Error against 1 - alignment along each sweep; both axes logarithmic, better is down and to the left."""
     readings = read_readings(folder)
-    names = [n for n in readings.problems if role(n) == "named"]
-    names += [n for n in readings.problems if role(n) == "held out" and readings.rows.get((n, FIXED.name))]
+    measured = [n for n in readings.problems if readings.rows.get((n, FIXED.name))]
+    names = [n for kind in ("named", "held out") for n in measured if role(n) == kind]
     names = names[:8] or list(readings.problems[:1])
     columns = min(4, len(names))
     lines = math.ceil(len(names) / columns)

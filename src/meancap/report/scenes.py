@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from ..runs.folder import Run
 from .style import AMBER, BLUE, GREEN, GREY, INK, PAGE, PURPLE, SKY, VERMILION, YELLOW, panels
@@ -41,6 +42,9 @@ def curves(out: str | Path, part: str = "scenes") -> Figure:
         _panel(place, rows, column, truth)
         place.set_title(title)
         place.set_xscale("log")
+        ticks = sorted({float(r["scale"]) for r in rows if r["method"] not in ("Truth", "Conditional")})
+        place.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        place.xaxis.set_minor_locator(NullLocator())
         place.set_xlabel("scale λ")
     handles, labels = axes[0, 2].get_legend_handles_labels()  # a panel that has the renders' line as well
     figure.legend(handles, labels, loc="outside lower center", ncols=5)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import torch
+
 from ..diagnostics import Record
-from ..drawing import parse_prompt
+from ..drawing import draw, parse_prompt, prompt_of
 from ..models.scenes import SceneModel
 from ..rules import Rule, parse
 from ..sampling import noise, sample, shifted
@@ -18,6 +20,26 @@ from .config import Item, RunConfig, sample_seed
 from .generate import SOLVERS, Counted, MadeBlock, MakeBlock, meter_of, to_nhwc
 
 SHIFT = 3.0
+
+
+def complete_and_partial(count: int, seed: int) -> list[str]:
+    """Prompts of the law: the first half complete, each word of the others open with probability 1/2."""
+    g = torch.Generator().manual_seed(sample_seed(seed, 0))
+    codes = draw(count, g).codes()
+    unsaid = torch.rand(codes.shape, generator=g) < 0.5
+    unsaid[: count // 2] = False
+    return [str(prompt_of(row)) for row in torch.where(unsaid, -1, codes).tolist()]
+
+
+def with_negatives(count: int, seed: int) -> tuple[list[str], list[str]]:
+    """Prompts that leave both colours open, and a colour that must not be there."""
+    g = torch.Generator().manual_seed(sample_seed(seed, 1))
+    codes = draw(count, g).codes()
+    colours = codes[:, 1].clone()
+    codes[:, 1] = codes[:, 3] = -1
+    nothing = torch.full_like(codes, -1)
+    nothing[:, 1] = colours
+    return tuple([str(prompt_of(row)) for row in table.tolist()] for table in (codes, nothing))  # type: ignore[return-value]
 
 
 def scene_run(

@@ -107,6 +107,17 @@ def joined_measures(parts: Sequence[Measured]) -> Measured:
     )
 
 
+def some_measures(m: Measured, kept: Tensor) -> Measured:
+    """The pictures that a mask (n,) keeps."""
+    return Measured(
+        m.codes[kept],
+        Readings(*(getattr(m.readings, f.name)[kept] for f in fields(Readings))),
+        Forms(*(getattr(m.forms, f.name)[kept] for f in fields(Forms))),
+        m.saturation[kept],
+        m.clipped[kept],
+    )
+
+
 def summary(m: Measured) -> dict[str, float]:
     """The means of a set of pictures."""
     right = m.right

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,11 @@ def collect(folder: Path) -> list[ScoredRun]:
         raise ValueError(
             f"there are no scored runs in {folder}; score them first: meancap score RUN --protocol NAME"
         )
+    return in_order(runs)
+
+
+def in_order(runs: Iterable[ScoredRun]) -> list[ScoredRun]:
+    """In the order of the paper's tables."""
     return sorted(runs, key=_place)
 
 

@@ -6,7 +6,8 @@ unguided run is the blue diamond where all curves begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -39,8 +40,11 @@ def shown(entries: Sequence[ScoredRun], protocol: str) -> list[tuple[str, str]]:
     return pairs if sweeps(entries, protocol) else []
 
 
-def fronts(entries: Sequence[ScoredRun], protocol: str) -> Figure:
-    """One row per evaluation count: distance and recall, alignment and diversity, colour and scale."""
+def fronts(entries: Sequence[ScoredRun], protocol: str, real: Mapping[str, float] | None = None) -> Figure:
+    """One row per evaluation count: distance and recall, alignment and diversity, colour and scale.
+
+    `real` are the numbers of real pictures, a star in every panel.
+    """
     curves, pairs = sweeps(entries, protocol), shown(entries, protocol)
     counts = sorted({n for n, _ in curves})
     labels = list(dict.fromkeys(label for _, label in curves))
@@ -55,13 +59,29 @@ def fronts(entries: Sequence[ScoredRun], protocol: str) -> Figure:
                 axis.set_xlabel("scale λ" if x == "scale" else x)
             axis.set_ylabel(y)
             axis.margins(0.08)
+            if real:
+                _mark(axis, real, x, y)
         row[0].set_title(f"{n} evaluations", loc="left")
     handles = [Line2D([], [], color=style.BLUE, marker="D", linestyle="", markersize=5, label="Conditional")]
     handles += [
         Line2D([], [], **_look(label, k), markersize=4, label=label) for k, label in enumerate(labels)
     ]
+    if real:
+        handles.append(Line2D([], [], **_STAR, label="test pictures"))
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
     return figure
+
+
+_STAR: dict[str, Any] = {"color": style.INK, "marker": "*", "linestyle": "", "markersize": 7}
+
+
+def _mark(axis: Axes, real: Mapping[str, float], x: str, y: str) -> None:
+    """Where real pictures lie; they have no scale, so that there they are a line."""
+    if x == "scale":
+        axis.axhline(real[y], color=style.INK, linewidth=0.8, linestyle=":")
+        axis.set_xscale("log")
+    elif x in real and y in real:
+        axis.plot(real[x], real[y], **_STAR, zorder=4)
 
 
 def _panels(have: set[str]) -> list[tuple[str, str]]:
@@ -103,7 +123,7 @@ def _curve(
             px, py, xerr=wide, yerr=_whisker(e.scores[protocol][y]),
             fmt="D" if plain else look["marker"], color=colour,
             ecolor=to_rgba(colour, 0.45),
-            markersize=4.5 if plain else 2.2 + 0.45 * (e.name.scale or 0.0), elinewidth=0.5,
+            markersize=4.5 if plain else 2.2 + 1.5 * math.log(max(1.0, e.name.scale or 1.0)), elinewidth=0.5,
             zorder=3 if plain else 2,
         )  # fmt: skip
 
