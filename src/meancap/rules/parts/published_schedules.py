@@ -226,7 +226,8 @@ def triangle(scale: float, times: Sequence[float], *, slope: str = "paper") -> S
     fall = count - peak if slope == "paper" else peak
     raw = [1 + 2 * (scale - 1) * (n / peak if n <= peak else (count - n) / fall) for n in range(count)]
     spans = [b - a for a, b in pairwise(times)]
-    average = sum(r * d for r, d in zip(raw, spans, strict=True)) / sum(spans)
+    # fsum: sum() rounds otherwise from Python 3.12 on, and the numbers are printed.
+    average = math.fsum(r * d for r, d in zip(raw, spans, strict=True)) / math.fsum(spans)
     if average == 0:
         raise ValueError(
             f"a triangle of scale {scale} on this grid averages to zero and cannot be normalised"
