@@ -47,7 +47,8 @@ class Prediction:
 
     def __post_init__(self) -> None:
         x, c, u = self.shown, self.out_c, self.out_u
-        usual = x.dim() > 1 and x.shape == c.shape == u.shape and x.numel() > 0
+        tensors = isinstance(x, Tensor) and isinstance(c, Tensor) and isinstance(u, Tensor)
+        usual = tensors and x.dim() > 1 and x.shape == c.shape == u.shape and x.numel() > 0
         if not (usual and x.is_floating_point() and c.is_floating_point() and u.is_floating_point()):
             with_, without = "the prediction with the condition", "the prediction without it"
             need_same_shapes(**{"x": x, with_: c, without: u})
@@ -166,7 +167,9 @@ class Prediction:
 def need_same_shapes(**tensors: Tensor) -> None:
     """One sentence where two tensors that must match do not."""
     (first, reference), *rest = tensors.items()
-    for v in tensors.values():
+    for name, v in tensors.items():
+        if not isinstance(v, Tensor):
+            raise TypeError(f"{name} must be a tensor; got {v!r}")
         if not v.is_floating_point():
             raise TypeError(f"guidance needs floating-point tensors; got {v.dtype}")
     if reference.dim() < 2:

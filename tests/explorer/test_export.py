@@ -2,12 +2,13 @@
 
 import json
 import re
+from base64 import b64decode
 
 import pytest
 from browser import Tab, until
 
 from meancap.cli import main
-from meancap.explorer import export
+from meancap.explorer import export, images
 from meancap.explorer.jobs import Work
 
 IMAGES = "images?classes=7&seeds=0-3&steps=5&scale=5&rule=CFG(λ)&rule=CFG(λ)+|+Cap(Γ)&left=0&right=1&pick=2"
@@ -54,14 +55,18 @@ def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, few_st
     assert numbers(copy) == numbers(page) and len(numbers(copy)) > 0
     for field in copy.locator(":is(.side, .stories) :is(input, select, button)").all():
         assert field.is_disabled()
-    for field in copy.locator(".sliders input").all():
-        assert field.is_disabled() == (view == "images"), "a mixture keeps a few stops of its sliders"
+    for name, fixed in (
+        ("scale", False),
+        ("gamma", view == "images"),
+    ):  # pictures keep a few stops of λ alone
+        for field in copy.locator(f".sliders input[name^={name}]").all():
+            assert field.is_disabled() == fixed
     assert copy.locator("#save-page").count() == 0 and not copy.locator("#tabs").is_visible()
     assert f"meancap explore --state '{link.split('?')[0]}" in copy.locator(".saved").inner_text()
     saved.shoot(f"export-{view}")
 
 
-def test_what_needs_no_server_still_works(opened, tmp_path):
+def test_what_needs_no_server_still_works(opened, few_stops, tmp_path):
     path = export.export(IMAGES, tmp_path / "page.html")
     _, page = opened(path, "images")
     page.get_by_role("slider", name="Between rule 1 and rule 2").focus()
@@ -69,6 +74,10 @@ def test_what_needs_no_server_still_works(opened, tmp_path):
     assert page.evaluate("document.querySelector('.stage').style.getPropertyValue('--wipe')") == "100%"
     page.locator(".rule-card .cell").first.click()
     assert "seed 0" in page.locator(".reading h2").inner_text()
+    page.locator("input[name=scale]").fill("7.2")
+    until(lambda: "CFG(8) | Cap(1.1)" in page.locator(".rule-card .named").all_inner_texts(), 60)
+    assert "step 5 of 5: the picture" in page.locator(".stepper output").inner_text()
+    assert page.locator("#error").is_hidden()
     page.evaluate("location.hash = '#images?seeds=5-6'")
     page.wait_for_selector("#error:not([hidden])")
     assert "run: meancap explore --state" in page.get_by_role("alert").inner_text()
@@ -99,6 +108,21 @@ def test_a_scene_of_one_s_own_is_saved_too(opened, tmp_path):
     assert page.locator("#error").is_hidden() and "CFG(2)" in page.locator("#view").inner_text()
     with pytest.raises(ValueError, match="component"):
         export.export(link.replace(parts, "1,2"), tmp_path / "other.html")
+
+
+def test_a_stop_of_the_slider_shows_the_pictures_that_the_view_makes_there(few_stops):
+    """Of the link's own λ every step, of another stop the finished pictures, byte for byte."""
+    view, state = export.read_link(IMAGES)
+    runs = [
+        (request, smaller) for name, request, smaller in export.questions(view, state) if name.endswith("run")
+    ]
+    assert [(request["scale"], smaller) for request, smaller in runs] == [(5, {}), (8.0, {"last": True})]
+    whole, last = (images.run(runs[1][0] | smaller, Work()) for smaller in ({}, {"last": True}))
+    assert whole["frame_steps"] == [0, 1, 2, 3, 4] and last["frame_steps"] == [4]
+    for one, other in zip(whole["rules"], last["rules"], strict=True):
+        for full, end in zip(one["pictures"], other["pictures"], strict=True):
+            assert b64decode(full["frames"])[-28 * 28 :] == b64decode(end["frames"])
+            assert full["meter"] == end["meter"]
 
 
 def test_a_saved_page_fits_a_phone(opened, tmp_path):

@@ -217,6 +217,8 @@ def test_a_sentence_that_the_scenes_do_not_know_is_answered_by_theirs():
 
 def test_a_command_is_given_only_for_seeds_of_a_run():
     wants = [studio.Want(0, seed) for seed in (1_000_003, 1_000_004)]
-    asked = view.Asked("fashion", tuple(wants), (0,), 5, (), ())
+    asked = view.Asked("fashion", tuple(wants), (0,), 5, (), (), (4,))
     assert "--seed 1 " in image_answers.command(asked, CFG(2))
-    assert image_answers.command(view.Asked("fashion", tuple(wants[1:]), (0,), 5, (), ()), CFG(2)) is None
+    assert (
+        image_answers.command(view.Asked("fashion", tuple(wants[1:]), (0,), 5, (), (), (4,)), CFG(2)) is None
+    )

@@ -2,7 +2,7 @@
 
     link     what the page's address says after #: the view and what differs from its defaults
     answers  what the server said to every question that the page asks in that state
-    stops    of a mixture's two sliders: the link's values and a few others, with fewer samples each
+    stops    of the sliders: the link's values and a few others, with less detail; of pictures λ alone
 
 The file needs no server and no network. Its scripts are the page's own, as modules in data: addresses,
 because a page that is opened from a disk may import nothing from there; `page/saved.js` gives the answers.
@@ -38,7 +38,10 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-_STOPS = "; λ and Γ go to the values that were saved"
+_STOPS = {
+    "mixture": "; λ and Γ go to the values that were saved",
+    "images": "; λ goes to the values that were saved, with finished pictures alone",
+}
 _BANNER = (
     '<p class="saved">A saved comparison to look around in{stops}. To change its settings, open it with '
     "<code>{command}</code></p>"
@@ -61,7 +64,8 @@ def saved_page(link: str, work: Work) -> str:
     view, state = read_link(link)
     command = f"meancap explore --state {shlex.quote(hashed(link)[1:])}"
     asked, answers = list(questions(view, state)), []
-    stops = slider_stops(state) if view == "mixture" else {}
+    stops = slider_stops(view, state)
+    movable = any(len(one) > 1 for one in stops.values())
     for name, request, smaller in asked:
         answers.append({"name": name, "request": request, **_answer(name, request | smaller, work)})
         if view == "mixture":  # of many quick questions; the image view's one long question tells by itself
@@ -69,7 +73,7 @@ def saved_page(link: str, work: Work) -> str:
     data = write_json({"link": hashed(link), "command": command, "stops": stops, "answers": answers}).decode()
     return _assembled(
         f"{VIEWS[view]} · meancap",
-        _BANNER.format(command=escape(command), stops=_STOPS if stops else ""),
+        _BANNER.format(command=escape(command), stops=_STOPS[view] if movable else ""),
         data,
     )
 
@@ -127,8 +131,11 @@ def _typed(key: str, said: str, usual: Any) -> Any:
     return int(value) if value.is_integer() else value
 
 
-def slider_stops(state: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Where a saved mixture's sliders stop: the state's value, and others where a rule reads the slider."""
+def slider_stops(view: str, state: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Where a saved page's sliders stop: the state's value, and others where a rule reads the slider.
+
+    Pictures take long and much room, so that theirs are those of λ.
+    """
 
     def moves(**other: float) -> bool:
         here = {"scale": 1.0, "gamma": 1.0}
@@ -139,7 +146,7 @@ def slider_stops(state: Mapping[str, Any]) -> dict[str, list[float]]:
 
     return {
         "scale": sorted({float(state["scale"]), *(SCALES if moves(scale=2.0) else ())}),
-        "gamma": sorted({float(state["gamma"]), *(GAMMAS if moves(gamma=2.0) else ())}),
+        "gamma": sorted({float(state["gamma"]), *(GAMMAS if view == "mixture" and moves(gamma=2.0) else ())}),
     }
 
 
@@ -148,15 +155,17 @@ def questions(view: str, state: Mapping[str, Any]) -> Iterator[tuple[str, dict[s
     asked for less of, to keep the file small."""
     yield f"{view}/about", {}, {}
     yield from _questions(view, state, TIMES)
-    if view != "mixture":
-        return
-    stops, fewer = slider_stops(state), {"n": min(state["n"], STOP_SAMPLES)}
+    stops = slider_stops(view, state)
+    smaller = {
+        "images/run": {"last": True},
+        "mixture/run": {"points": STOP_POINTS, "n": min(state.get("n", 0), STOP_SAMPLES)},
+        "mixture/meter": {"paths": STOP_PATHS},
+    }
     for scale, gamma in itertools.product(stops["scale"], stops["gamma"]):
         if (scale, gamma) != (state["scale"], state["gamma"]):
             stop = {**state, "scale": scale, "gamma": gamma}
             for name, request, _ in _questions(view, stop, STOP_TIMES):
-                smaller = {"run": {"points": STOP_POINTS, **fewer}, "meter": {"paths": STOP_PATHS}}
-                yield name, request, smaller.get(name.partition("/")[2], {})
+                yield name, request, smaller.get(name, {})
 
 
 def _questions(

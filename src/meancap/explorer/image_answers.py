@@ -34,11 +34,11 @@ class Asked:
     steps: int
     texts: tuple[str, ...]
     rules: tuple[Rule | str, ...]  # a sentence where a text is no rule
+    frames: tuple[int, ...]  # the steps whose pictures are sent; the last one always is
 
 
 def answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[str, Any]:
     """The view's answer: every rule's pictures, or why it has none."""
-    from .painter import frame_steps
     from .subjects import subject_of
 
     subject, names = subject_of(asked.wanted[0]), list(FASHION)
@@ -58,7 +58,7 @@ def answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[
                 "rule": str(rule),
                 "command": command(asked, rule),
                 "numbers": mean_numbers(pictures, labels),
-                "pictures": [_one(picture) for picture in pictures],
+                "pictures": [_one(picture, len(asked.frames)) for picture in pictures],
             }
         )
     return {
@@ -68,7 +68,7 @@ def answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[
         "classes": names,
         "steps": asked.steps,
         "times": [float(t) for t in subject.times(asked.steps)[:-1]],
-        "frame_steps": frame_steps(asked.steps),
+        "frame_steps": list(asked.frames),
         "images": [
             {"seed": want.seed, "label": label} for want, label in zip(asked.wanted, labels, strict=True)
         ],
@@ -76,9 +76,9 @@ def answer(asked: Asked, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[
     }
 
 
-def _one(picture: Picture) -> dict[str, Any]:
+def _one(picture: Picture, frames: int) -> dict[str, Any]:
     return {
-        "frames": pixel_text(picture.frames),
+        "frames": pixel_text(picture.frames[-frames:]),
         "meter": {name: _digits(picture.meter[name]) for name in ("scale", "asked", "ratio", "gap", "cosine")}
         | {"active": [int(on) for on in picture.meter["active"].tolist()]},
         "numbers": meter_numbers(picture),

@@ -3,7 +3,8 @@
     images/about   classes, limits and the catalogue: what the page offers
     images/check   {"text", "scale", "gamma"} -> {"rule"} in full, or the {"error"} that says what is wrong
     images/prompt  {"prompt"} -> {"reads"}: the sentence as the scenes understand it, or the {"error"}
-    images/run     the pictures of every rule and the meter of each; a job, which shows unfinished pictures
+    images/run     the pictures of every rule and the meter of each; a job, which shows unfinished pictures.
+                   With "last", finished pictures alone, without those of the steps before
 
 model   fashion, asked for classes; or scenes, asked for a sentence and perhaps a negative one
 image   what is asked for and a seed; image k has class k mod (number of classes), as in `meancap generate`
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 IMAGES, STEPS, WORK = 64, 100, 6_400  # the last: half a minute on one core
 SHAPES = {"fashion": (1, 28, 28), "scenes": (3, 32, 32)}  # of the pictures of each model
 LONGEST_PROMPT = 200
-FIELDS = ("model", "classes", "prompt", "negative", "seeds", "steps", "scale", "gamma", "rules")
+FIELDS = ("model", "classes", "prompt", "negative", "seeds", "steps", "scale", "gamma", "rules", "last")
 _SPAN = re.compile(r"\s*(\d{1,10})\s*(?:(?:-|–|\.\.)\s*(\d{1,10})\s*)?")
 _SEEDS = "seeds are whole numbers below 4,294,967,296 and ranges of them, such as 0-7 or 3, 14, 20-25"
 
@@ -115,6 +116,7 @@ def run(request: Request, work: Work) -> dict[str, Any]:
 
 def read_request(request: Request) -> Asked:
     """The request, checked and bounded before any work."""
+    from .painter import frame_steps
     from .subjects import Want, read_prompt
 
     only(request, FIELDS)
@@ -137,7 +139,8 @@ def read_request(request: Request) -> Asked:
         )
     rules = tuple(attempt_on_pictures(one, *_knobs(request), model) for one in texts)
     wanted = tuple(Want(classes[k % len(classes)], seed, negative) for k, seed in enumerate(seeds))
-    return Asked(model, wanted, classes, steps, tuple(texts), rules)
+    frames = frame_steps(steps)[-1 if request.get("last") else 0 :]
+    return Asked(model, wanted, classes, steps, tuple(texts), rules, tuple(frames))
 
 
 def read_seeds(said: str) -> list[int]:

@@ -10,7 +10,7 @@ reversed, such as SD3's, gives a mean near 0 that no first step can tell from a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Number
 
 import torch
@@ -59,8 +59,16 @@ def need_step(step: object) -> None:
         raise TypeError(f"step is a function: euler, heun, midpoint or rk4, without quotes; got {step!r}")
 
 
-def need_seeds(seeds: Iterable[int]) -> None:
-    """One sentence where a count was given in the place of seeds."""
+def need_start(x: object) -> None:
+    """One sentence where a count was given in the place of noise."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x is the noise to start from, such as noise(range(4), (3, 8, 8)); got {x!r}")
+
+
+def need_seeds(seeds: Iterable[int], shape: Sequence[int]) -> None:
+    """One sentence where a count was given in the place of seeds, or a length in the place of a shape."""
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"shape is that of one sample, such as (3, 8, 8) or ({shape},); got {shape!r}")
     if isinstance(seeds, Number) or not isinstance(seeds, Iterable):
         raise TypeError(
             f"noise needs one seed for each sample, such as range({seeds}) for {seeds} of them; got {seeds!r}"

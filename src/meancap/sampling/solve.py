@@ -25,7 +25,7 @@ from ..prediction import Prediction
 from ..rules import Rule, Stepper, guide
 from ..rules.protocol.base import Recorder
 from ..tensors import promoted
-from .checks import need_guidance, need_prediction, need_seeds, need_step, warn_if_reversed
+from .checks import need_guidance, need_prediction, need_seeds, need_start, need_step, warn_if_reversed
 from .grid import checked
 from .steps import StepMethod, euler, weights
 from .stochastic import Stochastic
@@ -81,6 +81,7 @@ def _steps(
     step: StepMethod | Stochastic,
     record: Recorder | None,
 ) -> Iterator[Step]:
+    need_start(x)
     times, x = checked(times), promoted(x)
     stepper = Stepper(rule)
     method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
@@ -187,7 +188,7 @@ def noise(
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """Gaussian noise of `shape` for each seed, drawn on the CPU: an image does not depend on its batch."""
-    need_seeds(seeds)
+    need_seeds(seeds, shape)
     drawn = [torch.randn(tuple(shape), generator=torch.Generator().manual_seed(int(s))) for s in seeds]
     if not drawn:
         raise ValueError("noise needs at least one seed")

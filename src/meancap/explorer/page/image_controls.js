@@ -1,7 +1,7 @@
 // What to make: garments, seeds, evaluations, the two knobs and the rules.
 
 import { ruleRows } from './rule_rows.js';
-import { h } from './elements.js';
+import { h, savedStops } from './elements.js';
 import { knob } from './image_parts.js';
 import { term } from './words.js';
 
@@ -10,7 +10,7 @@ export function controls({ api, about, state, gone, change }) {
   const { limits } = about;
   const scale = knob({
     label: 'λ scale', hint: 'What guidance asks for: 1 is no guidance, more pushes further', name: 'scale',
-    low: 0, high: 15, most: limits.scale, step: 0.1, value: state.scale, note: term('λ', '?'), change: (v) => change({ scale: v }),
+    low: 0, high: 15, most: limits.scale, step: 0.1, value: state.scale, note: term('λ', '?'), stops: savedStops().scale, change: (v) => change({ scale: v }),
   });
   const gamma = knob({
     label: 'Γ cap', hint: 'How much longer the guided mean may be than the conditional one: 1 forbids any growth', name: 'gamma',

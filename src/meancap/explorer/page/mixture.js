@@ -33,7 +33,7 @@ export const defaults = {
   story: '',
 };
 
-const REST = 250; // milliseconds without a change before everything is asked for
+const REST = 120; // milliseconds without a change before everything is asked for
 
 export function mount(root, { api, state, setState, announce, complain, copy }) {
   const gone = new AbortController();
