@@ -20,6 +20,7 @@ from meancap.lab.measures import Ruler
 from meancap.lab.problems import KINDS
 from meancap.lab.problems import problem as problem_named
 from meancap.report import bench_figures, style
+from meancap.report.document import with_parts
 from meancap.report.leaderboard import settings
 from meancap.report.rules_page import write_rules_page
 from meancap.runs.bench.config import NAMED
@@ -57,13 +58,7 @@ def pages(docs: Path) -> dict[str, str]:
     """The text of each page, from docs/benchmark and, for a page with marked parts, from itself."""
     numbers = Numbers(docs / "benchmark")
     choosing = (docs / "choosing-gamma.md").read_text(encoding="utf-8")
-    for part, text in {"gamma table": numbers.gammas(), "gamma reading": numbers.gamma_reading()}.items():
-        choosing = re.sub(
-            rf"(<!-- {part} -->\n).*?(\n<!-- /{part} -->)",
-            lambda match, text=text: match[1] + text + match[2],
-            choosing,
-            flags=re.DOTALL,
-        )
+    marked = {"gamma table": numbers.gammas(), "gamma reading": numbers.gamma_reading()}
     return {
         "benchmark.md": _filled("benchmark_page.md", numbers.benchmark()),
         "which-rule.md": re.sub(
@@ -71,7 +66,7 @@ def pages(docs: Path) -> dict[str, str]:
             lambda match: numbers.rows(match[1].split("; ")),
             (_TOOLS / "which_rule_page.md").read_text(encoding="utf-8"),
         ),
-        "choosing-gamma.md": choosing,
+        "choosing-gamma.md": with_parts(choosing, marked),
     }
 
 

@@ -8,12 +8,11 @@ keeps readings.csv in docs/fashion/ and draws docs/figures/fashion-seeds.png.
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 from meancap.files import write_whole
-from meancap.report.document import Table, markdown
+from meancap.report.document import Table, markdown, with_parts
 from meancap.report.pictures import save_png
 from meancap.report.scores import tables
 from meancap.report.scores.fronts import fronts
@@ -41,16 +40,7 @@ def publish(folder: Path, docs: Path) -> None:
 def page(docs: Path) -> str:
     """The text of docs/fashion.md, its marked parts worked out again."""
     text = (docs / "fashion.md").read_text(encoding="utf-8")
-    for part, content in parts(read_pooled(docs / "fashion" / "readings.csv")).items():
-        text, found = re.subn(
-            rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)",
-            lambda match, content=content: match[1] + content + match[2],
-            text,
-            flags=re.DOTALL,
-        )
-        if found != 1:
-            raise ValueError(f"docs/fashion.md has no place for {part!r}")
-    return text
+    return with_parts(text, parts(read_pooled(docs / "fashion" / "readings.csv")))
 
 
 def parts(settings: list[Pooled]) -> dict[str, str]:

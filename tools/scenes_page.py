@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import torch
 from meancap.files import write_whole
 from meancap.metrics.score import bootstrap
 from meancap.metrics.shares import paired_interval, share_interval
+from meancap.report.document import with_parts
 from meancap.report.scenes_compared import KINDS, SceneContrast, compared, contrast_rows, said
 from meancap.runs.scenes_readings import CLAUSES, SceneReading, chosen, read_readings
 from meancap.runs.scenes_table import write_table
@@ -45,16 +45,7 @@ def publish(folder: Path, docs: Path) -> None:
 def page(docs: Path) -> str:
     """The text of docs/scenes.md, its marked parts worked out again."""
     text = (docs / "scenes.md").read_text(encoding="utf-8")
-    for part, content in Scenes(docs / "scenes").parts().items():
-        text, found = re.subn(
-            rf"(<!-- {part} -->\n).*?(<!-- /{part} -->)",
-            lambda match, content=content: match[1] + content + "\n" + match[2],
-            text,
-            flags=re.DOTALL,
-        )
-        if found != 1:
-            raise ValueError(f"docs/scenes.md has no place for {part!r}")
-    return text
+    return with_parts(text, Scenes(docs / "scenes").parts())
 
 
 class Scenes:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools import scenes_page
+from tools import fashion_page, scenes_page
 
 from meancap.metrics.score import Estimate
 from meancap.report.scores.seeds import between
@@ -15,7 +15,7 @@ from meancap.runs.scenes_readings import read_readings
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("tool", "name"), [(scenes_page, "scenes.md")])
+@pytest.mark.parametrize(("tool", "name"), [(scenes_page, "scenes.md"), (fashion_page, "fashion.md")])
 def test_a_page_is_worked_out_from_what_is_shipped(tool, name):
     assert tool.page(DOCS) == (DOCS / name).read_text(encoding="utf-8")
 

@@ -72,7 +72,9 @@ def fronts(entries: Sequence[ScoredRun], protocol: str, real: Mapping[str, float
     return figure
 
 
-_STAR: dict[str, Any] = {"color": style.INK, "marker": "*", "linestyle": "", "markersize": 7}
+_STAR: dict[str, Any] = {
+    "color": style.YELLOW, "markeredgecolor": style.INK, "marker": "*", "linestyle": "", "markersize": 9,
+}  # fmt: skip
 
 
 def _mark(axis: Axes, real: Mapping[str, float], x: str, y: str) -> None:

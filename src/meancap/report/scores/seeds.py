@@ -14,7 +14,7 @@ from ...metrics.score import Estimate, difference
 from ...runs.pooled import REAL, Pooled
 from ..document import Table
 from .collect import ScoredRun, in_order, method_name
-from .tables import cell, titled
+from .tables import cell, marked, titled
 
 PROTOCOL = "fashion"
 
@@ -64,7 +64,7 @@ def at_use(settings: Sequence[Pooled], columns: Sequence[str]) -> Table:
         other = between(fixed, used)
         differences = ["not reached"] * len(columns)
         if other is not None:
-            differences = [cell(difference(e.scores[PROTOCOL][c], other[c]), sign=True) for c in columns]
+            differences = [marked(difference(e.scores[PROTOCOL][c], other[c]), c) for c in columns]
         rows.append((e.name.label, f"{e.name.scale:g}", f"{used:.2f}", *differences))
     head = ("method − fixed CFG", "λ", "scale used", *map(titled, columns))
     return Table(head, (tuple(rows),), names=1)

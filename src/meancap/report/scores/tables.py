@@ -134,7 +134,7 @@ def equal_scale(
         at = [b for b in chosen if b.evaluations == e.evaluations and b.name.scale == e.name.scale]
         for b in companions([b for b in at if b.name.method == base], e)[:1]:
             cells = [
-                _marked(contrast(e, b, protocol, c), c) if both_have(e, b, protocol, c) else "—"
+                marked(contrast(e, b, protocol, c), c) if both_have(e, b, protocol, c) else "—"
                 for c in columns
             ]
             line = (_method(e), _number(e.name.scale), _gamma(e), str(e.evaluations), *cells)
@@ -174,7 +174,7 @@ def equal_alignment(
 
 
 def _reached(d: Estimate | None, number: str) -> str:
-    return "not reached" if d is None else _marked(d, number)
+    return "not reached" if d is None else marked(d, number)
 
 
 def as_csv(entries: Sequence[ScoredRun]) -> str:
@@ -201,7 +201,7 @@ def as_csv(entries: Sequence[ScoredRun]) -> str:
     return text.getvalue()
 
 
-def _marked(e: Estimate, number: str) -> str:
+def marked(e: Estimate, number: str) -> str:
     """A difference; strong where its interval leaves zero out and it is for the better."""
     text = cell(e, sign=True)
     return f"**{text}**" if clear(e) and clear(e) == direction(number) else text
