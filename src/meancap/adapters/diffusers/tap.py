@@ -231,8 +231,8 @@ class Tap:
             )
         if heard.averaged:
             raise check.LayoutError(
-                f"{self.name} has a MeanFlow model, which predicts the average velocity of a step, and from that "
-                "no posterior mean follows; this call cannot be guided"
+                f"{self.name} has a MeanFlow model, which predicts the average velocity of a step, and from "
+                "that no posterior mean follows; this call cannot be guided"
             )
         if self.verified:
             return
