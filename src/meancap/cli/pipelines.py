@@ -13,8 +13,8 @@ examples:
   meancap pipelines --markdown     the same as a Markdown table
 
 c is the conditional prediction, u the unconditional one, p a perturbed one; s is the pipeline's own scale and
-λ the scale of classifier-free guidance that it means. This package's tests run every pipeline of the list with
-random weights, and a layout is checked against the pipeline's own result at the first step of a run.
+λ the scale of classifier-free guidance that it means. This package's tests run every pipeline of the list
+with random weights; a layout is checked against the pipeline's own result at the first step of a run.
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import diffusers
 import pytest
 import torch
-from tiny_pipelines import call, pipeline
+from tiny_pipelines import CASES, call, model, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import LAYOUTS, UNSUPPORTED, Layout, LayoutError, guided
@@ -127,3 +127,13 @@ def test_one_call_with_all_parts_is_not_taken_for_guidance_that_is_off():
     with pytest.raises(ValueError, match=r'in one call, 4 rows for 2 samples.*Layout\("together", "cu"\)'):
         apart.parts([torch.zeros(4, 3)], torch.zeros(2, 3), "SomePipeline")
     assert apart.parts([torch.zeros(2, 3)], torch.zeros(2, 3), "SomePipeline") is None
+
+
+def test_a_model_that_predicts_average_velocities_is_refused() -> None:
+    """HunyuanImage's MeanFlow checkpoints tell the transformer where a step ends."""
+    name = "HunyuanImagePipeline"
+    config = CASES[name].config | {"use_meanflow": True}
+    pipe = pipeline(name, transformer=model(CASES[name].model, config))
+    call(name, pipe)
+    with pytest.raises(LayoutError, match="MeanFlow"), guided(pipe, Cap(1.05)):
+        call(name, pipe)

@@ -34,6 +34,7 @@ class Heard:
     outputs: list[Any] = field(default_factory=list)
     count: int = 0
     shown: Tensor | None = None  # the state that the first of the calls was given
+    averaged: bool = False  # MeanFlow: the output is the average velocity of a step
 
     def add(self, output: Any, shown: Tensor | None, most: int) -> None:
         """Counts every call and keeps as many as a step can need: others may use a denoiser for hours."""
@@ -129,6 +130,7 @@ class Tap:
         heard = self.heard.setdefault(get_ident(), Heard())
         shown = shown_state(args, kwargs) if self.fresh or not self.guided else None
         heard.add(output, shown, self.layout.most)
+        heard.averaged |= kwargs.get("timestep_r") is not None
 
     def _begin(self) -> None:
         self.fresh = False
@@ -226,6 +228,11 @@ class Tap:
             raise check.LayoutError(
                 f"{self.name} steps a state that its denoiser was not shown (a clean frame or a mask was put "
                 "in its place), so that no mean of the model belongs to it; this call cannot be guided"
+            )
+        if heard.averaged:
+            raise check.LayoutError(
+                f"{self.name} has a MeanFlow model, which predicts the average velocity of a step, and from "
+                "that no posterior mean follows; this call cannot be guided"
             )
         if self.verified:
             return
