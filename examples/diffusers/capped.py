@@ -93,9 +93,12 @@ with guided(pipe, args.rule or recipe.rule) as record:
 out.mkdir(parents=True, exist_ok=True)
 if hasattr(result, "frames"):
     first, *rest = result.frames[0]
-    first.save(out / "video.gif", save_all=True, append_images=rest, duration=1000 // 16)
+    picture = out / "video.gif"
+    first.save(picture, save_all=True, append_images=rest, duration=1000 // 16)
 else:
-    result.images[0].save(out / "image.png")
+    picture = out / "image.png"
+    result.images[0].save(picture)
 record.save(out / "guidance.json")
 record.plot().savefig(out / "guidance.png")
 print(record.summary())
+print(f"{picture}; what guidance did, step by step: {out / 'guidance.png'}")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, guided_velocity, rules
+from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.record import RunRecord
 from meancap.adapters.session import Session
 from meancap.path import Affine
@@ -75,6 +76,13 @@ def test_neighbours_may_be_anything(rule: Rule) -> None:
             v[1] = bad
         after, _ = respond(rule, flow_edge(0.6), x, c, u, nominal, rule.init())
         assert torch.equal(before[0], after[0]) and torch.equal(before[2], after[2])
+
+
+def test_a_host_refuses_a_cap_before_the_scale() -> None:
+    with pytest.raises(ValueError, match=r"caps first.*write CFG\(7\) \| Cap\(1.1\)"):
+        Session("Cap(1.1) | CFG(7)")
+    with pytest.raises(ValueError, match="caps first"):
+        PostCFG(CapDisplacement(1.1) | CFG(7))
 
 
 def test_an_infinite_cap_hands_the_hosts_own_tensor_back() -> None:

@@ -30,8 +30,8 @@ def test_classes_have_their_names_in_every_picture(garments):
 
 def test_no_column_of_the_gallery_is_wider_than_another(garments):
     """Width 100 % made a picture as wide as its column, and a column as wide as the rule above it."""
-    (rule,) = re.findall(r"img \{(.*?)\}", gallery([garments]))
-    assert "width: 112px" in rule and "%" not in rule
+    (rule,) = re.findall(r"img \{(.*?)\}", gallery([garments]), re.S)
+    assert "width: clamp(48px, calc((100vw - 8rem) / 1), 112px)" in rule and "%" not in rule
 
 
 @pytest.mark.parametrize("command", [["pictures", "nowhere", "--out"], ["demo", "--out"]])

@@ -8,7 +8,7 @@ import pytest
 
 from meancap import CFG, Interval, parse
 from meancap.report.rules_page import page
-from meancap.rules import catalogue, register
+from meancap.rules import catalogue, methods, register
 from meancap.rules.methods import registry
 from meancap.rules.text.listing import catalogue_table
 from meancap.runs.bench.families import families
@@ -81,3 +81,11 @@ def test_an_installed_package_brings_its_rules_and_one_that_fails_is_left_out(tm
     assert done.returncode == 0, done.stderr
     assert "late_cap: CFG that grows with time" in done.stdout
     assert "the rule 'Broken' of no_such_module:Broken was left out" in done.stderr
+
+
+def test_a_module_with_a_method_is_loaded_with_its_package():
+    """Nothing else would say that the methods of a new file are not there."""
+    for file in Path(*methods.__path__).glob("*.py"):
+        if "\n@method(" in file.read_text():
+            said = f"write `from .{file.stem} import *` into {file.parent.name}/__init__.py"
+            assert f"{methods.__name__}.{file.stem}" in sys.modules, said

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..path import Affine
 from ..prediction import Prediction
 from ..rules import Rule, Stepper, parse
+from ..sampling.checks import need_cap_last
 from .record import RunRecord
 
 
@@ -27,6 +28,7 @@ class Session:
             raise TypeError(
                 f"a rule is needed, such as Cap(1.1) or CFG(7) | Cap(1.1); got {type(rule).__name__}"
             )
+        need_cap_last(rule)
         self.rule = rule
         self.record = RunRecord() if record is None else record
         self._stepper = Stepper(rule)

@@ -15,12 +15,12 @@ from .sheets import class_panels, prompt_rows
 from .style import look
 
 _PAGE = """\
-# The same noise and the same wish, three rules
+# The same noise and the same request, three rules
 
 ![scenes](demo.png)
 
-Strong guidance burns the colours and the background; capped, they stay what they were. The same with
-garments:
+Strong guidance saturates the colours and the background; capped, they stay close to the unguided ones. The
+same with garments:
 
 ![garments](garments.png)
 
@@ -36,7 +36,7 @@ garments:
 The guidance meter of each rule ([meter.png](meter.png)): the cap grants little guidance while there is
 only noise, where the two means are short and the gap is long, and lets go by itself as the gap closes.
 
-Every sample beside its likes: [gallery.html](gallery.html). Each rule's folder holds its pictures, `run.json`
+All samples side by side: [gallery.html](gallery.html). Each rule's folder holds its pictures, `run.json`
 with everything needed to make them again, and `diagnostics.npz`. {count} pictures a rule are enough to see a
 difference, not to measure one: `meancap reproduce fashion` does that.
 """

@@ -25,8 +25,9 @@ h1 {{ font-size: 1.4rem }} code {{ font-size: .95em }}
 table {{ border-collapse: collapse; margin: 1rem 0 }}
 th, td {{ padding: .25rem .5rem .25rem 0; text-align: left; vertical-align: middle }}
 thead th {{ position: sticky; top: 0; background: #fff; border-bottom: 1px solid #ccc }}
-img {{ display: block; width: {width}px; max-width: none; image-rendering: {rendering} }}
-.what {{ color: #555; max-width: 18rem; overflow-wrap: anywhere }}
+img {{ display: block; width: clamp(48px, calc((100vw - 8rem) / {columns}), {width}px);
+  max-width: none; image-rendering: {rendering} }}
+.what {{ color: #555; max-width: 18rem; overflow-wrap: break-word }}
 </style>
 <h1>{title}</h1>
 <p>{note}</p>
@@ -67,6 +68,7 @@ def gallery(
         heads=heads,
         rows="\n".join(rows),
         rendering="pixelated" if small else "auto",
+        columns=len(runs),
         width=112 if small else min(320, images[0].shape[2]),
     )
 

@@ -32,6 +32,11 @@ def need_guidance(rule: object) -> None:
         raise ValueError(
             f"{rule} only limits guidance, and nothing here asks for any; write CFG(7) | {rule}, say"
         )
+    need_cap_last(rule)
+
+
+def need_cap_last(rule: Rule) -> None:
+    """Refuses a cap that stands before the scale, in a loop of ours and in a host."""
     capped: Rule | None = None
     for part in rule.parts:
         if part.caps:

@@ -128,6 +128,7 @@ def test_bad_input_is_refused_before_anything_runs(comfy):
     cap, rule = comfy.known["MeancapPosteriorMeanCap"], comfy.known["MeancapGuidanceRule"]
     assert rule.validate_inputs(rule="CFG(7) | Cap(1.1)") is True
     assert "unknown name 'Kap'" in rule.validate_inputs(rule="CFG(7) | Kap(1.1)")
+    assert "caps first" in rule.validate_inputs(rule="Cap(1.1) | CFG(7)")
     assert "must not be after" in cap.validate_inputs(start=0.9, end=0.2)
     assert list(inspect.signature(cap.validate_inputs).parameters) == ["start", "end"]  # where it is shown
     with pytest.raises(ValueError, match="must not be after"):

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...diagnostics import measure
 from ...prediction import Prediction
 from ...rules import Rule, Stepper, parse
+from ...sampling.checks import need_cap_last
 from ...tensors import promoted
 from .arguments import (
     Args,
@@ -44,6 +45,7 @@ class PostCFG:
 
     def __init__(self, rule: Rule | str, start: float = 0.0, end: float = 1.0) -> None:
         self.rule = parse(rule) if isinstance(rule, str) else rule
+        need_cap_last(self.rule)
         if not 0 <= start <= end <= 1:
             raise ValueError(
                 f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"

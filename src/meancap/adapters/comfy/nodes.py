@@ -12,7 +12,8 @@ from typing import Any
 import folder_paths
 from comfy_api.latest import ComfyExtension, io, ui
 
-from ...rules import Cap, CapDisplacement, ParseError, parse
+from ...rules import Cap, CapDisplacement, parse
+from ...sampling.checks import need_cap_last
 from .calibration_nodes import CalibratedCap, CalibrateGuidance
 from .hooks import PostCFG
 from .node_parts import CATEGORY, patched, schema, window, window_problem
@@ -106,8 +107,8 @@ class GuidanceRule(io.ComfyNode):
         """Of the rule only; `execute` looks at start and end."""
         if isinstance(rule, str):
             try:
-                parse(rule)
-            except ParseError as error:
+                need_cap_last(parse(rule))
+            except ValueError as error:
                 return str(error)
         return True
 
