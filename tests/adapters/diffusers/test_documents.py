@@ -44,7 +44,8 @@ def test_the_example_runs_with_tiny_weights(
     made = {p.name for p in out.iterdir()}
     assert {"guidance.json", "guidance.png"} < made and made & {"image.png", "video.gif"}
     record = json.loads((out / "guidance.json").read_text())
-    assert record["summary"] == capsys.readouterr().out.strip()
+    summary, where = capsys.readouterr().out.strip().splitlines()
+    assert record["summary"] == summary and where.startswith(str(out)), "and where the picture is"
     assert record["about"]["rule"] == ("CapDisplacement(1.15)" if model == "sd35" else "Cap(1.1)")
     assert len(record["rows"]) == 3
 
