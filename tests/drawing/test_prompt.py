@@ -50,6 +50,8 @@ def test_what_is_not_said_is_open():
         ("dark background, a disc", "comes last"),
         ("a red", "no single thing"),
         ("a disc square", "no single thing"),
+        ("a red disc, a blue square, a disc", "no single thing"),
+        ("x" * 500, r"know no 'x{97}\.\.\.'"),
     ],
 )
 def test_a_bad_sentence_is_answered_by_a_sentence(text, answer):
@@ -60,3 +62,9 @@ def test_a_bad_sentence_is_answered_by_a_sentence(text, answer):
 
 def test_codes_of_no_prompts_are_an_empty_table():
     assert codes([]).shape == (0, 6) and codes([]).dtype == torch.long
+
+
+@pytest.mark.parametrize("prompts, answer", [("a red disc", r"write \['a red disc'\]"), ([None], "got None")])
+def test_what_is_no_list_of_sentences_is_refused(prompts, answer):
+    with pytest.raises(TypeError, match=answer):
+        codes(prompts)

@@ -16,11 +16,13 @@ from meancap.rules import (
     Renorm,
     Threshold,
     automatic,
+    catalogue,
     mahiro,
     qwen_image,
     skimmed,
     skimmed_linear,
     tonemap,
+    zeresfdg,
 )
 from meancap.rules.parts.frequency import collapse, pyramid
 
@@ -118,6 +120,18 @@ def test_equal_frequency_scales_are_cfg_and_tokens_are_refused():
     torch.testing.assert_close(guide(Frequencies((4, 4, 4)), p)[0], guide(CFG(4), p)[0])
     with pytest.raises(ValueError, match="unpack tokens first"):
         guide(Frequencies(), random_prediction(2, 16, 12))
+
+
+@pytest.mark.parametrize("entry", [e for e in catalogue() if e.axes > 3], ids=lambda e: e.name)
+def test_a_rule_for_images_refuses_vectors_and_tokens(entry):
+    for shape in ((2, 12), (2, 16, 12)):
+        with pytest.raises(ValueError, match="needs images"):
+            guide(entry.rule(), random_prediction(*shape))
+
+
+def test_zeresfdg_smooths_over_both_sides_of_an_image():
+    with pytest.raises(ValueError, match="height and width of 2 or more"):
+        guide(zeresfdg(4), random_prediction(2, 3, 1, 8))
 
 
 def test_fresca_scales_a_centred_square_of_frequencies():

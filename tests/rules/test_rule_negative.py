@@ -270,3 +270,6 @@ def test_the_scenes_have_the_sentence_to_avoid_in_the_place_of_none_or_beside_it
     predict = model.predict(["a red disc"] * 2, negative="a dark background")
     both, plain = predict.including(("negative",))(x, 0.3), model.predict(["a red disc"] * 2)(x, 0.3)
     assert torch.equal(both.m_u, plain.m_u) and torch.equal(both.other("negative"), predict(x, 0.3).m_u)
+    without = model.predict(["a red disc"] * 2)
+    with pytest.raises(ValueError, match="prediction 'negative', which was not given"):
+        sample(without, perp_neg(4), x, uniform(1))

@@ -22,6 +22,7 @@ from torch import Tensor
 from .law import BACKGROUNDS, COLOURS, PLACES, SHAPES
 
 _OPEN = ("object", "shape", "thing")
+_ARTICLES = ("a", "an", "the", "one")
 _WORDS = {"above": "above", "over": "above", "below": "below", "under": "below", "beneath": "below"}
 _LIKE = {"circle": "disc", "disk": "disc", "box": "square", "purple": "magenta", "turquoise": "cyan"}
 _EXAMPLE = 'write for example "a red disc left of a blue square, dark background"'
@@ -81,6 +82,11 @@ def prompt_of(code: Sequence[int]) -> Prompt:
 
 def codes(prompts: Sequence[str | Prompt]) -> Tensor:
     """(n, 6) codes of sentences or prompts."""
+    if isinstance(prompts, str):
+        raise TypeError(f"a list of sentences is needed, one for each sample; write [{_shown(prompts)}]")
+    for p in prompts:
+        if not isinstance(p, (str, Prompt)):
+            raise TypeError(f'a prompt is a sentence, and "" leaves everything open; got {p!r}')
     rows = [(parse_prompt(p) if isinstance(p, str) else p).codes() for p in prompts]
     return torch.tensor(rows, dtype=torch.long).reshape(-1, 6)
 
@@ -94,7 +100,7 @@ def parse_prompt(text: str) -> Prompt:
         return Prompt(_thing(scene, text) if scene else Thing(), background=background)
     first, second = scene[:at], scene[at + length :]
     if not first or not second:
-        raise ValueError(f"the relation in {text!r} needs a thing on each side; {_EXAMPLE}")
+        raise ValueError(f"the relation in {_shown(text)} needs a thing on each side; {_EXAMPLE}")
     return Prompt(_thing(first, text), _thing(second, text), place, background)
 
 
@@ -104,9 +110,11 @@ def _split_background(words: list[str], text: str) -> tuple[list[str], str | Non
     at = words.index("background")
     kind = words[at - 1] if at else ""
     if kind not in BACKGROUNDS:
-        raise ValueError(f"a background is dark or light; got {kind or 'no word for it'!r} in {text!r}")
+        raise ValueError(f"a background is dark or light; got {kind or 'no word for it'!r} in {_shown(text)}")
     if words[at + 1 :]:
-        raise ValueError(f"the background comes last; got {' '.join(words[at + 1 :])!r} after it in {text!r}")
+        raise ValueError(
+            f"the background comes last; got {' '.join(words[at + 1 :])!r} after it in {_shown(text)}"
+        )
     rest = words[: at - 1]
     while rest and rest[-1] in ("a", "the", "on", "with", "and", "before"):
         rest = rest[:-1]
@@ -121,33 +129,40 @@ def _relation(words: list[str], text: str) -> tuple[int | None, int, str | None]
             hits.append((i, 1, _WORDS[word]))
         elif word in ("left", "right"):
             if words[i + 1 : i + 2] != ["of"]:
-                raise ValueError(f'"{word}" is followed by "of"; {_EXAMPLE}; got {text!r}')
+                raise ValueError(f'"{word}" is followed by "of"; {_EXAMPLE}; got {_shown(text)}')
             begin = i - 2 if words[max(0, i - 2) : i] == ["to", "the"] else i
             hits.append((begin, i + 2 - begin, word))
         elif word == "and":
             hits.append((i, 1, None))
     if len(hits) > 1:
-        raise ValueError(f"a scene has two objects and one relation; got {len(hits)} relations in {text!r}")
+        raise ValueError(
+            f"a scene has two objects and one relation; got {len(hits)} relations in {_shown(text)}"
+        )
     return hits[0] if hits else (None, 0, None)
 
 
 def _thing(words: list[str], text: str) -> Thing:
     if words == ["something"]:
         return Thing()
-    rest = words[1:] if words[0] in ("a", "an", "the", "one") else words
+    rest = words[1:] if words[0] in _ARTICLES else words
     colour = rest[0] if rest and rest[0] in COLOURS else None
     rest = rest[1:] if colour else rest
     if len(rest) == 1 and rest[0] in SHAPES:
         return Thing(rest[0], colour)
     if len(rest) == 1 and rest[0] in _OPEN:
         return Thing(None, colour)
-    bad = next((w for w in rest if w not in (*SHAPES, *COLOURS, *_OPEN)), None)
+    bad = next((w for w in rest if w not in (*_ARTICLES, *SHAPES, *COLOURS, *_OPEN)), None)
     if bad is not None:
         raise ValueError(
-            f"the scenes know no {bad!r}; shapes are {', '.join(SHAPES)} (or object), "
-            f"colours {', '.join(COLOURS)}; got {text!r}"
+            f"the scenes know no {_shown(bad)}; shapes are {', '.join(SHAPES)} (or object), "
+            f"colours {', '.join(COLOURS)}; got {_shown(text)}"
         )
-    raise ValueError(f"{' '.join(words)!r} is no single thing like 'a red disc'; {_EXAMPLE}; got {text!r}")
+    raise ValueError(f"{_shown(' '.join(words))} is no single thing like 'a red disc'; {_EXAMPLE}")
+
+
+def _shown(text: str) -> str:
+    """A sentence in quotes, its beginning if it is long."""
+    return repr(text if len(text) <= 100 else f"{text[:97]}...")
 
 
 def _index(words: tuple[str, ...], word: str | None) -> int:

@@ -61,12 +61,14 @@ class SceneModel:
     ) -> ScenePredictor:
         """The predictor for one prompt per sample (sentences, or their (n, 6) codes).
 
-        `negative` is one sentence for all samples or one for each; None is the empty prompt. Rules that look
-        at a third prediction (perp_neg) get it beside the empty prompt, all others in its place.
+        `negative` is one sentence for all samples or one for each. Rules that look at a third prediction
+        (perp_neg) get it beside the empty prompt, all others in its place; None leaves the empty prompt only.
         """
         wanted = prompts if isinstance(prompts, Tensor) else codes(prompts)
-        if negative is None or isinstance(negative, (str, Prompt)):
-            negative = [negative or ""] * len(wanted)
+        if negative is None:
+            return ScenePredictor(self.network, wanted.to(self.device))
+        if isinstance(negative, (str, Prompt)):
+            negative = [negative] * len(wanted)
         if len(negative) != len(wanted):
             raise ValueError(
                 f"got {len(wanted)} prompts and {len(negative)} negative ones; give one negative prompt for "
@@ -86,20 +88,21 @@ class ScenePredictor:
     """
 
     def __init__(
-        self, network: SceneNet, wanted: Tensor, unwanted: Tensor, avoided: Tensor | None = None
+        self, network: SceneNet, wanted: Tensor, negative: Tensor | None = None, *, both: bool = False
     ) -> None:
-        self.network, self.wanted, self.unwanted, self.avoided = network, wanted, unwanted, avoided
+        self.network, self.wanted, self.negative = network, wanted, negative
+        self.references = [torch.full_like(wanted, -1)] if negative is None or both else [negative]
+        if negative is not None and both:
+            self.references.append(negative)
 
     def including(self, names: tuple[str, ...]) -> ScenePredictor:
         """The same predictor, with the negative prompts beside the empty one for a rule that wants both."""
-        if "negative" not in names:
+        if "negative" not in names or self.negative is None:
             return self
-        empty = codes([""] * len(self.wanted)).to(self.wanted.device)
-        return ScenePredictor(self.network, self.wanted, empty, self.unwanted)
+        return ScenePredictor(self.network, self.wanted, self.negative, both=True)
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
-        prompts = [self.wanted, self.unwanted, *([] if self.avoided is None else [self.avoided])]
-        v_c, v_u, *avoided = self._velocities(x, t, prompts)
+        v_c, v_u, *avoided = self._velocities(x, t, [self.wanted, *self.references])
         p = Prediction.from_velocity(x.to(v_c.device), t, v_c, v_u)
         return p.beside(negative=avoided[0]) if avoided else p
 

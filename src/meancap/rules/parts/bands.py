@@ -152,6 +152,8 @@ class ZeResFDG(Rule):
     def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
         g = ray.g
         need_image(self, g)
+        if min(g.shape[-2:]) < 2:
+            raise ValueError(f"ZeResFDG needs a height and width of 2 or more; got shape {tuple(g.shape)}")
         if not len(g):
             return ray, state
         share = _detail_share(g)

@@ -20,6 +20,7 @@ from ...prediction import Prediction
 from ...schedules import Scale, finite, finite_scale, value_of
 from ...tensors import per_sample
 from ..protocol.base import Map
+from .frequency import need_image
 from .phases import flag
 
 
@@ -86,10 +87,7 @@ class Automatic(Map):
             raise ValueError(f"Automatic needs a share top in (0, 0.5]; got {self.top}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        if g.dim() < 4:
-            raise ValueError(
-                f"Automatic needs images (batch, channels, height, width); got shape {tuple(g.shape)}"
-            )
+        need_image(self, g)
         scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
         guided = p.m_c + (self.reference - 1) * g
         count = min(max(1, int(g.shape[-2] * self.top)), g.shape[-1])
@@ -163,6 +161,7 @@ class PixelScale(Map):
         finite(self, "low", "high")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        need_image(self, g)
         energy = g.square().mean(1, keepdim=True)
         axes = tuple(range(1, g.dim()))
         least, most = energy.amin(axes, keepdim=True), energy.amax(axes, keepdim=True)
