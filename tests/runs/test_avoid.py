@@ -65,3 +65,9 @@ def test_the_study_goes_on_in_its_folder_and_refuses_another(tmp_path):
     assert len(avoid_table(few, tmp_path)) == len(names) + len(WIDTHS)
     with pytest.raises(RunRefused, match="samples was 32"):
         list(run_avoid(replace(few, samples=33), tmp_path))
+
+
+@pytest.mark.parametrize("counts", [{"samples": 0}, {"pictures": 0}])
+def test_a_study_of_nothing_is_refused(counts):
+    with pytest.raises(ValueError, match="2 samples and 1 picture or more"):
+        AvoidStudy(**counts)

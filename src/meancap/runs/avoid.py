@@ -56,6 +56,12 @@ class AvoidStudy:
     seeds: tuple[int, ...] = (0, 1, 2)
     picture_seeds: tuple[int, ...] = (0, 1)
 
+    def __post_init__(self) -> None:
+        if self.samples < 2 or self.pictures < 1:
+            raise ValueError(
+                f"the study needs 2 samples and 1 picture or more; got {self.samples} and {self.pictures}"
+            )
+
 
 @dataclass(frozen=True)
 class Line:
