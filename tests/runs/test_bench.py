@@ -304,6 +304,8 @@ def test_the_command_writes_everything_and_resumes(tmp_path, capsys, monkeypatch
         (["--out", "x", "--rules", "nonsense"], "nonsense"),
         (["--out", "x", "--problems", "nowhere"], "nowhere"),
         (["--out", "x", "--rule", "CFG(3"], "cannot read"),
+        (["--out", "x", "--rule", "crg(3)"], "cannot run on the mixtures"),
+        (["--out", "x", "--rule", "hiwave(3)"], "cannot run on the mixtures"),
         ([], "--out DIR"),
     ],
 )

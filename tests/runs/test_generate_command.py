@@ -242,3 +242,5 @@ def test_a_class_to_avoid_is_the_reference_or_beside_it_and_part_of_the_run(tmp_
     assert not any((a == b).all() for a, b in ((pictures[i], pictures[i - 1]) for i in range(3)))
     assert made("none", "perp_neg(3)") == 2 and not (tmp_path / "none").exists()
     assert "say with --negative what to avoid" in capsys.readouterr().err
+    assert made("none", "CFG(4) | AwayFrom('weak', 2)", "--negative", "c") == 2
+    assert "'weak', which no shipped model makes" in capsys.readouterr().err

@@ -14,7 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...rules import CFG, Entry, Rule, catalogue, parse
+import torch
+
+from ...prediction import Prediction
+from ...rules import CFG, Entry, Rule, catalogue, guide, parse
 from .knobs import Knob, Place
 
 SCALE = Knob("scale", 1.02, 20.0, origin=1.0)
@@ -159,11 +162,21 @@ def main_families(every: Iterable[Family]) -> tuple[Family, ...]:
 def family_of(text: str) -> Family:
     """A user's own chain as a family: tuned by the scale of its one CFG, or as it stands."""
     rule = parse(text)
+    need_vectors(rule)
     plain = [part for part in rule.parts if isinstance(part, CFG) and isinstance(part.scale, float)]
     if len(plain) != 1:
         return Family(str(rule), str(rule), group="yours")
     tuned = " | ".join("CFG({scale})" if part is plain[0] else str(part) for part in rule.parts)
     return Family(str(rule), tuned, (CAPPED if rule.caps or "Cap" in tuned else SCALE,), "yours")
+
+
+def need_vectors(rule: Rule) -> None:
+    """Refuses, before anything is measured, a rule that cannot act on a mixture's points."""
+    x = torch.eye(2)
+    try:
+        guide(rule, Prediction(x, 0.5, x + 1, x, t_next=0.6, log_ratio=torch.zeros(2)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{rule} cannot run on the mixtures, whose samples are points: {error}") from error
 
 
 def chosen(names: Sequence[str] | None, texts: Iterable[str] = ()) -> tuple[Family, ...]:
