@@ -91,7 +91,9 @@ def need_negative(request: RunRequest) -> None:
     """Refuses a rule that avoids something before anything is made, where nobody said what."""
     needs = () if request.rule is None else parse(request.rule).needs
     if unknown := [name for name in needs if name != "negative"]:
-        raise ValueError(f"{request.rule} looks at the prediction {unknown[0]!r}, which no shipped model makes")
+        raise ValueError(
+            f"{request.rule} looks at the prediction {unknown[0]!r}, which no shipped model makes"
+        )
     if needs and request.negative is None:
         raise ValueError(f"{request.rule} looks at a further prediction: say with --negative what to avoid")
 
