@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from scipy.stats import binomtest
 
 from meancap.metrics.shares import paired_interval, share_interval
 
@@ -15,6 +16,8 @@ def test_a_share_near_one_is_held_by_its_interval():
     n = 96
     intervals = [share_interval(k, n) for k in range(n + 1)]
     assert intervals[n][1] == 1 and intervals[n][0] < 0.97 and intervals[0][0] == 0
+    for k in (0, 1, 48, 95, 96):
+        assert intervals[k] == pytest.approx(tuple(binomtest(k, n).proportion_ci(method="wilson")), abs=1e-6)
     shares = [0.5 + 0.49 * i / 40 for i in range(41)]
     held = [
         sum(w for w, (low, high) in zip(binomial(n, p), intervals, strict=True) if low <= p <= high)

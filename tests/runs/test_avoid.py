@@ -23,8 +23,8 @@ SMALL = AvoidStudy(
 )
 
 
-def line(arm, rule, as_reference=False, subject="narrow"):
-    return Line(subject, arm, 3.0, rule, as_reference)
+def line(method, rule, as_reference=False, subject="narrow"):
+    return Line(subject, method, 3.0, rule, as_reference)
 
 
 def test_without_guidance_a_third_of_the_samples_is_what_should_be_avoided():

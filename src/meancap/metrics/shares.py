@@ -4,7 +4,8 @@
     difference   of two shares on the same pictures: Agresti and Min's, half a picture added to each of the
                  four kinds (both, neither, lost, gained)
 
-A bootstrap of 96 hits out of 96 has no width at all; these have.
+A bootstrap of 96 hits out of 96 has no width at all; these have. By hand, because the package does not need
+scipy elsewhere; a test compares.
 """
 
 from __future__ import annotations

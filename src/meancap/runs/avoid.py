@@ -32,8 +32,8 @@ from .config import sample_seed, versions
 WIDTHS = {"narrow": 0.03, "wide": 0.35}
 PROMPT, NEGATIVE, TRUTH = (0, 1, 2), (2, 3), (0, 1)
 SHIRT, PULLOVER = 6, 2
-# The name of each arm, its rule, and whether the negative is the reference in the place of no condition.
-ARMS = (
+# The name of each method, its rule, and whether the negative is the reference in the place of no condition.
+METHODS = (
     ("CFG, no negative", "CFG({scale})", False),
     ("CFG, negative as reference", "CFG({scale})", True),
     ("Perp-Neg", "perp_neg({scale})", False),
@@ -68,14 +68,14 @@ class Line:
     """One rule on one subject."""
 
     subject: str
-    arm: str
+    method: str
     scale: float
     rule: str
     as_reference: bool
 
     @property
     def cell(self) -> str:
-        kept = "".join(c if c.isalnum() else "-" for c in f"{self.arm}-{self.rule}")
+        kept = "".join(c if c.isalnum() else "-" for c in f"{self.method}-{self.rule}")
         return f"{self.subject}-{kept.strip('-')}"
 
 
@@ -85,11 +85,11 @@ def lines(study: AvoidStudy) -> list[Line]:
     for subject in (*WIDTHS, "garments"):
         steps = study.picture_steps if subject == "garments" else study.steps
         found.append(Line(subject, "unguided", 1.0, "CFG(1)", False))
-        for arm, template, as_reference in ARMS:
+        for method, template, as_reference in METHODS:
             for scale in study.picture_scales if subject == "garments" else study.scales:
                 rule = template.format(scale=f"{scale:g}", warmup=steps // 5)
                 found += [
-                    Line(subject, arm, scale, text, as_reference) for text in (rule, f"{rule} | Cap(1.1)")
+                    Line(subject, method, scale, text, as_reference) for text in (rule, f"{rule} | Cap(1.1)")
                 ]
     return found
 
@@ -163,7 +163,7 @@ def avoid_table(study: AvoidStudy, out: Path) -> list[dict[str, Any]]:
     for line in lines(study):
         cell = cells.load(line.cell)
         row: dict[str, Any] = {
-            "subject": line.subject, "arm": line.arm, "scale": line.scale, "rule": line.rule
+            "subject": line.subject, "method": line.method, "scale": line.scale, "rule": line.rule
         }  # fmt: skip
         if line.subject == "garments":
             row["clipped"] = float(cell["clipped"].mean())
@@ -173,7 +173,7 @@ def avoid_table(study: AvoidStudy, out: Path) -> list[dict[str, Any]]:
         else:
             for name in ("avoided", "wanted", "sw2"):
                 values = cell[name]
-                error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else float("nan")
+                error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else None
                 row |= {name: float(values.mean()), f"{name} ±": error}
         rows.append(row)
     for subject, width in WIDTHS.items():
@@ -181,6 +181,6 @@ def avoid_table(study: AvoidStudy, out: Path) -> list[dict[str, Any]]:
         x = truth.conditional.sample(study.samples, torch.Generator().manual_seed(0))
         floor = ruler(width, study.samples).floor()
         avoided = float(negative.log_posterior(x, 1.0).exp().mean())
-        rows.append({"subject": subject, "arm": "the truth itself", "scale": 1.0, "rule": "",
+        rows.append({"subject": subject, "method": "the truth itself", "scale": 1.0, "rule": "",
                      "avoided": avoided, "wanted": floor["alignment"], "sw2": floor["sw2"]})  # fmt: skip
     return rows

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from ..diagnostics import Record
 from ..drawing import draw, parse_prompt, prompt_of
@@ -28,7 +29,7 @@ def complete_and_partial(count: int, seed: int) -> list[str]:
     codes = draw(count, g).codes()
     unsaid = torch.rand(codes.shape, generator=g) < 0.5
     unsaid[: count // 2] = False
-    return [str(prompt_of(row)) for row in torch.where(unsaid, -1, codes).tolist()]
+    return _sentences(torch.where(unsaid, -1, codes))
 
 
 def with_negatives(count: int, seed: int) -> tuple[list[str], list[str]]:
@@ -39,7 +40,11 @@ def with_negatives(count: int, seed: int) -> tuple[list[str], list[str]]:
     codes[:, 1] = codes[:, 3] = -1
     nothing = torch.full_like(codes, -1)
     nothing[:, 1] = colours
-    return tuple([str(prompt_of(row)) for row in table.tolist()] for table in (codes, nothing))  # type: ignore[return-value]
+    return _sentences(codes), _sentences(nothing)
+
+
+def _sentences(codes: Tensor) -> list[str]:
+    return [str(prompt_of(row)) for row in codes.tolist()]
 
 
 def scene_run(
