@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .tensors import Number, on_host, per_sample, scalar_dtype
+from .tensors import Number, compiling, on_host, per_sample, scalar_dtype
 
 
 class Affine(NamedTuple):
@@ -74,7 +74,7 @@ def number(v: float | Tensor, x: Tensor, name: str) -> Number:
 
 def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     """A time in [0, 1]; data lies at 1."""
-    if type(t) is float and 0.0 <= t <= 1.0 and not torch.compiler.is_compiling():
+    if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
         return t
     t = number(t, x, name)
     if isinstance(t, Tensor):
@@ -82,7 +82,7 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
             raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t.tolist()}")
     elif not 0.0 <= t <= 1.0:
         raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t}")
-    elif torch.compiler.is_compiling():  # a number would be part of the graph, and each step need its own
+    elif compiling():  # a number would be part of the graph, and each step need its own
         return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
     return t
 

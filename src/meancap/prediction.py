@@ -18,7 +18,7 @@ where the means come together: at t = 1 the gap of the means vanishes and that o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from torch import Tensor
 from . import path
 from .operation import Lengths, Request, lengths, mean_of, measured
 from .path import Affine
-from .tensors import Number, once, per_sample, working_dtype
+from .tensors import Number, once, per_sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,7 @@ class Prediction:
     unit: Number = 1.0  # unit * shown is x
     log_ratio: Tensor | None = None  # log p(x | condition) / p(x), where the loop follows it, (n,)
     others: Mapping[str, Tensor] | None = None  # outputs under further conditions or of other models
+    dtype: torch.dtype = field(init=False)  # to work in: float32, or float64 where any tensor has it
 
     def __post_init__(self) -> None:
         x, c, u = self.shown, self.out_c, self.out_u
@@ -52,16 +53,16 @@ class Prediction:
         if not (usual and x.is_floating_point() and c.is_floating_point() and u.is_floating_point()):
             with_, without = "the prediction with the condition", "the prediction without it"
             need_same_shapes(**{"x": x, with_: c, without: u})
-        object.__setattr__(self, "t", path.time(self.t, self.shown))
+        t = self.t
+        if not (type(t) is float and 0.0 <= t <= 1.0):
+            object.__setattr__(self, "t", path.time(t, x))
         if self.t_next is not None:
-            object.__setattr__(self, "t_next", path.time(self.t_next, self.shown, "t_next"))
+            object.__setattr__(self, "t_next", path.time(self.t_next, x, "t_next"))
+        kinds: tuple[torch.dtype, ...] = (x.dtype, c.dtype, u.dtype)
         if self.others is not None:
             need_same_shapes(x=x, **{f"the prediction {name!r}": v for name, v in self.others.items()})
-
-    @once
-    def dtype(self) -> torch.dtype:
-        """The precision that guidance is worked out in: float32, or float64 where any part has it."""
-        return working_dtype(self.shown, self.out_c, self.out_u)
+            kinds += tuple(v.dtype for v in self.others.values())
+        object.__setattr__(self, "dtype", torch.float64 if torch.float64 in kinds else torch.float32)
 
     @property
     def states_means(self) -> bool:
@@ -130,7 +131,7 @@ class Prediction:
     def from_velocity(cls, x: Tensor, t: float | Tensor, v_c: Tensor, v_u: Tensor) -> Prediction:
         """From velocities data - noise on the linear path; at t = 1 both means are x."""
         t = path.time(t, x)
-        return cls.stated(x, v_c, v_u, Affine(1.0, 1 - t, t))
+        return cls(x, t, v_c, v_u, a=1.0, k=1 - t)
 
     @classmethod
     def from_noise(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .notation import write
-from .tensors import Number, exp, on_host, scalar_dtype
+from .tensors import Number, compiling, exp, on_host, scalar_dtype
 
 
 class Fields:
@@ -185,25 +185,30 @@ def value_of(rule: Fields, name: str, t: Number) -> Number:
     In a compiled graph a number is read from a tensor: as a number it would be part of the graph, and another
     value need another graph.
     """
-    if torch.compiler.is_compiling() and name in rule.tensors:
+    if compiling() and name in rule.tensors:
         return rule.tensors[name]
     return at(getattr(rule, name), t)
 
 
 def hold(rule: Fields, *names: str) -> None:
-    """Keeps numbers of a rule or schedule in tensors as well, for `value_of` to read in a compiled graph.
+    """Keeps numbers of a rule or schedule in tensors as well, for `value_of` to read in a compiled graph."""
+    hold_values(rule, **{name: getattr(rule, name) for name in names})
+
+
+def hold_values(rule: Fields, **numbers: Number | Sequence[Number]) -> None:
+    """Keeps these numbers in tensors of the rule, for a compiled graph to read.
 
     As parameters, because torch reads any other tensor with one float64 as a number too: it traces each graph
     twice then, and may mistake the name of that number for the one of the time, and freeze the time.
     """
-    if torch.compiler.is_compiling():
+    if compiling():
         return
     with torch.inference_mode(False):  # a rule made there may be used elsewhere
         values = {
             name: torch.nn.Parameter(
-                torch.tensor(getattr(rule, name), dtype=torch.float64, device="cpu"), requires_grad=False
+                torch.tensor(value, dtype=torch.float64, device="cpu"), requires_grad=False
             )
-            for name in names
+            for name, value in numbers.items()
         }
     object.__setattr__(rule, "tensors", {**rule.tensors, **values})
 

@@ -24,6 +24,10 @@ Value = TypeVar("Value")
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
+# Whether Dynamo traces this: it reads the call as True. `is_compiling` says the same by three calls.
+compiling = torch.compiler.is_dynamo_compiling
+
+
 class once(Generic[Value]):
     """A property worked out at its first use and kept in the object under its own name.
 
@@ -35,7 +39,7 @@ class once(Generic[Value]):
 
     def __get__(self, owner: Any, _: type | None = None) -> Value:
         value = self.work(owner)
-        if not torch.compiler.is_compiling():
+        if not compiling():
             owner.__dict__[self.name] = value
         return value
 
@@ -71,7 +75,7 @@ def promoted(x: Tensor) -> Tensor:
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
     """The precision for tensors that are used together: float64 if any of them has it, else float32."""
-    return torch.float64 if any(v.dtype == torch.float64 for v in tensors) else torch.float32
+    return torch.float64 if torch.float64 in [v.dtype for v in tensors] else torch.float32
 
 
 def scalar_dtype(device: torch.device) -> torch.dtype:
@@ -88,11 +92,15 @@ def on_host(*tensors: Tensor) -> bool:
 def transformed(*tensors: Tensor) -> bool:
     """Whether a compiler, a function transform, a tangent or a gradient needs torch's own operations."""
     # torch has no public question for a running transform (vmap, jvp) or a level of forward differentiation.
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+    if compiling() or forward_ad._current_level >= 0:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
-    return torch.is_grad_enabled() and any(v.requires_grad for v in tensors)
+    if torch.is_grad_enabled():
+        for v in tensors:
+            if v.requires_grad:
+                return True
+    return False
 
 
 def magnitude(v: Number) -> Number:

@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from ..tensors import Number, transformed, vector
+from ..tensors import Number, compiling, transformed, vector
 from . import reference
 from .request import Lengths, Request
 
@@ -29,12 +29,24 @@ def run(request: Request) -> tuple[Tensor, Tensor]:
 
     What was not asked for holds anything: the result without a dtype, the numbers of an uncapped step.
     """
-    if torch.compiler.is_compiling():
+    if compiling():
         return _traced(request)
     kernels = _kernels(request)
     done: tuple[Tensor, Tensor] = (kernels or reference).run(request)
     if request.capped and request.dtype is not None:
         calls["reference" if kernels is None else kernels.DEVICE] += 1
+    return done
+
+
+def from_table(
+    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """A capped step inside a compiled graph, from its numbers in one tensor: (5, batch) or (5, 1)."""
+    kernels = _module(x.device, x.dtype, out_c.dtype, other.dtype)
+    if kernels is None or not x.is_cpu or not x.numel():
+        return run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
+    calls["cpu"] += how[-1] is not None
+    done: tuple[Tensor, Tensor] = kernels.step(x, out_c, other, numbers.contiguous().numpy(), *how)
     return done
 
 

@@ -40,49 +40,58 @@ _NO_SUMS = np.empty((0, 0, 3))
 
 def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
-    x, out_c, other, a, *_, dtype, capped = request
+    x, out_c, other, a = request[:4]
     if type(a) is float and a == 0:
         x = out_c  # the mean does not depend on x: it is not read, and may hold anything
-    x, out_c, other = _in_order(x), _in_order(out_c), _in_order(other)
-    shape, batch, count = out_c.shape, out_c.shape[0], out_c.numel()
+    return step(x, out_c, other, _table(x.shape[0], request[3:8]), *request[8:])
+
+
+def step(
+    x: Tensor, out_c: Tensor, other: Tensor, numbers: Any,
+    ball: bool, margin: float, direct: bool, mean: bool, dtype: torch.dtype | None, capped: bool = True,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same from a table of the numbers, (5, batch), or (5, 1) where all samples share them."""
+    shape = out_c.shape
     if not x.shape == shape == other.shape or out_c.dtype != other.dtype:
         shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]
         raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
     if x.dtype not in _LIKE or out_c.dtype not in _LIKE or not (x.is_cpu and out_c.is_cpu and other.is_cpu):
         kinds = [f"{v.dtype} on {v.device}" for v in (x, out_c, other)]
         raise TypeError(f"the kernels of the host take float32 and bfloat16 on the CPU; got {kinds}")
+    if not (x.is_contiguous() and out_c.is_contiguous() and other.is_contiguous()):
+        x, out_c, other = x.contiguous(), out_c.contiguous(), other.contiguous()
+    if x.is_neg() or out_c.is_neg() or other.is_neg():  # the sign of a view of complex numbers
+        x, out_c, other = x.resolve_neg(), out_c.resolve_neg(), other.resolve_neg()
+    batch, count = shape[0], out_c.numel()
     size = count // batch if batch else 0
     stages = (MEASURE | SHARE if capped else 0) | (WRITE if dtype is not None else 0)
     result = out_c if dtype is None else torch.empty_like(out_c, dtype=dtype)
-    table, results = _table(batch, request[3:8]), np.empty((4, batch))
+    results = np.empty((4, batch))
     if not capped:
-        results[3] = table[2]
+        results[3] = numbers[2]
     at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
-    how = (request.ball, request.margin, request.mean, request.direct)
+    how = (ball, margin, mean, direct)
     workers = 1 if count < 2 * _WORTH else min(torch.get_num_threads(), count // _WORTH)
     if workers > 1:
-        _spread(partial(_work, at, like, table, results, size, how), batch, size, stages, workers)
+        _spread(partial(_work, at, like, numbers, results, size, how), batch, size, stages, workers)
     elif batch:
-        _work(at, like, table, results, size, how, few if size <= FEW else whole, 0, batch, stages)
+        kernel = few if size <= FEW else whole
+        kernel(at, like, numbers, _NO_SUMS, results, size, 0, batch, stages, *how)
     return result, torch.from_numpy(results)
 
 
 def _work(
-    at: Any, like: Any, table: Any, results: Any, size: int, how: Any,
+    at: Any, like: Any, numbers: Any, results: Any, size: int, how: Any,
     kernel: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS,
 ) -> None:  # fmt: skip
-    kernel(at, like, table, sums, results, size, first, last, stage, *how)
-
-
-def _in_order(v: Tensor) -> Tensor:
-    """The tensor with its elements in memory one after the other."""
-    return v if v.is_contiguous() and not v.is_neg() else v.resolve_neg().contiguous()
+    kernel(at, like, numbers, sums, results, size, first, last, stage, *how)
 
 
 def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
     """The numbers as (5, batch), or (5, 1) where all samples share them."""
-    if all(type(v) is float for v in numbers):
+    a, k, c, gamma, floor = numbers
+    if type(a) is type(k) is type(c) is type(gamma) is type(floor) is float:
         return np.array(numbers).reshape(5, 1)
     rows = [v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for v in numbers]
     counts = [v.numel() for v in rows if isinstance(v, Tensor)]

@@ -178,7 +178,10 @@ def whole(at, like, numbers, sums, results, size, first, last, stage, ball, marg
             results[3, i] = _coefficient(m, d, along, asked, growth, floor, ball, margin)
         if stage & WRITE:
             coefficient = np.float32(results[3, i])
-            _written(x, c, u, out, start, end, np.float32(a), np.float32(k), coefficient, mean, direct)
+            for part in range(-(-size // CHUNK) - 1, -1, -1):  # what was read last is nearest in the caches
+                low = start + part * CHUNK
+                high = min(low + CHUNK, end)
+                _written(x, c, u, out, low, high, np.float32(a), np.float32(k), coefficient, mean, direct)
 
 
 @_compiled

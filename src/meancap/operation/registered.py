@@ -6,8 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .dispatch import run
-from .request import Request
+from .dispatch import from_table
 
 _SIGNATURE = (
     "step(Tensor x, Tensor out_c, Tensor other, Tensor numbers, bool ball, float margin, bool direct, "
@@ -18,7 +17,7 @@ _SIGNATURE = (
 def _step(
     x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
-    result, lengths = run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
+    result, lengths = from_table(x, out_c, other, numbers, *how)
     # An operator may not return its own input: without a dtype nothing is written.
     return (result if how[-1] is not None else x.new_empty(0)), lengths
 

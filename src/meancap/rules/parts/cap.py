@@ -25,7 +25,7 @@ from ...operation import Lengths, kept, lengths, margin_of
 from ...prediction import Prediction, need_same_shapes
 from ...schedules import Given, Scale, Schedule, finite, finite_scale, hold, value_of
 from ...tensors import Number, on_host, vector
-from ..protocol.base import Factor, State
+from ..protocol.base import Factor, State, fix
 from ..protocol.ray import Limit, Ray
 from .values import Values
 
@@ -98,6 +98,10 @@ class Cap(Factor):
         finite(self, "smooth")
         if not 0 <= self.smooth <= 1:
             raise ValueError(f"{name} needs smooth between 0 (a hard cap) and 1; got {self.smooth}")
+        gamma, floor = self.gamma, 0.0 if self.floor is None else self.floor
+        ours = type(self) in (Cap, CapDisplacement)  # another class may do something else
+        if ours and self.is_plain and isinstance(gamma, float) and isinstance(floor, float):
+            fix(self, 1.0, Limit(gamma, floor, self.ball))
 
     @property
     def has_state(self) -> bool:

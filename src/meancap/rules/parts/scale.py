@@ -11,7 +11,7 @@ from torch import Tensor
 from ...prediction import Prediction
 from ...schedules import Scale, finite, finite_scale, value_of
 from ...tensors import Number, magnitude
-from ..protocol.base import Factor, State, exactly
+from ..protocol.base import Factor, State, exactly, fix
 from ..protocol.ray import Ray
 from .spaces import known_space, stretch
 
@@ -26,6 +26,8 @@ class CFG(Factor):
 
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
+        if type(self) is CFG and isinstance(self.scale, float):
+            fix(self, self.scale - 1)
 
     def idle(self, t: float, state: State = None) -> bool:
         return exactly(self.scale, t, 1.0)

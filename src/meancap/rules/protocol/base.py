@@ -11,6 +11,7 @@ value that goes in and comes out, never an attribute.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -19,9 +20,9 @@ from torch import Tensor
 
 from ...notation import write
 from ...prediction import Prediction
-from ...schedules import Fields, Scale, at
-from ...tensors import Number
-from .ray import Ray
+from ...schedules import Fields, Scale, at, hold_values
+from ...tensors import Number, compiling
+from .ray import Limit, Ray
 
 State = Any  # what a rule remembers; None for most
 
@@ -40,6 +41,7 @@ class Rule(Fields):
     turns = True  # whether the direction may change
     caps = False  # whether the rule only limits a nominal displacement that others made
     multiplies = False  # whether the rule only multiplies what it is given, so that nothing stays nothing
+    fixed: tuple[float, Limit | None] | None = None  # a factor, then a cap, if these are all it ever does
     needs: ClassVar[tuple[str, ...]] = ()  # names of the further predictions it looks at, such as "negative"
 
     def init(self) -> State:
@@ -123,6 +125,8 @@ class Chain(Rule):
         object.__setattr__(self, "caps", all(part.caps for part in self.rules))
         object.__setattr__(self, "multiplies", all(part.multiplies for part in self.rules))
         object.__setattr__(self, "needs", names_needed(self.rules))
+        if (folded := _folded(self.rules)) is not None:
+            fix(self, *folded)
 
     @property
     def has_state(self) -> bool:
@@ -155,6 +159,32 @@ class Chain(Rule):
 
     def __str__(self) -> str:
         return " | ".join(map(str, self.parts))
+
+
+def fix(rule: Rule, factor: float, limit: Limit | None = None) -> None:
+    """Says that all the rule ever does is to multiply by `factor` and then to cap, by these numbers."""
+    object.__setattr__(rule, "fixed", (factor, limit))
+    hold_values(rule, fixed=(factor, *((math.inf, 0.0) if limit is None else limit[:2])))
+
+
+def fixed_of(rule: Rule) -> tuple[Number, Limit | None]:
+    """The factor and the cap of a `fixed` rule; in a compiled graph, from the tensor that holds them."""
+    assert rule.fixed is not None
+    factor, limit = rule.fixed
+    if not compiling() or "fixed" not in rule.tensors:
+        return factor, limit
+    held = rule.tensors["fixed"]
+    return held[0], None if limit is None else Limit(held[1], held[2], limit.ball)
+
+
+def _folded(rules: Iterable[Rule]) -> tuple[float, Limit | None] | None:
+    """One factor and one cap that do what all these rules do, where a cap comes last if at all."""
+    factor, limit = 1.0, None
+    for rule in rules:
+        if rule.fixed is None or limit is not None:
+            return None
+        factor, limit = factor * rule.fixed[0], rule.fixed[1]
+    return factor, limit
 
 
 def names_needed(rules: Iterable[Rule]) -> tuple[str, ...]:

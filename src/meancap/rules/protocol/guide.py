@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ...path import time
 from ...prediction import Prediction, need_same_shapes
-from ...tensors import promoted, vector
-from .base import Recorder, Rule, State
+from ...tensors import Number, compiling, promoted, vector
+from .base import Recorder, Rule, State, fixed_of
 from .ray import Ray
 
 _LATEST = 1 - 2.0**-20
@@ -26,6 +26,16 @@ def displace(
     rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, nominal: Tensor | None = None
 ) -> tuple[Ray, State]:
     """The displacement that `rule` makes of the gap, of a nominal `g`, or of a host's `nominal` output."""
+    turned = None
+    if g is not None:
+        need_same_shapes(x=p.shown, g=g)
+        turned = promoted(g).to(p.dtype)
+    # In a compiled graph a number would be part of the graph, and a change of it need another one.
+    c: Number = -1.0 if nominal is not None else _start(p) if g is None and compiling() else 1.0
+    if rule.fixed is not None:
+        factor, limit = fixed_of(rule)
+        c = factor * c
+        return Ray(p, c, turned, nominal, None if limit is None else c, limit), state
     if rule.needs:
         need_others(rule, p)
     device = p.shown.device.type
@@ -36,15 +46,7 @@ def displace(
     ):
         with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
             return displace(rule, p, state, g=g, nominal=nominal)
-    if nominal is not None:
-        ray = Ray(p, -1.0, nominal=nominal)
-    elif g is not None:
-        need_same_shapes(x=p.shown, g=g)
-        ray = Ray(p, turned=promoted(g).to(p.dtype))
-    else:
-        # In a compiled graph a number would be part of the graph, and a change of it need another one.
-        ray = Ray(p, _start(p) if torch.compiler.is_compiling() else 1.0)
-    return rule.update(ray, p, rule.init() if state is None else state)
+    return rule.update(Ray(p, c, turned, nominal), p, rule.init() if state is None else state)
 
 
 def need_others(rule: Rule, p: Prediction) -> None:

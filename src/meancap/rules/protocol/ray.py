@@ -42,7 +42,6 @@ class Ray:
         self,
         p: Prediction,
         coefficient: Number = 1.0,
-        *,
         turned: Tensor | None = None,
         nominal: Tensor | None = None,
         asked: Number | None = None,
@@ -67,7 +66,7 @@ class Ray:
     @property
     def _tensor(self) -> Tensor | None:
         """The direction, where it is a tensor of its own and not a difference of two outputs."""
-        return self.p.gap if self.is_gap else self.turned
+        return self.p.gap if self.turned is None and self.nominal is None else self.turned
 
     @property
     def direction(self) -> Tensor:
@@ -121,26 +120,24 @@ class Ray:
         return self._with(c, c if self.asked is None else self.asked, limit)
 
     def _with(self, coefficient: Number, asked: Number | None, limit: Limit | None) -> Ray:
-        return Ray(
-            self.p, coefficient, turned=self.turned, nominal=self.nominal,
-            asked=asked, limit=limit, measured=self._lengths,
-        )  # fmt: skip
+        return Ray(self.p, coefficient, self.turned, self.nominal, asked, limit, self._lengths)
 
     def mean(self) -> Tensor:
         """The guided posterior mean m_c + g, in the precision of the prediction."""
-        return self._written(self.p.dtype, mean=True)
+        return self._written(self._tensor, self.p.dtype, mean=True)
 
     def output(self, dtype: torch.dtype) -> Tensor:
         """The guided output of the network, in its own units: out_c + g / k."""
-        if self._tensor is None or self.p.states_means:
-            return self._written(dtype, mean=self._tensor is not None)
+        direction = self._tensor
+        if direction is None or self.p.states_means:
+            return self._written(direction, dtype, mean=direction is not None)
         base, k = self.p.out_c.to(self.p.dtype), vector(self.p.k, self.p.shown)
         # With k = 0 the mean is x, whatever the network says.
         back = per_sample(torch.where(k == 0, 0.0, 1 / k), base)
         return (base + back * self.g).to(dtype)
 
-    def _written(self, dtype: torch.dtype, *, mean: bool) -> Tensor:
-        p, direction = self.p, self._tensor
+    def _written(self, direction: Tensor | None, dtype: torch.dtype, *, mean: bool) -> Tensor:
+        p = self.p
         where: tuple[Tensor, Tensor, Tensor, Number, Number]
         if direction is None:
             where = (p.shown, p.out_c, p.out_u if self.nominal is None else self.nominal, p.a, p.k)
