@@ -22,6 +22,7 @@ LAYERS = {
 
 # Modules that import a compiler; others import them inside a function only, where they are used.
 KERNELS = {"host": {"numpy"}, "host_kernels": {"numba", "numpy"}, "host_memory": {"numba", "llvmlite"},
+           "host_threads": {"numba", "numpy"},
            "triton_kernels": {"triton"}}  # fmt: skip
 GROUND = {
     "files",

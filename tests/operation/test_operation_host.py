@@ -1,5 +1,6 @@
 """The operation on the CPU against float64; and that neither batch, order nor threads change a bit of it."""
 
+import ctypes
 import math
 import multiprocessing
 import os
@@ -26,7 +27,7 @@ from cases import UNIT, adversarial
 
 pytest.importorskip("numba")
 
-from meancap.operation import fraction, host
+from meancap.operation import fraction, host, host_threads
 
 CAP = {"ball": True, "margin": MARGIN, "dtype": torch.float32, "mean": False}
 USUAL = 1.0, 0.7, 6.0, 1.1, 0.0  # a, k, c, gamma, floor
@@ -266,6 +267,31 @@ def test_several_python_threads_may_call_at_once():
                 assert torch.equal(a, c) and torch.equal(b, d)
 
 
+@pytest.mark.parametrize("shape", [(300_000, 2), (1, 600_001), (8, 90_000)], ids=str)
+def test_a_team_that_is_smaller_than_asked_for_leaves_nothing_out(shape, monkeypatch):
+    given = tensors(*shape)
+    expected = capped(given)
+    torch.set_num_threads(3)
+    lent = []
+
+    def one_thread(address, data, workers, flags):
+        lent.append(workers)
+        ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)(data)
+
+    monkeypatch.setattr(host_threads, "_lend", lambda: one_thread)
+    found = capped(given)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    assert lent and set(lent) <= {2, 3}
+
+
+def test_where_torch_has_no_openmp_one_thread_does_it(monkeypatch):
+    given = tensors(1, 600_001)
+    expected = capped(given)
+    torch.set_num_threads(2)
+    monkeypatch.setattr(host_threads, "_lend", lambda: None)
+    assert host_threads.threads() == 1 and torch.equal(capped(given)[0], expected[0])
+
+
 def _in_child(given, expected):
     # Compared by numpy: torch's own threads do not come back after a fork.
     os._exit(0 if np.array_equal(capped(given)[0].numpy(), expected.numpy()) else 1)
@@ -273,7 +299,7 @@ def _in_child(given, expected):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_works_by_one_thread():
     given = tensors(1, 300_000)
     expected, _ = capped(given)
     torch.set_num_threads(2)

@@ -10,17 +10,10 @@ One pass over a sample sums, a second one writes; a short sample is still in the
 chunks of a fixed size, so that no bit of a result depends on the batch, on the order of the samples or on the
 number of threads. Samples of a few elements are summed side by side in float64, and so are, each by itself,
 samples whose lengths leave the range where float32 can be trusted.
-
-Threads are as many as torch has, but not torch's own: a pool that calls compiled code which has let go of
-the interpreter's lock. It starts when a tensor is large enough, and again after a fork.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,12 +22,13 @@ from torch import Tensor
 
 from ..tensors import Number
 from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, few, parts, whole
+from .host_threads import by_team, threads
 from .request import Request
 
 DEVICE = "cpu"
 
 _LIKE = {torch.float32: np.float32(0), torch.bfloat16: np.int16(0)}  # an element, as the kernels know it
-_WORTH = 2**18  # elements for each thread at least: another one costs 20 to 50 microseconds
+_WORTH = 2**18  # elements for each thread at least: waking another one costs microseconds
 _NO_SUMS = np.empty((0, 0, 3))
 
 
@@ -72,20 +66,13 @@ def step(
     at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
     like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
     how = (ball, margin, mean, direct)
-    workers = 1 if count < 2 * _WORTH else min(torch.get_num_threads(), count // _WORTH)
+    workers = 1 if count < 2 * _WORTH else min(threads(), count // _WORTH)
     if workers > 1:
-        _spread(partial(_work, at, like, numbers, results, size, how), batch, size, stages, workers)
+        _spread(at, like, numbers, results, size, stages, how, workers)
     elif batch:
         kernel = few if size <= FEW else whole
         kernel(at, like, numbers, _NO_SUMS, results, size, 0, batch, stages, *how)
     return result, torch.from_numpy(results)
-
-
-def _work(
-    at: Any, like: Any, numbers: Any, results: Any, size: int, how: Any,
-    kernel: Any, first: int, last: int, stage: int, sums: Any = _NO_SUMS,
-) -> None:  # fmt: skip
-    kernel(at, like, numbers, sums, results, size, first, last, stage, *how)
 
 
 def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
@@ -107,35 +94,19 @@ def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
     return table
 
 
-def _spread(work: Callable[..., None], batch: int, size: int, stages: int, workers: int) -> None:
+def _spread(
+    at: Any, like: Any, numbers: Any, results: Any, size: int, stages: int, how: Any, workers: int
+) -> None:
     """The stages by several threads: whole samples each where these come out even, otherwise chunks."""
-    chunks = -(-size // CHUNK)
+    batch, chunks = results.shape[1], -(-size // CHUNK)
     if chunks <= 1 or batch % workers == 0 or batch >= 4 * workers:
-        run = few if size <= FEW else whole
-        _in_threads(lambda *some: work(run, *some, stages), batch, workers)
+        kernel = few if size <= FEW else whole
+        by_team(kernel, at, like, numbers, _NO_SUMS, results, size, batch, stages, how, workers)
         return
     sums = np.empty((batch, chunks, 3))
+    some = (at, like, numbers, sums, results, size)
     if stages & MEASURE:
-        _in_threads(lambda *some: work(parts, *some, MEASURE, sums), batch * chunks, workers)
-        work(whole, 0, batch, FOLD | (stages & ~WRITE), sums)
+        by_team(parts, *some, batch * chunks, MEASURE, how, workers)
+        whole(*some, 0, batch, FOLD | (stages & ~WRITE), *how)
     if stages & WRITE:
-        _in_threads(lambda *some: work(parts, *some, WRITE, sums), batch * chunks, workers)
-
-
-def _in_threads(work: Callable[[int, int], None], count: int, workers: int) -> None:
-    """`work` on equal parts of range(count), one of them in this thread."""
-    edges = [count * i // workers for i in range(workers + 1)]
-    pool = _pool(os.getpid(), workers - 1)
-    waiting = [(pool.submit(work, *edges[i : i + 2]), i) for i in range(1, workers)]
-    work(*edges[:2])
-    for job, i in waiting:
-        if job.cancel():  # nobody has begun with it
-            work(*edges[i : i + 2])
-        else:
-            job.result()
-
-
-@lru_cache(maxsize=1)
-def _pool(process: int, workers: int) -> ThreadPoolExecutor:
-    """The threads of this process: a fork copies none of them."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="meancap")
+        by_team(parts, *some, batch * chunks, WRITE, how, workers)

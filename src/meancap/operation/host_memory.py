@@ -47,6 +47,16 @@ def ahead(_, at, n):
 
 
 @_intrinsic
+def taken(_, at):
+    """The integer there, which is one more afterwards: no two threads get the same."""
+
+    def code(context, builder, signature, arguments):
+        return builder.atomic_rmw("add", arguments[0], ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return at.dtype(at), code
+
+
+@_intrinsic
 def read(_, at, i):
     """Element i; a bfloat16 is widened to float32."""
     half = at.dtype == numba.int16
