@@ -62,9 +62,9 @@ def number(v: float | Tensor, x: Tensor, name: str) -> Number:
     if not isinstance(v, Tensor):
         return float(v)
     if v.dim() == 0 or v.shape == (1,):
-        if on_host(v):
-            return float(v)
-        return v.to(scalar_dtype(v.device)).reshape(1)
+        if compiling() or not on_host(v):
+            return v.to(scalar_dtype(v.device)).reshape(1)
+        return float(v)
     if v.shape != x.shape[:1]:
         raise ValueError(
             f"{name} must be one number, or one per sample with shape ({x.shape[0]},); got {tuple(v.shape)}"
@@ -76,14 +76,15 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     """A time in [0, 1]; data lies at 1."""
     if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
         return t
+    if compiling() and not isinstance(t, Tensor) and 0.0 <= t <= 1.0:
+        # A number would be part of the graph, and each step need its own.
+        return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
     t = number(t, x, name)
     if isinstance(t, Tensor):
-        if on_host(t) and not bool(((t >= 0) & (t <= 1)).all()):
+        if not compiling() and on_host(t) and not bool(((t >= 0) & (t <= 1)).all()):
             raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t.tolist()}")
     elif not 0.0 <= t <= 1.0:
         raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t}")
-    elif compiling():  # a number would be part of the graph, and each step need its own
-        return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
     return t
 
 

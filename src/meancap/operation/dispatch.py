@@ -44,10 +44,12 @@ def from_table(
     """A capped step inside a compiled graph, from its numbers in one tensor: (5, batch) or (5, 1)."""
     kernels = _module(x.device, x.dtype, out_c.dtype, other.dtype)
     if kernels is None or not x.is_cpu or not x.numel():
-        return run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
-    calls["cpu"] += how[-1] is not None
-    done: tuple[Tensor, Tensor] = kernels.step(x, out_c, other, numbers.contiguous().numpy(), *how)
-    return done
+        result, found = run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
+    else:
+        calls["cpu"] += how[-1] is not None
+        result, found = kernels.step(x, out_c, other, numbers.contiguous().numpy(), *how)
+    # An operator may not return its own input: without a dtype nothing is written.
+    return (result if how[-1] is not None else x.new_empty(0)), found
 
 
 def measured(request: Request) -> Lengths:
@@ -116,11 +118,9 @@ def _traced(request: Request) -> tuple[Tensor, Tensor]:
 
 def _opaque(request: Request) -> bool:
     x, out_c, other = request[:3]
-    given = [v for v in request[3:8] if isinstance(v, Tensor)]
-    if any(v.requires_grad for v in (x, out_c, other, *given)):
-        return False
-    if any(v.device != x.device for v in (out_c, other, *given)):
-        return False
+    for v in (x, out_c, other, *[v for v in request[3:8] if isinstance(v, Tensor)]):
+        if v.requires_grad or v.device != x.device:
+            return False
     few = 0 < x.numel() <= _LARGEST * x.shape[0]
     return few and _constant_module(x.device, x.dtype, out_c.dtype, other.dtype)
 

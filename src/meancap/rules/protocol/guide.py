@@ -67,8 +67,10 @@ def _autocast(device: str) -> bool:
 
 def _start(p: Prediction) -> Tensor:
     """1, with the times in it: torch makes a new graph for each value of an unused number."""
-    times = [v for v in (p.t, p.t_next) if isinstance(v, Tensor)]
-    return sum((0 * v for v in times), start=vector(1.0, p.shown[:1]))
+    one = vector(1.0, p.shown[:1])
+    for t in (p.t, p.t_next):
+        one = one + 0 * t if isinstance(t, Tensor) else one
+    return one
 
 
 def guide(
