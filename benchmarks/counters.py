@@ -8,19 +8,37 @@
     bytes     what these kernels read and write, in sizes of one input tensor
     memory    the most that is held beyond the inputs, the result included, in the same unit
     network   samples that go through the network for one picture
+    calls     of functions of this package in one step of `CFG(7) | Cap(1.1)`, and how often from file to file
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from benchmarks.step import without_kernels
 from benchmarks.timing import counted, peak_bytes
 
-from meancap import CFG, Cap, Interval, Record, Rule, apg, euler, guided_velocity, heun, sample, uniform
+import meancap
+from meancap import (
+    CFG,
+    Cap,
+    Interval,
+    Prediction,
+    Record,
+    Rule,
+    apg,
+    euler,
+    guided_velocity,
+    heun,
+    sample,
+    uniform,
+)
+from meancap.adapters.diffusers import guided
 from meancap.lab.columns import Columns
 from meancap.lab.plan import plan
 from meancap.lab.scenes import TRIPLE
@@ -79,6 +97,61 @@ def collect() -> Iterator[tuple[str, float]]:
         yield f"generation: network, {name}", network(rule, solver)
     yield from _predictions()
     yield from _mixture()
+    for name, run in _loops().items():
+        few, many = called(lambda run=run: run(4)), called(lambda run=run: run(5))
+        yield f"calls per step, {name}", len(many) - len(few)
+        yield f"changes of file per step, {name}", _changes(many) - _changes(few)
+
+
+def called(run: Callable[[], object]) -> list[str]:
+    """The file of each function of this package that is called, in order."""
+    run()
+    root, files = str(Path(meancap.__file__).parent), []
+
+    def note(frame, event, _) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            files.append(frame.f_code.co_filename)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return files
+
+
+def _changes(files: list[str]) -> int:
+    return sum(a != b for a, b in pairwise(files))
+
+
+def _loops() -> dict[str, Callable[[int], object]]:
+    """Runs of so many steps: our own loop, and a diffusers pipeline."""
+    from benchmarks.diffusers_overhead import prompts
+    from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+
+    rule, (x, c, u) = (
+        CFG(7) | Cap(1.1),
+        torch.randn(3, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0)),
+    )
+    small = {"sample_size": 8, "num_layers": 1, "attention_head_dim": 8, "num_attention_heads": 2}
+    transformer = SD3Transformer2DModel(**small, caption_projection_dim=16, pos_embed_max_size=8)
+    pipe = StableDiffusion3Pipeline(transformer.eval(), FlowMatchEulerDiscreteScheduler(), *(None,) * 7)
+    pipe.set_progress_bar_config(disable=True)
+
+    def in_pipeline(steps: int) -> object:
+        with guided(pipe, rule):
+            return pipe(
+                **prompts(), height=64, width=64, num_inference_steps=steps, guidance_scale=7.0,
+                output_type="latent",
+            )  # fmt: skip
+
+    return {
+        "sample": lambda steps: sample(
+            lambda y, t: Prediction.from_velocity(y, t, c, u), rule, x, [i / steps for i in range(steps + 1)]
+        ),
+        "a diffusers pipeline": in_pipeline,
+    }
 
 
 def _predictions() -> Iterator[tuple[str, float]]:

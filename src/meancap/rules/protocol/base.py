@@ -137,6 +137,8 @@ class Chain(Rule):
         return any(part.remembers for part in self.parts)
 
     def idle(self, t: float, state: State = None) -> bool:
+        if self.fixed is not None:
+            return self.fixed[0] == 0
         if self.remembers:
             return False
         nothing = False
@@ -155,6 +157,8 @@ class Chain(Rule):
         return ray, tuple(states)
 
     def within_step(self, before: State, after: State) -> State:
+        if self.fixed is not None:
+            return before
         return tuple(part.within_step(*pair) for part, *pair in zip(self.parts, before, after, strict=True))
 
     def __str__(self) -> str:
