@@ -130,10 +130,8 @@ def _loops() -> dict[str, Callable[[int], object]]:
     from benchmarks.diffusers_overhead import prompts
     from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
 
-    rule, (x, c, u) = (
-        CFG(7) | Cap(1.1),
-        torch.randn(3, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0)),
-    )
+    x, c, u = torch.randn(3, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    rule = CFG(7) | Cap(1.1)
     small = {"sample_size": 8, "num_layers": 1, "attention_head_dim": 8, "num_attention_heads": 2}
     transformer = SD3Transformer2DModel(**small, caption_projection_dim=16, pos_embed_max_size=8)
     pipe = StableDiffusion3Pipeline(transformer.eval(), FlowMatchEulerDiscreteScheduler(), *(None,) * 7)

@@ -26,7 +26,7 @@ from torch import Tensor
 from . import path
 from .operation import Lengths, Request, lengths, mean_of, measured
 from .path import Affine
-from .tensors import Number, once, per_sample
+from .tensors import Number, compiling, once, per_sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,8 @@ class Prediction:
     @classmethod
     def from_velocity(cls, x: Tensor, t: float | Tensor, v_c: Tensor, v_u: Tensor) -> Prediction:
         """From velocities data - noise on the linear path; at t = 1 both means are x."""
-        t = path.time(t, x)
+        if type(t) is not float or compiling():
+            t = path.time(t, x)
         return cls(x, t, v_c, v_u, a=1.0, k=1 - t)
 
     @classmethod

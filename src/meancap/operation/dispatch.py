@@ -79,11 +79,14 @@ def _kernels(request: Request) -> ModuleType | None:
     module = _module(device, x.dtype, out_c.dtype, other.dtype)
     if module is None or not 0 < x.numel() <= _LARGEST * x.shape[0]:
         return None
-    given = [v for v in request[3:8] if type(v) is not float and isinstance(v, Tensor)]
-    for v in (out_c, other, *given):
+    tensors = [x, out_c, other]
+    for v in request[3:8]:
+        if type(v) is not float and isinstance(v, Tensor):
+            tensors.append(v)
+    for v in tensors:
         if v.device != device:
             return None
-    if transformed(x, out_c, other, *given):
+    if transformed(*tensors):
         return None
     if torch._C._len_torch_dispatch_stack():  # a mode wants to see torch's operations; no public question
         return None

@@ -19,7 +19,7 @@ from typing import Any
 import numba  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 
-from .host_memory import ahead, fused, pointer, read, write
+from .host_memory import ahead, fused, halves, pointer, read, read_pair, write, write_pair
 
 RUN = 128  # elements of a float32 sum
 CHUNK = 32768  # elements of a sample that one thread takes at a time
@@ -113,7 +113,18 @@ def _summed(x, c, u, first, last, a, k, direct):
     q, r, b = 0.0, 0.0, 0.0
     for start in range(first, last, RUN):
         some_q, some_r, some_b = _ZERO, _ZERO, _ZERO
-        for j in range(start, min(start + RUN, last)):
+        low, high = start, min(start + RUN, last)
+        if halves(x) and halves(c):
+            low = high - (high - start) % 2
+            xs, cs, us = ahead(x, start), ahead(c, start), ahead(u, start)
+            for j in range((low - start) // 2):
+                (x1, x2), (c1, c2), (u1, u2) = read_pair(xs, j), read_pair(cs, j), read_pair(us, j)
+                m1, m2 = fused(k, c1, a * x1), fused(k, c2, a * x2)
+                d1, d2 = u1 if direct else c1 - u1, u2 if direct else c2 - u2
+                some_q += m1 * m1 + m2 * m2
+                some_r += d1 * d1 + d2 * d2
+                some_b += m1 * d1 + m2 * d2
+        for j in range(low, high):
             conditional = read(c, j)
             m = fused(k, conditional, a * read(x, j))
             d = read(u, j) if direct else conditional - read(u, j)
@@ -147,9 +158,16 @@ def _written(x, c, u, out, first, last, a, k, coefficient, mean, direct):
         for j in range(first, last):
             w = _blend(read(c, j), read(u, j), coefficient, direct)
             write(out, j, fused(k, w, a * read(x, j)))
-    else:
-        for j in range(first, last):
-            write(out, j, _blend(read(c, j), read(u, j), coefficient, direct))
+        return
+    if halves(c) and halves(out):
+        cs, us, outs = ahead(c, first), ahead(u, first), ahead(out, first)
+        for j in range((last - first) // 2):
+            (c1, c2), (u1, u2) = read_pair(cs, j), read_pair(us, j)
+            w1, w2 = _blend(c1, u1, coefficient, direct), _blend(c2, u2, coefficient, direct)
+            write_pair(outs, j, w1, w2)
+        first = last - (last - first) % 2
+    for j in range(first, last):
+        write(out, j, _blend(read(c, j), read(u, j), coefficient, direct))
 
 
 @_compiled

@@ -25,6 +25,19 @@ def _bits(n: int) -> ir.Constant:
     return ir.Constant(_WORD, n)
 
 
+def _rounded(builder, v):
+    """The bits of a float32 whose upper half is the nearest bfloat16, ties to even; a NaN stays one."""
+    bits = builder.bitcast(v, _WORD)
+    odd = builder.and_(builder.lshr(bits, _bits(16)), _bits(1))
+    near = builder.add(bits, builder.add(odd, _bits(0x7FFF)))
+    return builder.select(builder.fcmp_unordered("uno", v, v), builder.or_(bits, _bits(1 << 22)), near)
+
+
+def _pair(builder, at, j):
+    """The address of the 32 bits that hold elements 2 j and 2 j + 1 of bfloat16s."""
+    return builder.gep(builder.bitcast(at, _WORD.as_pointer()), [j], inbounds=True)
+
+
 @_intrinsic
 def pointer(_, address, like):
     """The address as a pointer to elements of the type of `like`."""
@@ -78,12 +91,7 @@ def write(_, at, i, v):
     def code(context, builder, signature, arguments):
         v = arguments[2]
         if half:
-            bits = builder.bitcast(v, _WORD)
-            high = builder.lshr(bits, _bits(16))
-            near = builder.add(bits, builder.add(builder.and_(high, _bits(1)), _bits(0x7FFF)))
-            nan = builder.fcmp_unordered("uno", v, v)
-            near = builder.select(nan, builder.or_(high, _bits(0x40)), builder.lshr(near, _bits(16)))
-            v = builder.trunc(near, ir.IntType(16))
+            v = builder.trunc(builder.lshr(_rounded(builder, v), _bits(16)), ir.IntType(16))
         builder.store(v, builder.gep(arguments[0], [arguments[1]], inbounds=True))
         return context.get_dummy_value()
 
@@ -100,3 +108,36 @@ def fused(_, a, b, c):
         return builder.call(call, arguments)
 
     return numba.float32(numba.float32, numba.float32, numba.float32), code
+
+
+@_intrinsic
+def halves(_, at):
+    """Whether the elements are bfloat16s, which the compiler knows."""
+    known = ir.Constant(ir.IntType(1), at.dtype == numba.int16)
+    return numba.boolean(at), lambda context, builder, signature, arguments: known
+
+
+@_intrinsic
+def read_pair(_, at, j):
+    """Elements 2 j and 2 j + 1 of bfloat16s: two at a time, nothing need be moved from lane to lane."""
+
+    def code(context, builder, signature, arguments):
+        bits = builder.load(_pair(builder, *arguments), align=2)
+        words = builder.shl(bits, _bits(16)), builder.and_(bits, _bits(0xFFFF0000))
+        both = [builder.bitcast(v, ir.FloatType()) for v in words]
+        return context.make_tuple(builder, signature.return_type, both)
+
+    return numba.types.UniTuple(numba.float32, 2)(at, numba.int64), code
+
+
+@_intrinsic
+def write_pair(_, at, j, v, w):
+    """Writes elements 2 j and 2 j + 1 of bfloat16s."""
+
+    def code(context, builder, signature, arguments):
+        low = builder.lshr(_rounded(builder, arguments[2]), _bits(16))
+        high = builder.and_(_rounded(builder, arguments[3]), _bits(0xFFFF0000))
+        builder.store(builder.or_(low, high), _pair(builder, *arguments[:2]), align=2)
+        return context.get_dummy_value()
+
+    return numba.void(at, numba.int64, numba.float32, numba.float32), code

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...notation import write
 from ...prediction import Prediction
 from ...schedules import Fields, Scale, at, hold_values
-from ...tensors import Number, compiling
+from ...tensors import Number
 from .ray import Limit, Ray
 
 State = Any  # what a rule remembers; None for most
@@ -171,13 +171,11 @@ def fix(rule: Rule, factor: float, limit: Limit | None = None) -> None:
     hold_values(rule, fixed=(factor, *((math.inf, 0.0) if limit is None else limit[:2])))
 
 
-def fixed_of(rule: Rule) -> tuple[Number, Limit | None]:
-    """The factor and the cap of a `fixed` rule; in a compiled graph, from the tensor that holds them."""
-    assert rule.fixed is not None
-    factor, limit = rule.fixed
-    if not compiling() or "fixed" not in rule.tensors:
-        return factor, limit
-    held = rule.tensors["fixed"]
+def held_of(rule: Rule) -> tuple[Number, Limit | None] | None:
+    """`fixed`, from the tensor that holds its numbers for compiled graphs."""
+    if rule.fixed is None or "fixed" not in rule.tensors:
+        return rule.fixed
+    held, limit = rule.tensors["fixed"], rule.fixed[1]
     return held[0], None if limit is None else Limit(held[1], held[2], limit.ball)
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from ...path import time
 from ...prediction import Prediction, need_same_shapes
 from ...tensors import Number, compiling, promoted, vector
-from .base import Recorder, Rule, State, fixed_of
-from .ray import Ray
+from .base import Recorder, Rule, State, held_of
+from .ray import Limit, Ray
 
 _LATEST = 1 - 2.0**-20
 _BY_DEVICE = hasattr(torch.amp, "is_autocast_available")  # from torch 2.4; Forge has 2.3
@@ -30,10 +30,13 @@ def displace(
     if g is not None:
         need_same_shapes(x=p.shown, g=g)
         turned = promoted(g).to(p.dtype)
-    # In a compiled graph a number would be part of the graph, and a change of it need another one.
-    c: Number = -1.0 if nominal is not None else _start(p) if g is None and compiling() else 1.0
-    if rule.fixed is not None:
-        factor, limit = fixed_of(rule)
+    c: Number = 1.0 if nominal is None else -1.0
+    fixed: tuple[Number, Limit | None] | None = rule.fixed
+    if compiling():  # a number would be part of the graph, and a change of it need another one
+        c = _start(p) if g is None and nominal is None else c
+        fixed = held_of(rule)
+    if fixed is not None:
+        factor, limit = fixed
         c = factor * c
         return Ray(p, c, turned, nominal, None if limit is None else c, limit), state
     if rule.needs:
