@@ -239,3 +239,20 @@ def test_only_a_finished_run_can_be_certified():
     next(trajectory(two_gaussians(), CFG(2), torch.randn(3, 2), uniform(4), record=record))
     with pytest.raises(ValueError, match="stopped at step 1 of 4"):
         record.certificate()
+
+
+def test_samples_that_end_as_nan_are_told_of_and_leave_the_others_alone():
+    x, rule = noise(range(4), (3, 5)), CFG(3) | Cap(1.1)
+
+    def right(y, t):
+        return Prediction.from_mean(y, t, 0.5 * y, 0.4 * y)
+
+    def broken(y, t):
+        m = 0.5 * y
+        m[2, 0] = math.nan
+        return Prediction.from_mean(y, t, m, 0.4 * y)
+
+    with pytest.warns(UserWarning, match=r"1 of 4 samples ended as NaN or infinity \(samples 2\)"):
+        found = sample(broken, rule, x, uniform(4))
+    whole = sample(right, rule, x, uniform(4))
+    assert torch.equal(found[[0, 1, 3]], whole[[0, 1, 3]]) and found[2].isnan().any()

@@ -15,13 +15,24 @@ COMMAND = [sys.executable, "-m", "meancap", "bench", "lab", "--out"]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="not run: the system does not list its processes")
-@pytest.mark.parametrize("to_all", [True, False], ids=["the terminal", "the parent alone"])
-def test_an_interrupted_benchmark_ends_with_its_processes(tmp_path, to_all):
+@pytest.mark.parametrize(
+    ("to_all", "early"),
+    [(True, False), (False, False), (True, True)],
+    ids=["the terminal", "the parent alone", "the terminal, while the processes start"],
+)
+def test_an_interrupted_benchmark_ends_with_its_processes(tmp_path, to_all, early):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
     with subprocess.Popen([*COMMAND, str(tmp_path / "bench")], **pipes) as first:
         try:
-            while len(list(tmp_path.glob("bench/cells/*/*.json"))) < 1 and first.poll() is None:
-                time.sleep(0.05)
+            children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
+
+            def begun() -> bool:
+                if early:
+                    return len(children.read_text().split()) >= 2
+                return any(tmp_path.glob("bench/cells/*/*.json"))
+
+            while first.poll() is None and not begun():
+                time.sleep(0.01 if early else 0.05)
             started = time.monotonic()
             os.killpg(first.pid, signal.SIGINT) if to_all else first.send_signal(signal.SIGINT)
             said, _ = first.communicate(timeout=120)  # the pipe ends with the last process that holds it

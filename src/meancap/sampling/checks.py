@@ -95,6 +95,20 @@ def warn_if_reversed(p: Prediction) -> None:
         )
 
 
+def warn_if_not_finite(x: Tensor) -> None:
+    """Warns where samples ended as NaN or infinity; the others are as they would be without them."""
+    if not x.numel() or not _readable(x):
+        return
+    lost = (~x.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()
+    if lost:
+        some = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
+        warnings.warn(
+            f"{len(lost)} of {len(x)} samples ended as NaN or infinity (samples {some}): look at the "
+            "network's outputs step by step with trajectory(...)",
+            stacklevel=3,
+        )
+
+
 def _slope(x: Tensor, m: Tensor) -> tuple[float, float]:
     """The slope of m against x over all samples and elements, and its standard error."""
     x, m = x.flatten() - x.mean(), m.flatten() - m.mean()

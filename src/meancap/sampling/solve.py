@@ -25,7 +25,15 @@ from ..prediction import Prediction
 from ..rules import Rule, Stepper, guide
 from ..rules.protocol.base import Recorder
 from ..tensors import promoted
-from .checks import need_guidance, need_prediction, need_seeds, need_start, need_step, warn_if_reversed
+from .checks import (
+    need_guidance,
+    need_prediction,
+    need_seeds,
+    need_start,
+    need_step,
+    warn_if_not_finite,
+    warn_if_reversed,
+)
 from .grid import checked
 from .steps import StepMethod, euler, weights
 from .stochastic import Stochastic
@@ -154,6 +162,7 @@ def sample(
     with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
         for one in _steps(predict, conditional, rule, x, times, step, record):
             x = one.x_next
+    warn_if_not_finite(x)
     return x
 
 

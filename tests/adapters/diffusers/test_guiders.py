@@ -205,6 +205,18 @@ def test_the_state_is_the_first_part_of_what_an_editing_model_is_shown(known: bo
     assert float(ratio.max()) <= 1.01 * (1 + 4 * 2.0**-24)
 
 
+def test_a_model_of_average_velocities_is_refused() -> None:
+    """As the classic pipelines are: HunyuanImage and HunyuanVideo 1.5 have such checkpoints."""
+    model = pipeline("HunyuanImagePipeline").transformer
+    averaged = type(model)(**{**model.config, "use_meanflow": True})
+    guider = ChainGuidance("CFG(7) | Cap(1.1)")
+    guider.set_state(step=0, num_inference_steps=3, timestep=torch.tensor(700.0))
+    guider.prepare_models(model)
+    guider.cleanup_models(model)
+    with pytest.raises(ValueError, match="ChainGuidance cannot guide a MeanFlow model"):
+        guider.prepare_models(averaged)
+
+
 def test_a_distilled_model_with_no_guider_says_that_there_is_nothing_to_guide() -> None:
     pipe = pipeline("HunyuanImagePipeline", guider=None)
     with pytest.warns(UserWarning, match="nothing to guide"), guided(pipe, Cap(1.1)):

@@ -26,7 +26,7 @@ from ..record import RunRecord
 from ..session import Session
 from .layouts import tensor
 from .schedulers import PathReader, first_stage, is_flow
-from .tap import SAME
+from .tap import AVERAGED, SAME
 
 # Denoisers that are shown more along axis 1 than they predict, with the state first.
 _STATE_FIRST = (
@@ -130,6 +130,8 @@ class _RuleGuidance(BaseGuidance):
 
     def prepare_models(self, denoiser: nn.Module) -> None:
         super().prepare_models(denoiser)
+        if getattr(getattr(denoiser, "config", None), "use_meanflow", False) and self._acts():
+            raise ValueError(f"{type(self).__name__} cannot guide {AVERAGED}")
         if self._x is None or self._shown_to:
             self._shown_to = type(getattr(denoiser, "_orig_mod", denoiser)).__name__
             self._undo = listen(denoiser, self._overhear)

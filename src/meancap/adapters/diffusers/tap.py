@@ -25,6 +25,9 @@ SAME = (
     "nothing to guide: {} made the same prediction with and without the condition, as if the two prompts "
     'were one; pass a negative prompt of its own (negative_prompt="" will do)'
 )
+AVERAGED = (
+    "a MeanFlow model, which predicts the average velocity of a step, and from that no posterior mean follows"
+)
 
 
 @dataclass
@@ -230,10 +233,7 @@ class Tap:
                 "in its place), so that no mean of the model belongs to it; this call cannot be guided"
             )
         if heard.averaged:
-            raise check.LayoutError(
-                f"{self.name} has a MeanFlow model, which predicts the average velocity of a step, and from "
-                "that no posterior mean follows; this call cannot be guided"
-            )
+            raise check.LayoutError(f"{self.name} has {AVERAGED}; this call cannot be guided")
         if self.verified:
             return
         extra = [v for letter, v in parts.items() if letter not in "cu"]

@@ -72,7 +72,7 @@ def fresca(scale: Scale, *, low: float = 1.0, high: float = 1.25, cutoff: int = 
     defaults=(Default("SDXL", "scale 7.5, 50 DDIM steps", "minHiWave"),),
     differs=(
         "the method also upscales, inverts patches and mixes their states in; this is its guidance alone",
-        "images go round at their borders here; minHiWave mirrors them",
+        "images go round at their borders here, and need even sides; minHiWave mirrors them",
     ),
     axes=4,
     check=(0.9, -3.0, 0.1, 2.2),

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from ...files import write_whole
 from ...lab.problems import problem as problem_named
 from ...torch_settings import torch_settings
-from ..child_processes import end_with_parent
+from ..child_processes import end_with_parent, without_interrupts
 from ..ledger import Ledger
 from .config import BenchConfig, role
 from .families import Family
@@ -88,7 +88,8 @@ def _done(todo: Sequence[Task], pool: ProcessPoolExecutor | None) -> Iterator[Ta
             _measure(task)
             yield task
         return
-    running = {pool.submit(_measure, task): task for task in todo}
+    with without_interrupts():  # the first of these start the processes
+        running = {pool.submit(_measure, task): task for task in todo}
     for done in as_completed(running):
         done.result()
         yield running[done]
@@ -186,5 +187,5 @@ def collected(folder: str | Path) -> list[tuple[str, str, Reading]]:
 
 
 def _helper() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer; it ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; Windows does not inherit that
     end_with_parent()
