@@ -40,14 +40,20 @@ Scale = float | Schedule | Tensor
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
+class _Numbers(Schedule):
+    """A schedule whose fields are all finite numbers."""
+
+    def __post_init__(self) -> None:
+        names = tuple(self.__dataclass_fields__)
+        finite(self, *names)
+        hold(self, *names)
+
+
+@dataclass(frozen=True)
+class Constant(_Numbers):
     """The same value at every time."""
 
     value: float
-
-    def __post_init__(self) -> None:
-        finite(self, "value")
-        hold(self, "value")
 
     def __call__(self, t: Number) -> Number:
         return value_of(self, "value", t)
@@ -86,15 +92,11 @@ class Given(Schedule):
 
 
 @dataclass(frozen=True)
-class Linear(Schedule):
+class Linear(_Numbers):
     """From `start` at t = 0 to `stop` at t = 1 on a straight line."""
 
     start: float
     stop: float
-
-    def __post_init__(self) -> None:
-        finite(self, "start", "stop")
-        hold(self, "start", "stop")
 
     def __call__(self, t: Number) -> Number:
         start, stop = value_of(self, "start", t), value_of(self, "stop", t)
@@ -102,15 +104,11 @@ class Linear(Schedule):
 
 
 @dataclass(frozen=True)
-class Cosine(Schedule):
+class Cosine(_Numbers):
     """From `start` to `stop` as (1 - cos pi t) / 2: flat at both ends."""
 
     start: float
     stop: float
-
-    def __post_init__(self) -> None:
-        finite(self, "start", "stop")
-        hold(self, "start", "stop")
 
     def __call__(self, t: Number) -> Number:
         start, stop = value_of(self, "start", t), value_of(self, "stop", t)
@@ -118,15 +116,11 @@ class Cosine(Schedule):
 
 
 @dataclass(frozen=True)
-class Exponential(Schedule):
+class Exponential(_Numbers):
     """`start` at t = 0, growing as exp(rate t); with a positive rate this is C2FG's schedule."""
 
     start: float
     rate: float
-
-    def __post_init__(self) -> None:
-        finite(self, "start", "rate")
-        hold(self, "start", "rate")
 
     def __call__(self, t: Number) -> Number:
         start, rate = value_of(self, "start", t), value_of(self, "rate", t)
