@@ -10,8 +10,8 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import parent_process
-from threading import Thread, current_thread, main_thread
+from multiprocessing import parent_process, resource_tracker
+from threading import Thread
 
 ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
 
@@ -20,16 +20,17 @@ ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
 def without_interrupts() -> Iterator[None]:
     """Processes that are started in here never hear Ctrl-C, not even while they import: it is the parent's.
 
-    They inherit it from this process, which does not hear it for that moment either.
+    They inherit a mask of signals. What reaches this process meanwhile is delivered at the end.
     """
-    if current_thread() is not main_thread():  # only the main thread may change it
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # it would take the mask away when it is started by the first of them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:
