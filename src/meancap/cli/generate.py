@@ -144,14 +144,17 @@ def device_of(args: argparse.Namespace, local: int = 0) -> str:
 
 def spread(args: argparse.Namespace) -> int:
     """Runs this command in several processes, each with its rank, as torchrun starts them."""
+    from ..runs.child_processes import without_interrupts
+
     fresh = multiprocessing.get_context("spawn")
     running = [fresh.Process(target=_one_of, args=(args, rank)) for rank in range(args.processes)]
     try:
-        for one in running:
-            one.start()
+        with without_interrupts():
+            for one in running:
+                one.start()
         for one in running:
             one.join()
-    except KeyboardInterrupt:  # a terminal signals all processes; kill -INT signals this one alone
+    except KeyboardInterrupt:  # the others do not hear it
         started = [one for one in running if one.pid]
         for one in started:
             one.terminate()
