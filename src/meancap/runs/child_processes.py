@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 
 ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
 
@@ -20,17 +20,26 @@ ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
 def without_interrupts() -> Iterator[None]:
     """Processes that are started in here never hear Ctrl-C, not even while they import: it is the parent's.
 
-    They inherit a mask of signals. What reaches this process meanwhile is delivered at the end.
+    They inherit a mask of signals. This process, whose other threads have no such mask, hears it at the end.
     """
-    if not hasattr(signal, "pthread_sigmask"):
+    if not hasattr(signal, "pthread_sigmask") or current_thread() is not main_thread():
         yield
         return
     resource_tracker.ensure_running()  # it would take the mask away when it is started by the first of them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    heard: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _end(*_: object) -> None:
+    raise SystemExit(ENDED)  # in order: semaphores are given back
 
 
 def end_with_parent() -> None:
@@ -38,6 +47,7 @@ def end_with_parent() -> None:
     parent = parent_process()
     if parent is None:
         return
+    signal.signal(signal.SIGTERM, _end)
 
     def follow() -> None:
         parent.join()  # the system closes a pipe when the parent dies, by whatever signal
