@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -173,9 +174,10 @@ def spread(args: argparse.Namespace) -> int:
 
 def _one_of(args: argparse.Namespace, rank: int) -> None:
     """One process of several; only the first prints errors that all of them meet."""
-    from ..runs.child_processes import end_with_parent
+    from ..runs.child_processes import ENDED, end_with_parent
 
     end_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # in order: semaphores are given back
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": args.processes}
     os.environ.update({name: str(value) for name, value in place.items()})
     try:

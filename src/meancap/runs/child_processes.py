@@ -38,16 +38,11 @@ def without_interrupts() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _end(*_: object) -> None:
-    raise SystemExit(ENDED)  # in order: semaphores are given back
-
-
 def end_with_parent() -> None:
     """Called once in a process that `multiprocessing` started; does nothing in any other."""
     parent = parent_process()
     if parent is None:
         return
-    signal.signal(signal.SIGTERM, _end)
 
     def follow() -> None:
         parent.join()  # the system closes a pipe when the parent dies, by whatever signal
