@@ -21,7 +21,7 @@ from meancap import (
     guide,
     guided_velocity,
 )
-from meancap.operation import lengths
+from meancap.operation import dispatch, lengths
 from meancap.operation.reference import _exact, _scaled
 
 GAMMAS = (1.0, 1.0001, 1.05, 1.15, 2.0, 10.0)
@@ -428,3 +428,23 @@ def test_tangents_pass_through_a_cap():
         tangent = forward_ad.unpack_dual(step(dual)).tangent
     slope = (step(v_c + 1e-6 * ahead) - step(v_c - 1e-6 * ahead)) / 2e-6
     torch.testing.assert_close(tangent.double(), slope, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 2, 3, 16, 17, 64, 4096])
+@pytest.mark.parametrize("kernels", [True, False])
+def test_the_bound_holds_where_the_state_and_the_output_cancel(size, dtype, kernels, monkeypatch):
+    """The mean is short, x and k out are long: what rounds at their length must not be added to the mean."""
+    if not kernels:
+        monkeypatch.setattr(dispatch, "_module", lambda *given: None)
+    g = torch.Generator().manual_seed(size)
+    for rest in (1.0, 0.1, 1e-2, 1e-3, 1e-4):
+        x, other, more = torch.randn(3, 64, size, generator=g)
+        c = rest * other - x / 0.6
+        for p in (
+            Prediction.from_velocity(x.to(dtype), 0.4, c.to(dtype), (c + rest * more).to(dtype)),
+            Prediction.from_noise(x, x + rest * other, x + rest * more, alpha=0.01, sigma=0.9999),
+        ):
+            m, _ = guide(CFG(9) | Cap(1.1), p)
+            ratio = m.double().norm(dim=1) / p.m_c.double().norm(dim=1)
+            assert float(ratio.max()) <= 1.1 * (1 + 4 * UNIT)

@@ -33,7 +33,7 @@ from meancap import (
 from meancap.rules import Steps
 
 # torch's own compiler imports what torch calls old
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script(_method)?. is:DeprecationWarning")
 COMPILERS = ("c++", "g++", "clang++")
 needs_a_compiler = pytest.mark.skipif(
     not any(map(shutil.which, COMPILERS)), reason="not run: no C++ compiler"
@@ -298,3 +298,67 @@ def test_means_are_guided_in_one_graph():
 
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x, m_c, m_u), step(x, m_c, m_u), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["CFG(7) | Cap(1.1)", "CFG(Linear(1, 7)) | Cap(1.1, smooth=0.5)"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_derivatives_inside_a_compiled_function_are_those_outside(text, backend):
+    rule = parse(text)
+    g = torch.Generator().manual_seed(0)
+    x, c, u, d = torch.randn(4, 3, 5, generator=g)
+
+    def velocity(c):
+        return guided_velocity(rule, x, 0.3, c, u)[0]
+
+    slope = torch.func.grad(lambda c: velocity(c).square().sum())
+    for function, given in (
+        (slope, (c,)),
+        (lambda c, d: torch.func.jvp(velocity, (c,), (d,))[1], (c, d)),
+        (torch.func.vmap(velocity), (torch.stack([c, d]),)),
+    ):
+        expected = function(*given)
+        assert expected.abs().max() > 0.1
+        torch.testing.assert_close(torch.compile(function, backend=backend)(*given), expected)
+
+
+def test_the_operator_itself_has_derivatives():
+    """Where a graph that holds it meets dual tensors, or a tracer follows it."""
+    g = torch.Generator().manual_seed(0)
+    x, c, u, d = torch.randn(4, 3, 40, generator=g)
+    numbers = torch.tensor([[1.0], [0.7], [6.0], [1.1], [0.0]], dtype=torch.float64)
+
+    def step(c):
+        like = [v.to(c.dtype) for v in (x, c, u)]
+        return torch.ops.meancap.step(*like, numbers, True, 0.0, False, False, c.dtype)[0]
+
+    plain, far = step(c), 1e-5 * d.double()
+    found, tangent = torch.func.jvp(step, (c,), (d,))
+    torch.testing.assert_close(found, plain)
+    near = (step(c.double() + far) - step(c.double() - far)) / 2e-5
+    assert tangent.abs().max() > 0.1
+    torch.testing.assert_close(tangent, near.float(), rtol=1e-4, atol=1e-4)
+    c.requires_grad_()
+    (slope,) = torch.autograd.grad((step(c) * d).sum(), c)
+    torch.testing.assert_close(slope, torch.func.grad(lambda v: (step(v) * d).sum())(c.detach()))
+
+
+def test_a_scale_for_each_sample_follows_a_batch_that_became_dynamic():
+    x, c, u = torch.randn(3, 4, 3, 8, generator=torch.Generator().manual_seed(0))
+    step = torch.compile(lambda r, *v: guided_velocity(r, *v)[0], fullgraph=True, backend="eager")
+    for n in (4, 2, 3):
+        step(CFG(3) | Cap(1.1), x[:n], 0.4, c[:n], u[:n])
+    rule = CFG(torch.tensor([1.0, 2.0, 3.0, 4.0])) | Cap(1.1)
+    torch.testing.assert_close(step(rule, x, 0.4, c, u), guided_velocity(rule, x, 0.4, c, u)[0])
+
+
+def test_a_mean_does_not_look_at_the_state():
+    x, c, u = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
+    x[1], x[2] = torch.inf, torch.nan
+    rule = CFG(7) | Cap(1.1)
+
+    def mean(c, u):
+        return guide(rule, Prediction.from_mean(x, 0.4, c, u))[0]
+
+    expected = mean(c, u)
+    assert expected.isfinite().all()
+    assert torch.equal(torch.compile(mean, backend="eager")(c, u), expected)

@@ -1,6 +1,8 @@
 """The guidance meter."""
 
 import json
+import math
+from functools import partial
 
 import pytest
 import torch
@@ -162,3 +164,22 @@ def test_the_meter_shows_the_log_ratio_of_runs_that_follow_it():
     assert "log R" in record.summary() and "log_ratio" in record.rows()[0]
     sample(model.predict, CFG(2), x, uniform(8), record=record)
     assert "log_ratio" not in record.stacked() and "log R" not in record.summary()
+
+
+def test_a_lost_sample_takes_nothing_from_what_is_said_of_the_others():
+    x, rule = noise(range(4), (3, 5)), CFG(7) | Cap(1.1)
+
+    def predict(y, t, lost):
+        m = 0.5 * y
+        m[2, 0] = math.nan if lost else m[2, 0]
+        return Prediction.from_mean(y, t, m, 0.2 * y)
+
+    whole, broken = Record(), Record()
+    sample(partial(predict, lost=False), rule, x, uniform(4), record=whole)
+    with pytest.warns(UserWarning, match="1 of 4 samples"):
+        sample(partial(predict, lost=True), rule, x, uniform(4), record=broken)
+    bound, found = whole.certificate(), broken.certificate()
+    others = [0, 1, 3]
+    assert found.proved and torch.equal(found.bound[others], bound.bound[others]) and found.bound[2].isnan()
+    assert "over 3 samples (nothing of 1, which are NaN), proved" in str(found)
+    assert "nan" not in broken.summary() and broken.summary().startswith("asked for 7.0")

@@ -1,7 +1,7 @@
 """The contract that every rule keeps, and the published formulas written out."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ from meancap import (
     pmc,
 )
 from meancap.rules import Factor, displace
-from meancap.rules.protocol import Ray
+from meancap.rules.protocol import Chain, Ray
 from meancap.tensors import vector
 
 RULES = [
@@ -315,6 +315,14 @@ def test_a_class_of_somebody_elses_is_asked_for_its_own_coefficient():
         def coefficient(self, ray, p):
             return 0.5
 
+    @dataclass(frozen=True)
+    class Twice(Chain):
+        def update(self, ray, p, state):
+            ray, state = super().update(ray, p, state)
+            return ray.scaled(2 * ray.coefficient), state
+
     p = random_prediction(2, 6)
     m, _ = guide(Half(7), p)
     torch.testing.assert_close(m, p.m_c + 0.5 * p.delta)
+    m, _ = guide(Twice((CFG(2), CFG(3))), p)
+    torch.testing.assert_close(m, p.m_c + 4 * p.delta)

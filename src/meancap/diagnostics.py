@@ -157,7 +157,7 @@ class Record:
         followed = f"; log R {span(s['log_ratio'])}" if "log_ratio" in s else ""
         return (
             f"asked for {span(s['asked'])}, got {span(s['scale'])}; {capped}; "
-            f"largest ratio {float(s['ratio'].max()):.3f}{followed}"
+            f"largest ratio {_largest(s['ratio']):.3f}{followed}"
         )
 
     def rows(self) -> list[dict[str, float | int | bool]]:
@@ -192,7 +192,7 @@ class Record:
         if self._weights is None:
             raise ValueError("a run whose steps add noise has no certificate; use Euler or another ODE step")
         measures = self.measures
-        proved = bool(measures) and all(bool(one.allowed.isfinite().all()) for one in measures)
+        proved = bool(measures) and not any(bool((one.allowed == math.inf).any()) for one in measures)
         radius = iter([one.allowed if proved else one.length for one in measures])
         bound, broken = self._start, []
         for index, (keep, *rest) in enumerate(self._weights):
@@ -206,7 +206,7 @@ class Record:
             )
             if min(keep, *rest) < -1e-12:
                 broken.append(index)
-        certificate = Certificate(bound, tuple(broken), float(self.stacked()["ratio"].max()), proved)
+        certificate = Certificate(bound, tuple(broken), _largest(self.stacked()["ratio"]), proved)
         if broken:
             warnings.warn(str(certificate), stacklevel=2)
         return certificate
@@ -233,9 +233,18 @@ class Record:
         return figure
 
 
+def _largest(values: Tensor) -> float:
+    """The largest that is a number; nan where none is."""
+    known = values[~values.isnan()]
+    return float(known.max()) if known.numel() else math.nan
+
+
 def span(values: Tensor) -> str:
     """The lowest and the highest of some scales, or the one that they all are: "1.2 to 7.0", "7.0"."""
-    low, high = float(values.min()), float(values.max())
+    known = values[~values.isnan()]  # a sample that is lost says nothing of the others
+    if not known.numel():
+        return "nan"
+    low, high = float(known.min()), float(known.max())
     return f"{high:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
 
 
@@ -264,7 +273,9 @@ class Certificate:
         return bool((length <= self.bound.to(length) * (1 + 16 * torch.finfo(x.dtype).eps)).all())
 
     def __str__(self) -> str:
-        bound = f"|x| <= {float(self.bound.max()):.4g} over {self.bound.numel()} samples"
+        lost = int(self.bound.isnan().sum())
+        but = f" (nothing of {lost}, which are NaN)" if lost else ""
+        bound = f"|x| <= {_largest(self.bound):.4g} over {self.bound.numel() - lost} samples{but}"
         if self.proved:
             what = f"{bound}, proved by the cap from the conditional means alone"
         else:

@@ -62,7 +62,7 @@ def per_sample(v: Number, like: Tensor) -> Number:
 
 def need_one_each(samples: int, count: int) -> None:
     """Refuses numbers that are neither one for all samples nor one for each."""
-    if count not in (1, samples):
+    if count != 1 and count != samples:  # one by one: in a compiled graph they may be symbols
         raise ValueError(f"give one number for all samples, or one for each; got {count} and {samples}")
 
 

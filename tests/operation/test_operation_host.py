@@ -297,6 +297,29 @@ def _in_child(given, expected):
     os._exit(0 if np.array_equal(capped(given)[0].numpy(), expected.numpy()) else 1)
 
 
+_FORK = """
+import multiprocessing, torch
+from meancap import CFG, Cap, guided_velocity
+torch.set_num_threads(2)
+x, c, u = torch.randn(3, 8, 1 << 18)
+(x * 2).exp().sum()
+def child(): guided_velocity(CFG(7) | Cap(1.1), x, 0.3, c, u)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join(60)
+print(process.exitcode)
+process.kill()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_forked_before_the_first_step_works_by_one_thread():
+    """torch's threads exist, the kernels are not imported yet."""
+    done = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0", done.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_works_by_one_thread():

@@ -107,3 +107,19 @@ def test_what_a_cap_does_not_touch_is_the_nominal_result_bit_for_bit(dtype):
     x, v_c, v_u = velocities(5, 3, 50, dtype=dtype)
     free = guided_velocity(CFG(3), x, 0.3, v_c, v_u)[0]
     assert torch.equal(guided_velocity(CFG(3) | Cap(100), x, 0.3, v_c, v_u)[0], free)
+
+
+def test_a_compiler_that_does_not_import_is_told_of_and_the_reference_serves(monkeypatch):
+    """numba refuses a numpy that is too new by an ImportError."""
+
+    def refuse(name, package):
+        raise ImportError("Numba needs an older NumPy")
+
+    monkeypatch.setattr(dispatch.importlib, "import_module", refuse)
+    dispatch._module.cache_clear()
+    try:
+        with counted() as found, pytest.warns(UserWarning, match="without its kernels, because numba failed"):
+            guided_velocity(RULE, *velocities(2, 5)[:1], 0.3, *velocities(2, 5)[1:])
+        assert found == {"cpu": 0, "reference": 1}
+    finally:
+        dispatch._module.cache_clear()

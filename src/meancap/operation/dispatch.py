@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
+import warnings
 from collections import Counter
 from functools import cache
 from types import ModuleType
@@ -42,6 +44,9 @@ def from_table(
     x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
     """A capped step inside a compiled graph, from its numbers in one tensor: (5, batch) or (5, 1)."""
+    if transformed(x, out_c, other, numbers):  # a derivative follows: by operations that have one
+        done = reference.run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
+        return (done[0] if how[-1] is not None else x.new_empty(0)), done[1]
     kernels = _module(x.device, x.dtype, out_c.dtype, other.dtype)
     if kernels is None or not x.is_cpu or not x.numel():
         result, found = run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
@@ -102,9 +107,13 @@ def _module(
     if state not in types or output not in types or other != output:
         return None
     compiler, name = ("numba", ".host") if device.type == "cpu" else ("triton", ".cuda")
-    if importlib.util.find_spec(compiler) is None:
+    if importlib.util.find_spec(compiler) is None or sys.byteorder != "little":
         return None
-    module = importlib.import_module(name, __package__)
+    try:
+        module = importlib.import_module(name, __package__)
+    except ImportError as error:
+        warnings.warn(f"guidance runs without its kernels, because {compiler} failed: {error}", stacklevel=2)
+        return None
     return module if device.type == "cpu" or module.ready(device.index) else None
 
 
@@ -130,4 +139,5 @@ def _opaque(request: Request) -> bool:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constant_module(*given: object) -> bool:
-    return _module(*given) is not None
+    """Asked while the graph is traced: whether there are kernels, and no transform that must see inside."""
+    return not transformed() and _module(*given) is not None

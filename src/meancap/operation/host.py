@@ -34,9 +34,7 @@ _NO_SUMS = np.empty((0, 0, 3))
 
 def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
-    x, out_c, other, a = request[:4]
-    if type(a) is float and a == 0:
-        x = out_c  # the mean does not depend on x: it is not read, and may hold anything
+    x, out_c, other = request[:3]
     return step(x, out_c, other, _table(x.shape[0], request[3:8]), *request[8:])
 
 
@@ -45,6 +43,8 @@ def step(
     ball: bool, margin: float, direct: bool, mean: bool, dtype: torch.dtype | None, capped: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The same from a table of the numbers, (5, batch), or (5, 1) where all samples share them."""
+    if numbers.size and numbers[0, 0] == 0 and not numbers[0].any():
+        x = out_c  # the mean does not depend on x: it is not read, and may hold anything
     shape = out_c.shape
     if not x.shape == shape == other.shape or out_c.dtype != other.dtype:
         shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]

@@ -63,6 +63,15 @@ def _blend(c, u, coefficient, direct):
 
 
 @_inlined
+def _mean(x, c, u, a, k, coefficient, direct):
+    """m + coefficient k d, from the m that was measured: x and k c may cancel, and d must not lose by it."""
+    m = fused(k, c, a * x)
+    w = fused(coefficient * k, u if direct else c - u, m)
+    w = fused(k, u, a * x) if (coefficient == _AWAY) & (not direct) else w
+    return m if coefficient == _ZERO else w
+
+
+@_inlined
 def _lengths(q, r, b, k):
     """|m|, |k||d| and the component of m along k d."""
     d = math.sqrt(r)
@@ -139,12 +148,12 @@ def _summed(x, c, u, first, last, a, k, direct):
 
 @numba.njit(**_SUMMED)
 def _summed_apart(x, c, u, first, last, a, k, direct):
-    """The three sums in float64 throughout: right for every finite input."""
+    """The three sums in float64: right for every m and d that float32 holds."""
     q, r, b = 0.0, 0.0, 0.0
     for j in range(first, last):
-        conditional = np.float64(read(c, j))
-        m = a * read(x, j) + k * conditional
-        d = np.float64(read(u, j)) if direct else conditional - read(u, j)
+        conditional = read(c, j)
+        m = np.float64(fused(k, conditional, a * read(x, j)))
+        d = np.float64(read(u, j) if direct else conditional - read(u, j))
         q += m * m
         r += d * d
         b += m * d
@@ -156,8 +165,7 @@ def _written(x, c, u, out, first, last, a, k, coefficient, mean, direct):
     """Writes a part of one sample."""
     if mean:
         for j in range(first, last):
-            w = _blend(read(c, j), read(u, j), coefficient, direct)
-            write(out, j, fused(k, w, a * read(x, j)))
+            write(out, j, _mean(read(x, j), read(c, j), read(u, j), a, k, coefficient, direct))
         return
     if halves(c) and halves(out):
         cs, us, outs = ahead(c, first), ahead(u, first), ahead(out, first)
@@ -188,7 +196,7 @@ def whole(at, like, numbers, sums, results, size, first, last, stage, ball, marg
                     more = _summed(x, c, u, low, min(low + CHUNK, end), np.float32(a), np.float32(k), direct)
                 q, r, b = q + more[0], r + more[1], b + more[2]
             if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
-                q, r, b = _summed_apart(x, c, u, start, end, a, k, direct)
+                q, r, b = _summed_apart(x, c, u, start, end, np.float32(a), np.float32(k), direct)
             results[0, i], results[1, i], results[2, i] = _lengths(q, r, b, k)
         if stage & SHARE:
             asked, growth, floor = numbers[2, n], _growth(numbers[3, n], ball), numbers[4, n]
@@ -220,13 +228,13 @@ def parts(at, like, numbers, sums, results, size, first, last, stage, ball, marg
 
 @numba.njit(**_EXACT)
 def _few_measured(x, c, u, size, n, a, k, results, batch, direct):
-    """Writes the lengths of n samples of a few elements, in float64."""
+    """Writes the lengths of n samples of a few elements, summed in float64."""
     for i in range(n):
         q, r, b = 0.0, 0.0, 0.0
         for j in range(i * size, i * size + size):
-            conditional = np.float64(read(c, j))
-            m = read(a, i) * read(x, j) + read(k, i) * conditional
-            d = np.float64(read(u, j)) if direct else conditional - read(u, j)
+            conditional = read(c, j)
+            m = np.float64(fused(np.float32(read(k, i)), conditional, np.float32(read(a, i)) * read(x, j)))
+            d = np.float64(read(u, j) if direct else conditional - read(u, j))
             q += m * m
             r += d * d
             b += m * d
@@ -253,9 +261,12 @@ def _few_written(x, c, u, out, size, n, a, k, coefficient, mean, direct):
     """Writes n samples of a few elements."""
     for i in range(n):
         for j in range(i * size, i * size + size):
-            w = _blend(read(c, j), read(u, j), np.float32(read(coefficient, i)), direct)
+            each = np.float32(read(coefficient, i))
             if mean:
-                w = fused(np.float32(read(k, i)), w, np.float32(read(a, i)) * read(x, j))
+                a_each, k_each = np.float32(read(a, i)), np.float32(read(k, i))
+                w = _mean(read(x, j), read(c, j), read(u, j), a_each, k_each, each, direct)
+            else:
+                w = _blend(read(c, j), read(u, j), each, direct)
             write(out, j, w)
 
 

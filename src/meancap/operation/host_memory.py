@@ -2,7 +2,8 @@
 """Elements in memory as numba's compiled code reads and writes them: by pointer, bfloat16 among them.
 
 A tensor's address costs nothing to ask for, its view as an array microseconds. The types of the elements come
-from example values: a float32, a float64, or an int16 for the bits of a bfloat16.
+from example values: a float32, a float64, or an int16 for the bits of a bfloat16. Two of these are read as
+one word, whose lower half comes first in memory: machines of another order take the reference (`dispatch`).
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from .host_memory import pointer, taken
+from .request import PROCESS
 
 _numba: Any = numba  # it has more than its types say
-_forked = False
 
 
 def threads() -> int:
     """How many threads a call may use: as many as torch has."""
-    return 1 if _forked or _lend() is None else torch.get_num_threads()
+    return 1 if os.getpid() != PROCESS or _lend() is None else torch.get_num_threads()
 
 
 def by_team(
@@ -34,6 +34,7 @@ def by_team(
 ) -> None:  # fmt: skip
     """`kernel` on range(count), in as many equal parts as there are workers."""
     ball, margin, mean, direct = how
+    # In the order in which `_share` reads them.
     arrays = [word for v in (numbers, sums, results) for word in (v.ctypes.data, *v.shape[:2])]
     words = [0, workers, count, size, stage, *at, ball, mean, direct, *arrays]
     given = np.array([*words, np.float64(margin).view(np.int64)], np.int64)
@@ -75,12 +76,3 @@ def _share(kernel: Any, *kinds: Any) -> Any:
             part = taken(given)
 
     return share
-
-
-def _alone() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_alone)

@@ -47,8 +47,12 @@ def run(request: Request) -> tuple[Tensor, Tensor]:
         numbers = left.expand(4, -1)
     if request.dtype is None:
         return out_c, numbers
-    out = _written(out_c, d, left, None if request.direct else request.other)
-    return (mean_of(x, out, a, k, dtype) if request.mean else out).to(request.dtype), numbers
+    base, away = out_c, None if request.direct else request.other.to(dtype)
+    step = left
+    if request.mean:  # from the m that was measured: x and k out_c may cancel, and d must not lose by it
+        base, step = mean_of(x, out_c, a, k, dtype), left * vector(k, out_c)
+        away = None if away is None else mean_of(x, away, a, k, dtype)
+    return _written(base, away, d, step, left).to(request.dtype), numbers
 
 
 def _left(request: Request, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
@@ -71,12 +75,13 @@ def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> tupl
     return m, k.abs() * gap, torch.where(k < 0, -along, along)
 
 
-def _written(out_c: Tensor, d: Tensor, c: Tensor, other: Tensor | None) -> Tensor:
-    each = c.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
-    out = torch.addcmul(out_c, d, each)
+def _written(base: Tensor, away: Tensor | None, d: Tensor, step: Tensor, c: Tensor) -> Tensor:
+    """base + step d, but base where c = 0 and `away` where c = -1."""
+    each, c = (v.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1)) for v in (step, c))
+    out = torch.addcmul(base, d, each)
     if not on_host(c) or bool(((c == 0) | (c == -1)).any()):
-        out = torch.where(each == 0, out_c, out)  # 0 * inf would put a NaN where nothing is added
-        out = out if other is None else torch.where(each == -1, other.to(d.dtype), out)
+        out = torch.where(c == 0, base, out)  # 0 * inf would put a NaN where nothing is added
+        out = out if away is None else torch.where(c == -1, away, out)
     return out
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..tensors import transformed
 from .dispatch import from_table
 
 _SIGNATURE = (
@@ -24,6 +25,17 @@ def _shapes(
     return result, numbers.new_empty(4, x.shape[0])
 
 
+def _followed(
+    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """Where derivatives may follow: the reference where they do, and what lies below where they do not."""
+    if type(x) is Tensor or transformed(x, out_c, other, numbers):
+        return from_table(x, out_c, other, numbers, *how)
+    with torch._C._AutoDispatchBelowAutograd():  # a tracer wants to see the operator; no public way down
+        done: tuple[Tensor, Tensor] = torch.ops.meancap.step(x, out_c, other, numbers, *how)
+    return done
+
+
 def _define() -> torch.library.Library:
     # In the plain form: torch.library.custom_op takes longer to call than a small step does.
     ours = torch.library.Library("meancap", "FRAGMENT")
@@ -31,6 +43,7 @@ def _define() -> torch.library.Library:
     for device in ("CPU", "CUDA"):
         ours.impl("step", from_table, device)
     ours.impl("step", _shapes, "Meta")
+    ours.impl("step", _followed, "Autograd")
     return ours
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..tensors import Number
+
+PROCESS = os.getpid()  # that imported this; a forked one has another, and no threads of OpenMP
 
 
 class Request(NamedTuple):

@@ -5,7 +5,7 @@
     d = out_c - out_u        the direction in the network's own units, float32; with DIRECT it is out_u itself
     q, r, b                  <m, m>, <d, d> and <m, d> of each sample: float32 over RUN elements, then float64
     c                        the coefficient asked for, then what the cap leaves of it, float64
-    w = out_c + c d          the result, or a x + k w with MEAN, rounded once more to the dtype asked for
+    out_c + c d              the result, or m + c k d with MEAN, rounded once more to the dtype asked for
 
 Before it is multiplied, each run of m and d is divided by a power of two near its largest element, so that
 every finite input is within float32's range. The cap is the one of `fraction`.
@@ -143,24 +143,21 @@ def _limited(
 
 
 @triton.jit
-def _result(out_c, out_u, c, DIRECT: tl.constexpr):
-    """out_c + c d, but out_c for 0 and out_u for -1: 0 * inf would put a NaN where nothing is added."""
-    c = c.to(tl.float32)[:, None] + tl.zeros_like(out_c)
-    w = tl.fma(out_u if DIRECT else out_c - out_u, c, out_c)
-    if not DIRECT:
-        w = tl.where(c == -1, out_u, w)
-    return tl.where(c == 0, out_c, w)
-
-
-@triton.jit
 def _written(
     x, out_c, out_u, out, size, row, column, here, x_row, c_row, u_row, a, k, c,
     MEAN: tl.constexpr, DIRECT: tl.constexpr,
 ):  # fmt: skip
     """Writes a tile of the result."""
-    w = _result(_rows(out_c, row, c_row, column, here), _rows(out_u, row, u_row, column, here), c, DIRECT)
-    if MEAN:
-        w = _affine(_rows(x, row, x_row, column, here), w, a, k)
+    base = _rows(out_c, row, c_row, column, here)
+    d = _rows(out_u, row, u_row, column, here)
+    if not DIRECT:  # where c is -1 the result is out_u, and nothing is added to it
+        away = c.to(tl.float32)[:, None] + tl.zeros_like(base) == -1
+        base, d = tl.where(away, d, base), tl.where(away, 0.0, base - d)
+    if MEAN:  # from the m that was measured: x and k out_c may cancel, and d must not lose by it
+        base = _affine(_rows(x, row, x_row, column, here), base, a, k)
+        c = c * k
+    c = c.to(tl.float32)[:, None] + tl.zeros_like(base)
+    w = tl.where(c == 0, base, tl.fma(d, c, base))  # 0 * inf would put a NaN where nothing is added
     tl.store(out + (row * size)[:, None] + column[None, :], w.to(out.dtype.element_ty), mask=here)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..rules import Rule, Stepper
 from ..rules.protocol.base import Recorder
+from .checks import warn_if_not_finite
 from .grid import Times, checked
 from .solve import Predict, Step, asked
 
@@ -72,6 +73,7 @@ def manifold_sample(
     steps = manifold_trajectory(predict, rule, x, times, iterations=iterations, window=window, until=until)
     for one in steps:
         x = one.x_next
+    warn_if_not_finite(x)
     return x
 
 

@@ -125,7 +125,7 @@ class Chain(Rule):
         object.__setattr__(self, "caps", all(part.caps for part in self.rules))
         object.__setattr__(self, "multiplies", all(part.multiplies for part in self.rules))
         object.__setattr__(self, "needs", names_needed(self.rules))
-        if (folded := _folded(self.rules)) is not None:
+        if type(self) is Chain and (folded := _folded(self.rules)) is not None:
             fix(self, *folded)
 
     @property
