@@ -130,7 +130,8 @@ def guided_velocity(
     Velocities are data - noise. `t_next`, where the step will end, is for rules that depend on it (CFGPP);
     `others`, further velocities by name, for rules that look at them (perp_neg at "negative").
     The velocity has the dtype of `v_c`, or `dtype`: ask for float32 where the bound must hold to the last
-    unit.
+    unit. Its own rounding remains: where x and (1 - t) v nearly cancel, that is more than a unit of the mean
+    (`guide` writes the mean itself).
     """
     if rule.turns:  # at t = 1 the gap of the means vanishes and that of the velocities does not: just before
         t = time(t, x)
