@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..tensors import Number
-from .host_kernels import CHUNK, FEW, FOLD, MEASURE, SHARE, WRITE, few, parts, whole
+from .host_kernels import CHUNK, FEW, FOLD, MEASURE, WRITE, few, parts, whole
 from .host_threads import by_team, threads
 from .request import Request
 
@@ -58,7 +58,7 @@ def step(
         x, out_c, other = x.resolve_neg(), out_c.resolve_neg(), other.resolve_neg()
     batch, count = shape[0], out_c.numel()
     size = count // batch if batch else 0
-    stages = (MEASURE | SHARE if capped else 0) | (WRITE if dtype is not None else 0)
+    stages = (MEASURE if capped else 0) | (WRITE if dtype is not None else 0)
     result = out_c if dtype is None else torch.empty_like(out_c, dtype=dtype)
     results = np.empty((4, batch))
     if not capped:

@@ -25,13 +25,12 @@ RUN = 128  # elements of a float32 sum
 CHUNK = 32768  # elements of a sample that one thread takes at a time
 FEW = 16  # elements of a sample up to which samples are summed side by side
 BLOCK = 256  # of such samples at a time
-MEASURE, SHARE, WRITE, FOLD = 1, 2, 4, 8  # stages; with FOLD the sums of the chunks are known
+MEASURE, WRITE, FOLD, LENGTHS = 1, 2, 4, 8  # stages; with FOLD the sums of the chunks are known
 
 _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 _SUMMED: dict[str, Any] = {**_EXACT, "fastmath": {"contract", "nsz", "arcp", "reassoc"}}
 _SMALLEST, _LARGEST = 1e-12, 1e15  # lengths summed in float32 are trusted within this range
 _ZERO, _AWAY = np.float32(0), np.float32(-1)
-_UP, _DOWN = 2.0**600, 2.0**-600
 
 
 def _compiled(run):
@@ -81,39 +80,23 @@ def _lengths(q, r, b, k):
 
 
 @_inlined
-def _growth(gamma, ball):
-    """The room that gamma leaves a mean of length 1."""
-    return math.sqrt((gamma - 1) * (gamma + 1)) if ball else gamma - 1
+def _left(q, r, b, k, c, gamma, floor, ball, margin):
+    """What a cap leaves of c: `fraction.kept` from <m, m>, <d, d> and <m, d>, by one root and one quotient.
 
-
-@_inlined
-def _room(m, growth, floor, ball):
-    """`fraction.room_of`. An infinite growth lets everything pass; inf * 0 would be NaN."""
-    above = math.sqrt(max((floor - m) * (floor + m), 0.0)) if ball else floor
-    room = m * growth
+    Products of two squares of float32 numbers stay within float64's range. `limit` is the largest |c'|: the
+    root of |k d|^2 c'^2 + 2 <m, k d> c' = room.
+    """
+    size = k * k * r
+    toward = (-k * b if c < 0 else k * b) if ball else 0.0
+    room = q * ((gamma - 1) * (gamma + 1) if ball else (gamma - 1) * (gamma - 1))
+    above = floor * floor - q if ball else floor * floor
     room = above if (above > room) & (floor > 0) else room
-    return math.inf if growth == math.inf else room
-
-
-@_inlined
-def _largest(g, along, room, margin):
-    """`fraction.largest_fraction`. A power of two keeps the squares in range, and changes no digit."""
-    large = max(abs(along), room)
-    up = _DOWN if large > 1e150 else (_UP if large < 1e-140 else 1.0)
-    down = _UP if large > 1e150 else (_DOWN if large < 1e-140 else 1.0)
-    reach = math.sqrt((along * up) * (along * up) + (room * up) * (room * up)) * down
-    outward = room * (room / (along + reach))
-    s = (outward if along > 0 else reach - along) / g
-    s = 1.0 if s >= 1 else (s * (1 - margin) if s < 1 else s)
-    return 1.0 if (g == 0) | (room == math.inf) else s
-
-
-@_inlined
-def _coefficient(m, d, along, c, growth, floor, ball, margin):
-    """What the cap leaves of c: `fraction.kept`. Nothing asked for is nothing granted, whatever the gap."""
-    toward = (-along if c < 0 else along) if ball else 0.0
-    s = _largest(abs(c) * d, toward, _room(m, growth, floor, ball), margin)
-    return c if c == 0 else c * s
+    reach = math.sqrt(toward * toward + size * room)
+    limit = (room if toward > 0 else reach - toward) / (toward + reach if toward > 0 else size)
+    left = math.copysign(limit * (1 - margin), c)
+    # Nothing asked for is nothing granted, whatever the gap; inf * 0 would be NaN.
+    free = (c == 0) | (size == 0) | (gamma == math.inf) | (room == math.inf) | (limit >= abs(c))
+    return c if free else left
 
 
 @numba.njit(**_SUMMED)
@@ -198,10 +181,7 @@ def whole(at, like, numbers, sums, results, size, first, last, stage, ball, marg
             if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
                 q, r, b = _summed_apart(x, c, u, start, end, np.float32(a), np.float32(k), direct)
             results[0, i], results[1, i], results[2, i] = _lengths(q, r, b, k)
-        if stage & SHARE:
-            asked, growth, floor = numbers[2, n], _growth(numbers[3, n], ball), numbers[4, n]
-            m, d, along = results[0, i], results[1, i], results[2, i]
-            results[3, i] = _coefficient(m, d, along, asked, growth, floor, ball, margin)
+            results[3, i] = _left(q, r, b, k, numbers[2, n], numbers[3, n], numbers[4, n], ball, margin)
         if stage & WRITE:
             coefficient = np.float32(results[3, i])
             for part in range(-(-size // CHUNK) - 1, -1, -1):  # what was read last is nearest in the caches
@@ -226,45 +206,60 @@ def parts(at, like, numbers, sums, results, size, first, last, stage, ball, marg
             _written(x, c, u, out, low, high, a, k, np.float32(results[3, i]), mean, direct)
 
 
+# Rows of a block of samples of a few elements: a, k, c, gamma, floor; <m, m>, <d, d>, <m, d>; what is left of c.
+_C, _GAMMA, _FLOOR, _SUMS, _LEFT = 2 * BLOCK, 3 * BLOCK, 4 * BLOCK, 5 * BLOCK, 8 * BLOCK
+
+
 @numba.njit(**_EXACT)
-def _few_measured(x, c, u, size, n, a, k, results, batch, direct):
-    """Writes the lengths of n samples of a few elements, summed in float64."""
+def _few_summed(x, c, u, size, n, block, direct):
+    """Writes the three sums of n samples, in float64."""
     for i in range(n):
+        a, k = np.float32(read(block, i)), np.float32(read(block, i + BLOCK))
         q, r, b = 0.0, 0.0, 0.0
         for j in range(i * size, i * size + size):
             conditional = read(c, j)
-            m = np.float64(fused(np.float32(read(k, i)), conditional, np.float32(read(a, i)) * read(x, j)))
+            m = np.float64(fused(k, conditional, a * read(x, j)))
             d = np.float64(read(u, j) if direct else conditional - read(u, j))
             q += m * m
             r += d * d
             b += m * d
-        m, d, along = _lengths(q, r, b, read(k, i))
+        write(block, i + _SUMS, q)
+        write(block, i + _SUMS + BLOCK, r)
+        write(block, i + _SUMS + 2 * BLOCK, b)
+
+
+@numba.njit(**_EXACT)
+def _few_left(n, block, ball, margin):
+    """Writes what the cap leaves of n coefficients."""
+    for i in range(n):
+        q, r, b = read(block, i + _SUMS), read(block, i + _SUMS + BLOCK), read(block, i + _SUMS + 2 * BLOCK)
+        k, c, gamma, floor = (
+            read(block, i + BLOCK), read(block, i + _C), read(block, i + _GAMMA), read(block, i + _FLOOR)
+        )  # fmt: skip
+        write(block, i + _LEFT, _left(q, r, b, k, c, gamma, floor, ball, margin))
+
+
+@numba.njit(**_EXACT)
+def _few_lengths(n, block, results, batch):
+    """Copies n samples' lengths and coefficients to the results."""
+    for i in range(n):
+        q, r, b = read(block, i + _SUMS), read(block, i + _SUMS + BLOCK), read(block, i + _SUMS + 2 * BLOCK)
+        m, d, along = _lengths(q, r, b, read(block, i + BLOCK))
         write(results, i, m)
         write(results, i + batch, d)
         write(results, i + 2 * batch, along)
+        write(results, i + 3 * batch, read(block, i + _LEFT))
 
 
 @numba.njit(**_EXACT)
-def _few_shared(results, batch, n, asked, growth, floor, floored, ball, margin):
-    """Writes the coefficients of n samples; where there is no floor, its square root is not taken."""
-    for i in range(n):
-        m, d, along = read(results, i), read(results, i + batch), read(results, i + 2 * batch)
-        if floored:
-            left = _coefficient(m, d, along, read(asked, i), read(growth, i), read(floor, i), ball, margin)
-        else:
-            left = _coefficient(m, d, along, read(asked, i), read(growth, i), 0.0, ball, margin)
-        write(results, i + 3 * batch, left)
-
-
-@numba.njit(**_EXACT)
-def _few_written(x, c, u, out, size, n, a, k, coefficient, mean, direct):
-    """Writes n samples of a few elements."""
+def _few_written(x, c, u, out, size, n, block, coefficient, mean, direct):
+    """Writes n samples."""
     for i in range(n):
         for j in range(i * size, i * size + size):
-            each = np.float32(read(coefficient, i))
+            each = np.float32(read(block, i + coefficient))
             if mean:
-                a_each, k_each = np.float32(read(a, i)), np.float32(read(k, i))
-                w = _mean(read(x, j), read(c, j), read(u, j), a_each, k_each, each, direct)
+                a, k = np.float32(read(block, i)), np.float32(read(block, i + BLOCK))
+                w = _mean(read(x, j), read(c, j), read(u, j), a, k, each, direct)
             else:
                 w = _blend(read(c, j), read(u, j), each, direct)
             write(out, j, w)
@@ -274,30 +269,28 @@ def _few_written(x, c, u, out, size, n, a, k, coefficient, mean, direct):
 def few(at, like, numbers, sums, results, size, first, last, stage, ball, margin, mean, direct):
     """Samples first to last, of a few elements each: side by side in float64, a block of them at a time."""
     x, c, u, out = _tensors(at, like)
-    batch, shared, floored = results.shape[1], numbers.shape[1] == 1, numbers[4, 0] > 0
-    block = np.empty((5, BLOCK))  # a, k, coefficient, growth, floor
-    a = pointer(block.ctypes.data, 0.0)
-    k, asked, growth, floor = ahead(a, BLOCK), ahead(a, 2 * BLOCK), ahead(a, 3 * BLOCK), ahead(a, 4 * BLOCK)
+    shared = numbers.shape[1] == 1
+    rows = np.empty((9, BLOCK))
+    block = pointer(rows.ctypes.data, 0.0)
     for low in range(first, last, BLOCK):
         n = min(BLOCK, last - low)
         if low == first or not shared:
-            for i in range(BLOCK):
-                column = 0 if shared else min(low + i, last - 1)
-                for row in range(5):
-                    block[row, i] = numbers[row, column]
-                block[3, i] = _growth(block[3, i], ball)
-                floored |= block[4, i] > 0
-        lengths, start = ahead(pointer(results.ctypes.data, 0.0), low), low * size
+            for row in range(5):
+                for i in range(BLOCK):
+                    rows[row, i] = numbers[row, 0 if shared else min(low + i, last - 1)]
+        start = low * size
         xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
         if stage & MEASURE:
             if size == 2:  # so that the compiler knows
-                _few_measured(xs, cs, us, 2, n, a, k, lengths, batch, direct)
+                _few_summed(xs, cs, us, 2, n, block, direct)
             else:
-                _few_measured(xs, cs, us, size, n, a, k, lengths, batch, direct)
-        if stage & SHARE:
-            _few_shared(lengths, batch, n, asked, growth, floor, floored, ball, margin)
+                _few_summed(xs, cs, us, size, n, block, direct)
+            _few_left(n, block, ball, margin)
+            if stage & LENGTHS:
+                _few_lengths(n, block, ahead(pointer(results.ctypes.data, 0.0), low), results.shape[1])
         if stage & WRITE:
+            left = _LEFT if stage & MEASURE else _C
             if size == 2:
-                _few_written(xs, cs, us, outs, 2, n, a, k, ahead(lengths, 3 * batch), mean, direct)
+                _few_written(xs, cs, us, outs, 2, n, block, left, mean, direct)
             else:
-                _few_written(xs, cs, us, outs, size, n, a, k, ahead(lengths, 3 * batch), mean, direct)
+                _few_written(xs, cs, us, outs, size, n, block, left, mean, direct)
