@@ -1,7 +1,9 @@
 """How the benchmarks take time and count: contenders interleaved in one run, thread CPU time, several rounds.
 
-Each timed call follows an untimed one of the same contender, so that nobody pays for the pages that the
-contender before it gave back to the system. Ratios survive a busy machine; seconds do not.
+Each timed call follows untimed ones of the same contender, so that nobody pays for the pages that the
+contender before it gave back to the system, nor for the caches that it filled: after a contender that moves
+60 tensors, a call of 100 us needs two more before its time settles. Ratios survive a busy machine; seconds do
+not.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 LONG = 0.5  # seconds; a call as long as this needs no untimed one before it
+SETTLED = 3  # untimed calls before a timed one
 Contenders = Mapping[str, Callable[[], object]]
 Rounds = dict[str, list[float]]  # thread CPU seconds of each contender, round by round
 
@@ -36,7 +39,7 @@ def in_turns(
         least = dict.fromkeys(contenders, float("inf"))
         for _ in range(tries):
             for name, run in contenders.items():
-                if not found[name] or found[name][-1] < LONG:
+                for _ in range(SETTLED if not found[name] or found[name][-1] < LONG else 0):
                     run()
                 start = seconds()
                 run()

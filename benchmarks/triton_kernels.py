@@ -54,7 +54,7 @@ def compiled(shape: tuple[int, ...], dtype: torch.dtype, arch: int) -> list[Any]
         kernel.run = compile_only
         kernel.device_caches.clear()
     x, v_c, v_u = (torch.zeros(shape, dtype=dtype) for _ in range(3))
-    cuda.run(Request(x, v_c, v_u, 1.0, 0.7, 4.0, 1.1, margin=margin_of(dtype), dtype=dtype))
+    cuda.run(Request(x, v_c, v_u, (1.0, 0.7, 4.0, 1.1, 0.0), margin=margin_of(dtype), dtype=dtype))
     return found
 
 

@@ -329,7 +329,7 @@ def test_the_operator_itself_has_derivatives():
 
     def step(c):
         like = [v.to(c.dtype) for v in (x, c, u)]
-        return torch.ops.meancap.step(*like, numbers, True, 0.0, False, False, c.dtype)[0]
+        return torch.ops.meancap.step(*like, numbers, True, 0.0, False, False, c.dtype, True)[0]
 
     plain, far = step(c), 1e-5 * d.double()
     found, tangent = torch.func.jvp(step, (c,), (d,))

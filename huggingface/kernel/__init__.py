@@ -28,10 +28,8 @@ def capped_step(
     a, k    numbers that state the posterior mean, m = a x + k out; a = 1, k = -sigma for a flow to noise
     gamma   |m| <= gamma |m_c|; with ball=False |m - m_c| <= (gamma - 1) |m_c|
     """
-    request = Request(
-        x, out_c, out_u, float(a), float(k), float(scale) - 1.0, float(gamma),
-        ball=ball, margin=margin_of(out_c.dtype), dtype=out_c.dtype,
-    )  # fmt: skip
+    numbers = (float(a), float(k), float(scale) - 1.0, float(gamma), 0.0)
+    request = Request(x, out_c, out_u, numbers, ball, margin_of(out_c.dtype), dtype=out_c.dtype)
     fast = x.is_cuda and cuda.ready(x.device.index)
     result: Tensor = (cuda if fast else reference).run(request)[0]
     return result

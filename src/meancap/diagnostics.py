@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from .files import write_whole
-from .operation import Lengths, Request, lengths, measured
+from .operation import Lengths, lengths, measured
 from .prediction import Prediction, need_same_shapes
 from .rules.protocol.ray import Limit, Ray
 from .tensors import Number, vector
@@ -117,7 +117,7 @@ class Record:
         if not ray.is_gap:
             gap = p.lengths
             if ray.nominal is not None:  # the direction is -k nominal + k out_c
-                toward = measured(Request(ray.nominal, p.out_c, p.out_u, -p.k, p.k)).along
+                toward = measured(ray.nominal, p.out_c, p.out_u, -p.k, p.k).along
             else:
                 toward = lengths(ray.direction, p.delta).along
         turned = ray.turned is not None

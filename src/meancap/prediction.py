@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from . import path
-from .operation import Lengths, Request, lengths, mean_of, measured
+from .operation import Lengths, lengths, mean_of, measured
 from .path import Affine
 from .tensors import Number, compiling, once, per_sample
 
@@ -49,7 +49,7 @@ class Prediction:
     def __post_init__(self) -> None:
         x, c, u = self.shown, self.out_c, self.out_u
         tensors = isinstance(x, Tensor) and isinstance(c, Tensor) and isinstance(u, Tensor)
-        usual = tensors and x.dim() > 1 and x.shape == c.shape == u.shape and x.numel() > 0
+        usual = tensors and x.shape == c.shape == u.shape and x.dim() > 1 and x.numel() > 0
         if not (usual and x.is_floating_point() and c.is_floating_point() and u.is_floating_point()):
             with_, without = "the prediction with the condition", "the prediction without it"
             need_same_shapes(**{"x": x, with_: c, without: u})
@@ -112,7 +112,7 @@ class Prediction:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        return measured(Request(self.shown, self.out_c, self.out_u, self.a, self.k))
+        return measured(self.shown, self.out_c, self.out_u, self.a, self.k)
 
     def beside(self, **outputs: Tensor) -> Prediction:
         """The same prediction with further outputs of the same kind: p.beside(negative=v_n)."""

@@ -39,9 +39,10 @@ class Schedule(Fields):
 Scale = float | Schedule | Tensor
 
 
-@dataclass(frozen=True)
 class _Numbers(Schedule):
     """A schedule whose fields are all finite numbers."""
+
+    __dataclass_fields__: ClassVar[Mapping[str, object]]
 
     def __post_init__(self) -> None:
         names = tuple(self.__dataclass_fields__)

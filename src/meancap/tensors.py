@@ -89,7 +89,7 @@ def on_host(*tensors: Tensor) -> bool:
     return plain and not transformed(*tensors)
 
 
-def transformed(*tensors: Tensor) -> bool:
+def transformed(*values: Number) -> bool:
     """Whether a compiler, a function transform, a tangent or a gradient needs torch's own operations."""
     # torch has no public question for a running transform (vmap, jvp) or a level of forward differentiation.
     if compiling() or forward_ad._current_level >= 0:
@@ -97,8 +97,8 @@ def transformed(*tensors: Tensor) -> bool:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     if torch.is_grad_enabled():
-        for v in tensors:
-            if v.requires_grad:
+        for v in values:
+            if isinstance(v, Tensor) and v.requires_grad:
                 return True
     return False
 

@@ -14,19 +14,20 @@ def tensors(*shape, seed=0, dtype=torch.float32, x_dtype=None):
     return x.to(x_dtype or dtype), out_c.to(dtype), (out_c + other).to(dtype)
 
 
-def cap_with(kernels, *given, **how):
-    """Result and numbers of x, out_c, other, a, k, c, gamma, floor."""
-    return kernels.run(Request(*given, **how))
+def cap_with(kernels, x, out_c, other, *numbers, **how):
+    """Result and numbers of x, out_c, other, a, k, c, gamma, floor; what is missing caps nothing."""
+    rest = (0.0, 1.0, 0.0, float("inf"), 0.0)[len(numbers) :]
+    return kernels.run(Request(x, out_c, other, (*numbers, *rest), **how))
 
 
 def measure_with(kernels, *given):
     """The lengths of x, out_c, other, a, k: (3, batch)."""
-    return kernels.run(Request(*given))[1][:3]
+    return cap_with(kernels, *given)[1][:3]
 
 
 def combine_with(kernels, *given, **how):
     """The result of x, out_c, other, a, k, c without a cap."""
-    return kernels.run(Request(*given, **how, capped=False))[0]
+    return cap_with(kernels, *given, **how, capped=False)[0]
 
 
 def flat(v):

@@ -386,7 +386,7 @@ def test_without_a_place_for_its_cache_numba_compiles_all_the_same(tmp_path):
         "from meancap.operation import host\n"
         "x = torch.ones(1, 20)\n"
         "from meancap.operation import Request\n"
-        "print(host.run(Request(x, x, x, 1.0, 1.0))[1][0].item())\n"
+        "print(host.run(Request(x, x, x, (1.0, 1.0, 0.0, 1.0, 0.0)))[1][0].item())\n"
     )
     job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert job.returncode == 0 and float(job.stdout) == pytest.approx(2 * math.sqrt(20)), job.stderr

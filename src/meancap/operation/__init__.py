@@ -10,9 +10,10 @@ function, and no flag to choose one: `host` (numba, float32 and bfloat16 on the 
 from . import registered as registered  # torch's operator, for compiled graphs
 from .dispatch import calls, lengths, mean_of, measured, run
 from .fraction import kept, largest_fraction, margin_of, room_of
-from .request import Lengths, Request
+from .request import Found, Lengths, Request
 
 __all__ = [
+    "Found",
     "Lengths",
     "Request",
     "calls",

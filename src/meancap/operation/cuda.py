@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from ..tensors import Number
-from .request import Request
+from . import reference
+from .request import Found, Request
 
 DEVICE = "cuda"
 
 ONE_LAUNCH = 16384  # elements of a sample that one program holds; half as many where they come one by one
 TILE = 4096  # elements at a time where they do not all fit
+LARGEST = 2**31 - 2**16  # elements of a sample: they are counted in 32 bits
 LEAST = 1024  # elements of one program at least: several samples where these are small
 
 
@@ -41,16 +43,18 @@ def ready(device: int | None) -> bool:
     return True
 
 
-def run(request: Request) -> tuple[Tensor, Tensor]:
+def run(request: Request) -> tuple[Tensor, Found]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
     from .triton_kernels import PARTS, part_results, part_sums, whole_samples
 
     x, lengths, write = request.x, request.capped, request.dtype is not None
     batch, size = x.shape[0], x.shape[1:].numel()
+    if not (0 < batch * size <= LARGEST * batch and x.device == request.out_c.device == request.other.device):
+        return reference.run(request)
     inputs, out = _samples(*request[:3], request.dtype)
     rows = [v.stride(0) for v in inputs]
     lengths_and_coefficient = torch.empty(4, batch if lengths else 0, dtype=torch.float64, device=x.device)
-    words = [word for v in request[3:8] for word in _words(v, batch, x.device)]
+    words = [word for v in request.numbers for word in _words(v, batch, x.device)]
     near = 16 // min(v.element_size() for v in inputs)
     how = {
         "LENGTHS": lengths, "WRITE": write, "MEAN": request.mean, "DIRECT": request.direct,

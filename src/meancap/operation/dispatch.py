@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import sys
 import warnings
 from collections import Counter
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..tensors import Number, compiling, transformed, vector
 from . import reference
-from .request import Lengths, Request
+from .request import Found, Lengths, Request
 
 calls: Counter[str] = Counter()  # of steps that cap and write, by implementation: tests ask who gets here
 
@@ -23,79 +24,49 @@ _TYPES = {
     "cpu": (torch.float32, torch.bfloat16),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
 }
-_LARGEST = 2**31 - 2**16  # kernels count the elements of a sample in 32 bits
 
 
-def run(request: Request) -> tuple[Tensor, Tensor]:
-    """The result, and four numbers per sample, (4, batch): the `Lengths` and the coefficient that is left.
+def run(request: Request) -> tuple[Tensor, Found]:
+    """The result, and what was found of each sample: the `Lengths` and the coefficient that is left.
 
     What was not asked for holds anything: the result without a dtype, the numbers of an uncapped step.
     """
     if compiling():
         return _traced(request)
     kernels = _kernels(request)
-    done: tuple[Tensor, Tensor] = (kernels or reference).run(request)
+    done: tuple[Tensor, Found] = (kernels or reference).run(request)
     if request.capped and request.dtype is not None:
         calls["reference" if kernels is None else kernels.DEVICE] += 1
     return done
 
 
-def from_table(
-    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
-) -> tuple[Tensor, Tensor]:
-    """A capped step inside a compiled graph, from its numbers in one tensor: (5, batch) or (5, 1)."""
-    if transformed(x, out_c, other, numbers):  # a derivative follows: by operations that have one
-        done = reference.run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
-        return (done[0] if how[-1] is not None else x.new_empty(0)), done[1]
-    kernels = _module(x.device, x.dtype, out_c.dtype, other.dtype)
-    if kernels is None or not x.is_cpu or not x.numel():
-        result, found = run(Request(x, out_c, other, *numbers.unbind(0), *how))  # type: ignore[arg-type]
-    else:
-        calls["cpu"] += how[-1] is not None
-        result, found = kernels.step(x, out_c, other, numbers.contiguous().numpy(), *how)
-    # An operator may not return its own input: without a dtype nothing is written.
-    return (result if how[-1] is not None else x.new_empty(0)), found
-
-
-def measured(request: Request) -> Lengths:
-    """|m|, |k d| and the component of m along k d, for each sample."""
-    m, d, along, _ = run(request)[1].unbind(0)
-    return Lengths(m, d, along)
+def measured(x: Tensor, out_c: Tensor, other: Tensor, a: Number, k: Number) -> Lengths:
+    """|m|, |k d| and the component of m along k d, for each sample; m = a x + k out_c, d = out_c - other."""
+    return Lengths(*run(Request(x, out_c, other, (a, k, 0.0, math.inf, 0.0)))[1][:3])
 
 
 def lengths(m: Tensor, d: Tensor) -> Lengths:
     """|m|, |d| and the component of m along d, for each sample."""
-    return measured(Request(m, m, d, direct=True))
+    return Lengths(*run(Request(m, m, d, (0.0, 1.0, 0.0, math.inf, 0.0), direct=True))[1][:3])
 
 
 def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
     """The posterior mean a x + k out, by the same arithmetic as the mean that a step writes."""
     if not (isinstance(a, Tensor) or isinstance(k, Tensor)) and (a, k) == (0, 1):
         return out.to(dtype)
-    return run(Request(x, out, out, a, k, mean=True, dtype=dtype, capped=False))[0]
+    numbers = (a, k, 0.0, math.inf, 0.0)
+    return run(Request(x, out, out, numbers, mean=True, dtype=dtype, capped=False, lengths=False))[0]
 
 
 def _kernels(request: Request) -> ModuleType | None:
     """The module of kernels for these tensors, or None where the reference must do it."""
-    x, out_c, other = request[:3]
-    if not type(x) is type(out_c) is type(other) is Tensor:
-        return None
-    device = x.device
-    module = _module(device, x.dtype, out_c.dtype, other.dtype)
-    if module is None or not 0 < x.numel() <= _LARGEST * x.shape[0]:
-        return None
-    tensors = [x, out_c, other]
-    for v in request[3:8]:
-        if type(v) is not float and isinstance(v, Tensor):
-            tensors.append(v)
-    for v in tensors:
-        if v.device != device:
-            return None
-    if transformed(*tensors):
+    x, out_c, other, numbers = request[:4]
+    each = (numbers,) if isinstance(numbers, Tensor) else numbers
+    if not type(x) is type(out_c) is type(other) is Tensor or transformed(x, out_c, other, *each):
         return None
     if torch._C._len_torch_dispatch_stack():  # a mode wants to see torch's operations; no public question
         return None
-    return module
+    return _module(x.device, x.dtype, out_c.dtype, other.dtype)
 
 
 @cache
@@ -117,27 +88,20 @@ def _module(
     return module if device.type == "cpu" or module.ready(device.index) else None
 
 
-def _traced(request: Request) -> tuple[Tensor, Tensor]:
+def _traced(request: Request) -> tuple[Tensor, Found]:
     """Inside a compiled graph a capped step is one opaque node; any other is left to the compiler."""
-    if not (request.capped and _opaque(request)):
+    x, out_c, other, numbers = request[:4]
+    follows = any(isinstance(v, Tensor) and v.requires_grad for v in (x, out_c, other, *numbers))
+    if follows or not (request.capped and _known(x.device, x.dtype, out_c.dtype, other.dtype)):
         return reference.run(request)
-    shared = all(not isinstance(v, Tensor) or v.numel() == 1 for v in request[3:8])
-    samples = request.x[:1] if shared else request.x
-    numbers = torch.stack([vector(v, samples) for v in request[3:8]])
-    done: tuple[Tensor, Tensor] = torch.ops.meancap.step(*request[:3], numbers, *request[8:13])
+    shared = all(not isinstance(v, Tensor) or v.numel() == 1 for v in numbers)
+    table = torch.stack([vector(v, x[:1] if shared else x) for v in numbers])
+    how = (request.ball, request.margin, request.direct, request.mean, request.dtype, request.lengths)
+    done: tuple[Tensor, Tensor] = torch.ops.meancap.step(x, out_c, other, table, *how)
     return done
 
 
-def _opaque(request: Request) -> bool:
-    x, out_c, other = request[:3]
-    for v in (x, out_c, other, *[v for v in request[3:8] if isinstance(v, Tensor)]):
-        if v.requires_grad or v.device != x.device:
-            return False
-    few = 0 < x.numel() <= _LARGEST * x.shape[0]
-    return few and _constant_module(x.device, x.dtype, out_c.dtype, other.dtype)
-
-
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _constant_module(*given: object) -> bool:
+def _known(*given: object) -> bool:
     """Asked while the graph is traced: whether there are kernels, and no transform that must see inside."""
     return not transformed() and _module(*given) is not None

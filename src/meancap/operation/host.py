@@ -20,33 +20,55 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tensors import Number
-from .host_kernels import CHUNK, FEW, FOLD, MEASURE, WRITE, few, parts, whole
+from .host_kernels import CHUNK, FEW, FOLD, LENGTHS, MEASURE, WRITE, few, parts, whole
 from .host_threads import by_team, threads
-from .request import Request
+from .request import Numbers, Request
 
 DEVICE = "cpu"
 
 _LIKE = {torch.float32: np.float32(0), torch.bfloat16: np.int16(0)}  # an element, as the kernels know it
 _WORTH = 2**18  # elements for each thread at least: waking another one costs microseconds
 _NO_SUMS = np.empty((0, 0, 3))
+_NO_NUMBERS = torch.empty(4, 0, dtype=torch.float64)
 
 
 def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
-    x, out_c, other = request[:3]
-    return step(x, out_c, other, _table(x.shape[0], request[3:8]), *request[8:])
-
-
-def step(
-    x: Tensor, out_c: Tensor, other: Tensor, numbers: Any,
-    ball: bool, margin: float, direct: bool, mean: bool, dtype: torch.dtype | None, capped: bool = True,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same from a table of the numbers, (5, batch), or (5, 1) where all samples share them."""
+    x, out_c, other, given, ball, margin, direct, mean, dtype, capped, lengths = request
+    numbers = _table(out_c.shape[0], given)
     if numbers.size and numbers[0, 0] == 0 and not numbers[0].any():
         x = out_c  # the mean does not depend on x: it is not read, and may hold anything
-    shape = out_c.shape
-    if not x.shape == shape == other.shape or out_c.dtype != other.dtype:
+    x, out_c, other = _readable(x, out_c, other)
+    batch, count = out_c.shape[0], out_c.numel()
+    size = count // batch if batch else 0
+    result = out_c if dtype is None else torch.empty_like(out_c, dtype=dtype)
+    kernel = few if size <= FEW else whole
+    found = np.empty((4, batch if lengths or kernel is whole else 0))
+    if not capped and kernel is whole:
+        found[3] = numbers[2]
+    at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
+    like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
+    stages = (MEASURE if capped else 0) | (WRITE if dtype is not None else 0) | (LENGTHS if lengths else 0)
+    how = (ball, margin, mean, direct)
+    workers = 1 if count < 2 * _WORTH else min(threads(), count // _WORTH)
+    chunks = -(-size // CHUNK)
+    if workers == 1:
+        kernel(at, like, numbers, _NO_SUMS, found, size, 0, batch, stages, *how)
+    elif chunks <= 1 or batch % workers == 0 or batch >= 4 * workers:  # whole samples for each thread
+        by_team(kernel, at, like, numbers, _NO_SUMS, found, size, batch, stages, how, workers)
+    else:
+        some = (at, like, numbers, np.empty((batch, chunks, 3)), found, size)
+        if capped:
+            by_team(parts, *some, batch * chunks, MEASURE, how, workers)
+            whole(*some, 0, batch, FOLD | (stages & ~WRITE), *how)
+        if stages & WRITE:
+            by_team(parts, *some, batch * chunks, WRITE, how, workers)
+    return result, torch.from_numpy(found) if lengths else _NO_NUMBERS
+
+
+def _readable(x: Tensor, out_c: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensors as the kernels read them: element after element, and all of one shape."""
+    if not x.shape == out_c.shape == other.shape or out_c.dtype != other.dtype:
         shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]
         raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
     if x.dtype not in _LIKE or out_c.dtype not in _LIKE or not (x.is_cpu and out_c.is_cpu and other.is_cpu):
@@ -56,31 +78,19 @@ def step(
         x, out_c, other = x.contiguous(), out_c.contiguous(), other.contiguous()
     if x.is_neg() or out_c.is_neg() or other.is_neg():  # the sign of a view of complex numbers
         x, out_c, other = x.resolve_neg(), out_c.resolve_neg(), other.resolve_neg()
-    batch, count = shape[0], out_c.numel()
-    size = count // batch if batch else 0
-    stages = (MEASURE if capped else 0) | (WRITE if dtype is not None else 0)
-    result = out_c if dtype is None else torch.empty_like(out_c, dtype=dtype)
-    results = np.empty((4, batch))
-    if not capped:
-        results[3] = numbers[2]
-    at = (x.data_ptr(), out_c.data_ptr(), other.data_ptr(), result.data_ptr())
-    like = (_LIKE[x.dtype], _LIKE[out_c.dtype], _LIKE[result.dtype])
-    how = (ball, margin, mean, direct)
-    workers = 1 if count < 2 * _WORTH else min(threads(), count // _WORTH)
-    if workers > 1:
-        _spread(at, like, numbers, results, size, stages, how, workers)
-    elif batch:
-        kernel = few if size <= FEW else whole
-        kernel(at, like, numbers, _NO_SUMS, results, size, 0, batch, stages, *how)
-    return result, torch.from_numpy(results)
+    return x, out_c, other
 
 
-def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
+def _table(batch: int, given: Numbers | Tensor) -> Any:
     """The numbers as (5, batch), or (5, 1) where all samples share them."""
-    a, k, c, gamma, floor = numbers
+    if isinstance(given, Tensor):
+        if given.dtype != torch.float64 or given.shape not in ((5, 1), (5, batch)):
+            raise ValueError(f"numbers in one tensor are float64, (5, 1) or (5, {batch}); got {given.shape}")
+        return given.detach().contiguous().numpy()
+    a, k, c, gamma, floor = given
     if type(a) is type(k) is type(c) is type(gamma) is type(floor) is float:
-        return np.array(numbers).reshape(5, 1)
-    rows = [v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for v in numbers]
+        return np.array(given).reshape(5, 1)
+    rows = [v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for v in given]
     counts = [v.numel() for v in rows if isinstance(v, Tensor)]
     if not counts:
         return np.array(rows, np.float64).reshape(5, 1)
@@ -90,23 +100,5 @@ def _table(batch: int, numbers: tuple[Number, ...]) -> Any:
         )
     table = np.empty((5, batch))
     for i, v in enumerate(rows):
-        table[i] = v.detach().numpy() if isinstance(v, Tensor) else v
+        table[i] = v.detach().cpu().numpy() if isinstance(v, Tensor) else v
     return table
-
-
-def _spread(
-    at: Any, like: Any, numbers: Any, results: Any, size: int, stages: int, how: Any, workers: int
-) -> None:
-    """The stages by several threads: whole samples each where these come out even, otherwise chunks."""
-    batch, chunks = results.shape[1], -(-size // CHUNK)
-    if chunks <= 1 or batch % workers == 0 or batch >= 4 * workers:
-        kernel = few if size <= FEW else whole
-        by_team(kernel, at, like, numbers, _NO_SUMS, results, size, batch, stages, how, workers)
-        return
-    sums = np.empty((batch, chunks, 3))
-    some = (at, like, numbers, sums, results, size)
-    if stages & MEASURE:
-        by_team(parts, *some, batch * chunks, MEASURE, how, workers)
-        whole(*some, 0, batch, FOLD | (stages & ~WRITE), *how)
-    if stages & WRITE:
-        by_team(parts, *some, batch * chunks, WRITE, how, workers)

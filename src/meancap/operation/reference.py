@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..tensors import Number, on_host, per_sample, scalar_dtype, vector, working_dtype
 from .fraction import kept
-from .request import Request
+from .request import Found, Request
 
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths that a float32 sum of squares can be trusted with
 
@@ -32,57 +32,49 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     return torch.add(base, out, alpha=k)
 
 
-def run(request: Request) -> tuple[Tensor, Tensor]:
-    """The result, and (4, batch) numbers: the three lengths and the coefficient that is left."""
-    dtype = working_dtype(*request[:3])
-    x, a, k, c = request.x, *request[3:6]
-    out_c = request.out_c.to(dtype)
-    d = request.other.to(dtype) if request.direct else out_c - request.other
-    if request.capped:
-        m, gap, along = _measured(x, out_c, d, a, k)
-        left = _left(request, m, gap, along)
-        numbers = torch.stack([m, gap, along, left])
-    else:
-        left = vector(c, out_c)
-        numbers = left.expand(4, -1)
+def run(request: Request) -> tuple[Tensor, Found]:
+    """The result, the three lengths and the coefficient that is left."""
+    x, out_c, other, (a, k, *limits) = request[:4]
+    dtype = working_dtype(x, out_c, other)
+    out_c = out_c.to(dtype)
+    d = other.to(dtype) if request.direct else out_c - other
+    m = mean_of(x, out_c, a, k, dtype) if request.capped or request.mean else out_c
+    found = _measured(m, d, k) if request.capped else ()
+    left = _left(request, *found, *limits) if found else vector(limits[0], d)
     if request.dtype is None:
-        return out_c, numbers
-    base, away = out_c, None if request.direct else request.other.to(dtype)
-    step = left
-    if request.mean:  # from the m that was measured: x and k out_c may cancel, and d must not lose by it
-        base, step = mean_of(x, out_c, a, k, dtype), left * vector(k, out_c)
-        away = None if away is None else mean_of(x, away, a, k, dtype)
-    return _written(base, away, d, step, left).to(request.dtype), numbers
+        return out_c, (*found, left)
+    # A mean is written from the m that was measured: x and k out_c may cancel, and d must not lose by it.
+    base, step = (m, left * vector(k, d)) if request.mean else (out_c, left)
+    each, which = (v.to(dtype).reshape(-1, *[1] * (d.dim() - 1)) for v in (step, left))
+    result = torch.addcmul(base, d, each)
+    if not on_host(which) or bool(((which == 0) | (which == -1)).any()):
+        result = torch.where(which == 0, base, result)  # 0 * inf would put a NaN where nothing is added
+        if not request.direct:
+            away = mean_of(x, other, a, k, dtype) if request.mean else other.to(dtype)
+            result = torch.where(which == -1, away, result)
+    return result.to(request.dtype), (*found, left)
 
 
-def _left(request: Request, m: Tensor, gap: Tensor, along: Tensor) -> Tensor:
+def _left(
+    request: Request, m: Tensor, d: Tensor, along: Tensor, c: Number, gamma: Number, floor: Number
+) -> Tensor:
     """What the cap leaves of the coefficient; nothing asked for is nothing granted."""
-    c, gamma, floor = (vector(v, m) if isinstance(v, Tensor) else v for v in request[5:8])
+    c, gamma, floor = (vector(v, m) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
     if not isinstance(gamma, Tensor) and gamma == math.inf:
         return vector(c, m)
-    left = c * kept(m, gap, along, c, gamma, floor, ball=request.ball, margin=request.margin)
+    left = c * kept(m, d, along, c, gamma, floor, ball=request.ball, margin=request.margin)
     if isinstance(c, Tensor):
         return torch.where(c == 0, 0.0, left)
     return left if c != 0 else torch.zeros_like(left)
 
 
-def _measured(x: Tensor, out_c: Tensor, d: Tensor, a: Number, k: Number) -> tuple[Tensor, Tensor, Tensor]:
+def _measured(m: Tensor, d: Tensor, k: Number) -> tuple[Tensor, Tensor, Tensor]:
     """|m|, |k d| and the component of m along k d."""
-    m, gap, along = _lengths(mean_of(x, out_c, a, k, d.dtype).flatten(1), d.flatten(1))
+    length, gap, along = _lengths(m.flatten(1), d.flatten(1))
     if not isinstance(k, Tensor):
-        return m, abs(k) * gap, -along if k < 0 else along
-    k = vector(k, x)
-    return m, k.abs() * gap, torch.where(k < 0, -along, along)
-
-
-def _written(base: Tensor, away: Tensor | None, d: Tensor, step: Tensor, c: Tensor) -> Tensor:
-    """base + step d, but base where c = 0 and `away` where c = -1."""
-    each, c = (v.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1)) for v in (step, c))
-    out = torch.addcmul(base, d, each)
-    if not on_host(c) or bool(((c == 0) | (c == -1)).any()):
-        out = torch.where(c == 0, base, out)  # 0 * inf would put a NaN where nothing is added
-        out = out if away is None else torch.where(c == -1, away, out)
-    return out
+        return length, abs(k) * gap, -along if k < 0 else along
+    k = vector(k, m)
+    return length, k.abs() * gap, torch.where(k < 0, -along, along)
 
 
 def _lengths(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,9 +95,10 @@ def _lengths(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _exact(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """In float64 throughout: right for every finite float32 input."""
-    m, d, axis = m.double(), d.double(), 1
+    axis = 1
     if m.shape[1] <= 8:  # few elements, many samples: whole columns are added faster than short rows
         m, d, axis = m.T.contiguous(), d.T.contiguous(), 0
+    m, d = m.double(), d.double()
     return _from_squares((m * m).sum(axis), (d * d).sum(axis), (m * d).sum(axis))
 
 

@@ -7,30 +7,40 @@ import torch
 from torch import Tensor
 
 from ..tensors import transformed
-from .dispatch import from_table
+from .dispatch import run
+from .request import Request
 
 _SIGNATURE = (
     "step(Tensor x, Tensor out_c, Tensor other, Tensor numbers, bool ball, float margin, bool direct, "
-    "bool mean, ScalarType? dtype) -> (Tensor, Tensor)"
+    "bool mean, ScalarType? dtype, bool lengths) -> (Tensor, Tensor)"
 )
 
 
+def _step(
+    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor,
+    ball: bool, margin: float, direct: bool, mean: bool, dtype: torch.dtype | None, lengths: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """A capped step, from its numbers in one tensor."""
+    request = Request(x, out_c, other, numbers, ball, margin, direct, mean, dtype, lengths=lengths)
+    result, found = run(request)
+    if not isinstance(found, Tensor):
+        found = torch.stack(tuple(found))
+    # An operator may not return its own input: without a dtype nothing is written.
+    return x.new_empty(0) if dtype is None else result, found if lengths else x.new_empty(0)
+
+
 def _shapes(
-    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
-) -> tuple[Tensor, Tensor]:
-    if isinstance(dtype := how[-1], torch.dtype):
-        result = torch.empty_like(out_c, dtype=dtype, memory_format=torch.contiguous_format)
-    else:
-        result = x.new_empty(0)
-    return result, numbers.new_empty(4, x.shape[0])
+    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor,
+    ball: bool, margin: float, direct: bool, mean: bool, dtype: torch.dtype | None, lengths: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    result = x.new_empty(0) if dtype is None else torch.empty(x.shape, dtype=dtype, device=x.device)
+    return result, numbers.new_empty(4, x.shape[0]) if lengths else x.new_empty(0)
 
 
-def _followed(
-    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: bool | float | torch.dtype | None
-) -> tuple[Tensor, Tensor]:
+def _followed(x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: object) -> tuple[Tensor, Tensor]:
     """Where derivatives may follow: the reference where they do, and what lies below where they do not."""
     if type(x) is Tensor or transformed(x, out_c, other, numbers):
-        return from_table(x, out_c, other, numbers, *how)
+        return _step(x, out_c, other, numbers, *how)  # type: ignore[arg-type]
     with torch._C._AutoDispatchBelowAutograd():  # a tracer wants to see the operator; no public way down
         done: tuple[Tensor, Tensor] = torch.ops.meancap.step(x, out_c, other, numbers, *how)
     return done
@@ -41,7 +51,7 @@ def _define() -> torch.library.Library:
     ours = torch.library.Library("meancap", "FRAGMENT")
     ours.define(_SIGNATURE)
     for device in ("CPU", "CUDA"):
-        ours.impl("step", from_table, device)
+        ours.impl("step", _step, device)
     ours.impl("step", _shapes, "Meta")
     ours.impl("step", _followed, "Autograd")
     return ours

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,37 +12,37 @@ from torch import Tensor
 from ..tensors import Number
 
 PROCESS = os.getpid()  # that imported this; a forked one has another, and no threads of OpenMP
+Numbers = tuple[Number, Number, Number, Number, Number]
+Found = Sequence[Tensor]  # |m|, |k d|, the component of m along k d, and c' of each sample
 
 
 class Request(NamedTuple):
     """One guided step of a batch: what to measure, what to cap, what to write.
 
-    x, out_c      the state in the host's own units, and what the network said under the condition
-    other         what it said without (d = out_c - other), or with `direct` the direction d itself
-    a, k          numbers: the posterior mean is m = a x + k out_c, and k d moves it
-    c             the coefficient that is asked for: the displacement of the mean is c k d
-    gamma, floor  the cap; gamma = inf is none, floor = 0 is no floor
-    ball          True for |m + g| <= gamma |m|, False for |g| <= (gamma - 1) |m|; see `fraction`
-    margin        the part of a share below 1 that is given up to rounding
-    mean          write the guided mean a x + k w instead of the guided output w = out_c + c' d
-    dtype         of the result; None writes nothing
-    capped        measure the lengths and solve the cap; without, c' = c
+    x, out_c   the state in the host's own units, and what the network said under the condition
+    other      what it said without (d = out_c - other), or with `direct` the direction d itself
+    numbers    a, k, c, gamma, floor, each a float or one for each sample; or all of them in a tensor (5, batch)
+                   or (5, 1). The posterior mean is m = a x + k out_c, and k d moves it; c is the coefficient
+                   asked for; gamma = inf is no cap, floor = 0 no floor
+    ball       True for |m + g| <= gamma |m|, False for |g| <= (gamma - 1) |m|; see `fraction`
+    margin     the part of a share below 1 that is given up to rounding
+    mean       write the guided mean a x + k w instead of the guided output w = out_c + c' d
+    dtype      of the result; None writes nothing
+    capped     measure the samples and solve the cap; without, c' = c
+    lengths    answer with the lengths and with c'; without, only the result is worth looking at
     """
 
     x: Tensor
     out_c: Tensor
     other: Tensor
-    a: Number = 0.0
-    k: Number = 1.0
-    c: Number = 0.0
-    gamma: Number = math.inf
-    floor: Number = 0.0
+    numbers: Numbers | Tensor
     ball: bool = True
     margin: float = 0.0
     direct: bool = False
     mean: bool = False
     dtype: torch.dtype | None = None
     capped: bool = True
+    lengths: bool = True
 
 
 class Lengths(NamedTuple):

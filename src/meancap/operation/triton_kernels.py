@@ -93,31 +93,24 @@ def _sums(m, d, NEXT: tl.constexpr):
 
 
 @triton.jit
-def _hypot(a, b):
-    """sqrt(a^2 + b^2), without squares that overflow."""
-    large = tl.maximum(tl.abs(a), tl.abs(b))
-    small = tl.where(tl.abs(a) < tl.abs(b), tl.abs(a), tl.abs(b))
-    share = tl.where(large == 0, small, small / large)
-    return large * tl.sqrt(1 + share * share)
-
-
-@triton.jit
-def _kept(m, d, along, c, gamma, floor, BALL: tl.constexpr, MARGIN: tl.constexpr):
-    """`fraction.kept`."""
-    g = tl.abs(c) * d
+def _left(q, r, b, k, c, gamma, floor, BALL: tl.constexpr, MARGIN: tl.constexpr):
+    """What a cap leaves of c: `fraction.kept`, worked out as in `host_kernels._left`."""
+    size = k * k * r
     if BALL:
-        toward = tl.where(c < 0, -along, along)
-        above = tl.sqrt(tl.where(floor > m, (floor - m) * (floor + m), 0.0))
-        room = m * tl.sqrt((gamma - 1) * (gamma + 1))
+        toward = tl.where(c < 0, -k * b, k * b)
+        room = q * ((gamma - 1) * (gamma + 1))
+        above = floor * floor - q
     else:
-        toward = tl.zeros_like(along)
-        above = floor
-        room = m * (gamma - 1)
-    room = tl.where(gamma == float("inf"), gamma, tl.where(above > room, above, room))
-    reach = _hypot(toward, room)
-    s = tl.where(toward > 0, (room / g) * (room / (toward + reach)), (reach - toward) / g)
-    s = tl.where(s < 1, s * (1 - MARGIN), tl.where(s >= 1, 1.0, s))
-    return tl.where((g == 0) | (room == float("inf")), 1.0, s)
+        toward = tl.zeros_like(b)
+        room = q * ((gamma - 1) * (gamma - 1))
+        above = floor * floor
+    room = tl.where((above > room) & (floor > 0), above, room)
+    reach = tl.sqrt(toward * toward + size * room)
+    limit = tl.where(toward > 0, room, reach - toward) / tl.where(toward > 0, toward + reach, size)
+    left = tl.where(c < 0, -limit, limit) * (1 - MARGIN)
+    # Nothing asked for is nothing granted, whatever the gap; inf * 0 would be NaN.
+    free = (c == 0) | (size == 0) | (gamma == float("inf")) | (room == float("inf")) | (limit >= tl.abs(c))
+    return tl.where(free, c, left)
 
 
 @triton.jit
@@ -136,8 +129,7 @@ def _limited(
     tl.store(at + batch, d, mask=here)
     tl.store(at + 2 * batch, along, mask=here)
     if WRITE:
-        # Nothing asked for is nothing granted, whatever the gap.
-        c = tl.where(c == 0, c, c * _kept(m, d, along, c, gamma, floor, BALL, MARGIN))
+        c = _left(q, r, b, k, c, gamma, floor, BALL, MARGIN)
         tl.store(at + 3 * batch, c, mask=here)
     return c
 

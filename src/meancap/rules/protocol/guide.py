@@ -85,7 +85,7 @@ def guide(
     The result is in the precision of the prediction, float32 at least; cast it back with `.to(dtype)`.
     """
     ray, state = displace(rule, p, state, g=g)
-    m = ray.mean()
+    m = ray.mean(measured=record is not None)
     if record is not None:
         record.add(ray)
     return m, state
@@ -106,7 +106,8 @@ def respond(
     the conditional output to it, and returns it bit for bit where nothing is cut; any other rule replaces it.
     """
     ray, state = displace(rule, p, state, nominal=nominal if rule.caps else None)
-    out = ray.output(dtype or (p.out_c if nominal is None else nominal).dtype)
+    kind = dtype or (p.out_c if nominal is None else nominal).dtype
+    out = ray.output(kind, measured=record is not None)
     if record is not None:
         record.add(ray)
     return out, state

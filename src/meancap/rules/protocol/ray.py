@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...operation import Lengths, Request, kept, lengths, margin_of, measured, run
+from ...operation import Found, Lengths, Request, kept, lengths, margin_of, measured, run
 from ...prediction import Prediction
 from ...tensors import Number, per_sample, vector
 
@@ -30,9 +30,6 @@ class Limit(NamedTuple):
     gamma: Number
     floor: Number  # 0 is none
     ball: bool
-
-
-_NO_LIMIT = Limit(math.inf, 0.0, True)
 
 
 class Ray:
@@ -56,7 +53,7 @@ class Ray:
         self._before = coefficient
         self._coefficient = None if limit is not None else coefficient
         self._lengths = measured
-        self._found: Tensor | None = None  # what the operation found: the lengths and the coefficient
+        self._found: Found | None = None  # what the operation found: the lengths and the coefficient
 
     @property
     def is_gap(self) -> bool:
@@ -84,12 +81,12 @@ class Ray:
         if self._lengths is None:
             p = self.p
             if self._found is not None:
-                m, d, along, self._coefficient = self._found.unbind(0)
+                m, d, along, self._coefficient = self._found
                 self._lengths = Lengths(m, d, along)
             elif self.turned is not None:
                 self._lengths = lengths(p.m_c, self.turned)
             elif self.nominal is not None:
-                self._lengths = measured(Request(p.shown, p.out_c, self.nominal, p.a, p.k))
+                self._lengths = measured(p.shown, p.out_c, self.nominal, p.a, p.k)
             else:
                 self._lengths = p.lengths
         return self._lengths
@@ -122,29 +119,33 @@ class Ray:
     def _with(self, coefficient: Number, asked: Number | None, limit: Limit | None) -> Ray:
         return Ray(self.p, coefficient, self.turned, self.nominal, asked, limit, self._lengths)
 
-    def mean(self) -> Tensor:
-        """The guided posterior mean m_c + g, in the precision of the prediction."""
-        return self._written(self._tensor, self.p.dtype, mean=True)
+    def mean(self, *, measured: bool = False) -> Tensor:
+        """The guided posterior mean m_c + g, in the precision of the prediction; keeps what was `measured`."""
+        return self._written(self._tensor, self.p.dtype, mean=True, measured=measured)
 
-    def output(self, dtype: torch.dtype) -> Tensor:
-        """The guided output of the network, in its own units: out_c + g / k."""
+    def output(self, dtype: torch.dtype, *, measured: bool = False) -> Tensor:
+        """The guided output of the network, in its own units: out_c + g / k; keeps what was `measured`."""
         direction = self._tensor
         if direction is None or self.p.states_means:
-            return self._written(direction, dtype, mean=direction is not None)
+            return self._written(direction, dtype, mean=direction is not None, measured=measured)
         base, k = self.p.out_c.to(self.p.dtype), vector(self.p.k, self.p.shown)
         # With k = 0 the mean is x, whatever the network says.
         back = per_sample(torch.where(k == 0, 0.0, 1 / k), base)
         return (base + back * self.g).to(dtype)
 
-    def _written(self, direction: Tensor | None, dtype: torch.dtype, *, mean: bool) -> Tensor:
+    def _written(self, direction: Tensor | None, dtype: torch.dtype, *, mean: bool, measured: bool) -> Tensor:
         p = self.p
-        where: tuple[Tensor, Tensor, Tensor, Number, Number]
         if direction is None:
-            where = (p.shown, p.out_c, p.out_u if self.nominal is None else self.nominal, p.a, p.k)
+            tensors = p.shown, p.out_c, p.out_u if self.nominal is None else self.nominal
+            a, k = p.a, p.k
         else:  # the direction moves the mean, so the mean is what it is added to
-            where = (p.m_c, p.m_c, direction, 0.0, 1.0)
+            tensors, a, k = (p.m_c, p.m_c, direction), 0.0, 1.0
         how = (direction is not None, mean, dtype)
         if self.limit is None or self._lengths is not None:
-            return run(Request(*where, self.coefficient, *_NO_LIMIT, 0.0, *how, capped=False))[0]
-        result, self._found = run(Request(*where, self._before, *self.limit, margin_of(p.dtype), *how))
+            numbers = (a, k, self.coefficient, math.inf, 0.0)
+            return run(Request(*tensors, numbers, True, 0.0, *how, False, False))[0]
+        gamma, floor, ball = self.limit
+        numbers, margin = (a, k, self._before, gamma, floor), margin_of(p.dtype)
+        result, found = run(Request(*tensors, numbers, ball, margin, *how, True, measured))
+        self._found = found if measured else None
         return result
