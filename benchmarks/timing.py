@@ -49,9 +49,11 @@ def in_turns(
     return found
 
 
-def interleaved(contenders: Contenders, rounds: int) -> dict[str, float]:
-    """The least thread CPU seconds of each contender."""
-    return {name: min(seconds) for name, seconds in in_turns(contenders, 1, rounds).items()}
+def interleaved(
+    contenders: Contenders, rounds: int, seconds: Callable[[], float] = thread_seconds
+) -> dict[str, float]:
+    """The least CPU seconds of each contender."""
+    return {name: min(spent) for name, spent in in_turns(contenders, 1, rounds, seconds).items()}
 
 
 def ratio(found: Rounds, above: str, below: str) -> dict[str, float]:

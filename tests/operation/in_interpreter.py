@@ -18,9 +18,10 @@ from operation_truth import (
     tensors,
     written,
 )
+from reaching import WAYS
 
 from cases import UNIT, adversarial
-from meancap.operation import cuda
+from meancap.operation import calls, cuda, dispatch
 
 # The interpreter computes with numpy, which tells of each 0 / 0 in a lane that is masked off.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -315,3 +316,14 @@ def test_a_direction_may_be_given_itself(size, launches, tall):
     result, found = cap_with(cuda, x, c, u, *NUMBERS["a noise"], **CAP)
     direct, seen = cap_with(cuda, x, c, c - u, *NUMBERS["a noise"], **CAP, direct=True)
     assert torch.equal(direct, result) and torch.equal(seen, found)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of diffusers, by itself
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_every_loop_and_host_reaches_the_kernels(way, monkeypatch):
+    monkeypatch.setattr(dispatch, "_module", lambda *given: cuda)
+    before = calls.copy()
+    steps = way()
+    assert {name: calls[name] - before[name] for name in ("cuda", "cpu", "reference")} == {
+        "cuda": steps, "cpu": 0, "reference": 0
+    }  # fmt: skip

@@ -4,15 +4,15 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from reaching import RULE, WAYS
 
-from meancap import CFG, Cap, Prediction, Record, guide, guided_velocity, noise, sample, uniform
-from meancap.adapters.comfy.hooks import PostCFG
-from meancap.adapters.session import Session
+from meancap import CFG, Cap, Prediction, guide, guided_velocity
 from meancap.operation import calls, dispatch
-from meancap.path import Affine
-from meancap.sampling.manifold import manifold_sample
 
-RULE = CFG(7) | Cap(1.1)
+
+def drawn(*shape, dtype=torch.float32):
+    g = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(shape, generator=g).to(dtype) for _ in range(3))
 
 
 @contextmanager
@@ -23,40 +23,16 @@ def counted():
     found.update({name: calls[name] - before[name] for name in ("cpu", "reference")})
 
 
-def velocities(*shape, dtype=torch.float32, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(shape, generator=g).to(dtype) for _ in range(3))
-
-
-def predict(x, t):
-    return Prediction.from_velocity(x, t, 0.5 - x, -x)
-
-
-def test_sampling_reaches_the_kernels_at_every_step():
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of diffusers, by itself
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_every_loop_and_host_reaches_the_kernels(way):
     with counted() as found:
-        sample(predict, RULE, noise(range(3), (2, 4, 4)), uniform(7), record=Record())
-        manifold_sample(predict, RULE, noise(range(3), (2, 4, 4)), uniform(5))
-    assert found == {"cpu": 12, "reference": 0}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rule", [Cap(1.05), CFG(6) | Cap(1.05)], ids=str)
-def test_hosts_reach_the_kernels(rule, dtype):
-    x, c, u = velocities(2, 4, 8, 8, dtype=dtype)
-    session, hook = Session(rule), PostCFG(rule)
-    arguments = {
-        "denoised": u + 7 * (c - u), "cond_denoised": c, "uncond_denoised": u, "input": x,
-        "sigma": torch.tensor([0.5, 0.5]), "cond_scale": 7.0, "uncond": [{}],
-    }  # fmt: skip
-    with counted() as found:
-        session.guide(Affine(1.0, -0.6, 0.4), x, c, u, u + 7 * (c - u))
-        hook(arguments)
-        guided_velocity(rule, x, 0.4, c, u)
-    assert found == {"cpu": 3, "reference": 0}
+        steps = way()
+    assert found == {"cpu": steps, "reference": 0}
 
 
 def test_a_compiled_step_is_one_node_that_reaches_the_kernels():
-    x, v_c, v_u = velocities(2, 4, 8, 8)
+    x, v_c, v_u = drawn(2, 4, 8, 8)
     graphs = []
 
     def backend(graph, inputs):
@@ -73,7 +49,7 @@ def test_a_compiled_step_is_one_node_that_reaches_the_kernels():
 
 def test_without_numba_the_reference_serves(monkeypatch):
     monkeypatch.setattr(dispatch, "_module", lambda *given: None)
-    x, v_c, v_u = velocities(2, 4, 8, 8)
+    x, v_c, v_u = drawn(2, 4, 8, 8)
     with counted() as found:
         plain = guided_velocity(RULE, x, 0.3, v_c, v_u)[0]
     assert found == {"cpu": 0, "reference": 1}
@@ -83,7 +59,7 @@ def test_without_numba_the_reference_serves(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by torch.func
 def test_gradients_tangents_and_vmap_go_through_the_reference():
-    x, v_c, v_u = velocities(3, 4, 6, dtype=torch.float64)
+    x, v_c, v_u = drawn(3, 4, 6, dtype=torch.float64)
 
     def mean(x):
         return guide(RULE, Prediction.from_velocity(x, 0.3, v_c, v_u))[0]
@@ -104,7 +80,7 @@ def test_gradients_tangents_and_vmap_go_through_the_reference():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_what_a_cap_does_not_touch_is_the_nominal_result_bit_for_bit(dtype):
-    x, v_c, v_u = velocities(5, 3, 50, dtype=dtype)
+    x, v_c, v_u = drawn(5, 3, 50, dtype=dtype)
     free = guided_velocity(CFG(3), x, 0.3, v_c, v_u)[0]
     assert torch.equal(guided_velocity(CFG(3) | Cap(100), x, 0.3, v_c, v_u)[0], free)
 
@@ -119,7 +95,7 @@ def test_a_compiler_that_does_not_import_is_told_of_and_the_reference_serves(mon
     dispatch._module.cache_clear()
     try:
         with counted() as found, pytest.warns(UserWarning, match="without its kernels, because numba failed"):
-            guided_velocity(RULE, *velocities(2, 5)[:1], 0.3, *velocities(2, 5)[1:])
+            guided_velocity(RULE, *drawn(2, 5)[:1], 0.3, *drawn(2, 5)[1:])
         assert found == {"cpu": 0, "reference": 1}
     finally:
         dispatch._module.cache_clear()

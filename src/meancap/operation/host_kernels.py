@@ -4,7 +4,7 @@
     x, c, u      state and the two outputs, (batch, size): float32, or the 16 bits of a bfloat16;
                  where `direct` is set, u is the direction d itself
     numbers      a, k, coefficient, gamma, floor: (5, batch), or (5, 1) where all samples share them; float64
-    results        |m|, |k||d|, the component of m along k d, coefficient: (4, batch), float64
+    results      |m|, |k||d|, the component of m along k d, coefficient: (4, batch), float64
     sums         <m, m>, <d, d>, <m, d> of each chunk of a long sample: (batch, chunks, 3), float64
 
 Reordering is left to the compiler in the sums alone. Products and sums are contracted where `fused` says so,
@@ -206,7 +206,7 @@ def parts(at, like, numbers, sums, results, size, first, last, stage, ball, marg
             _written(x, c, u, out, low, high, a, k, np.float32(results[3, i]), mean, direct)
 
 
-# Rows of a block of samples of a few elements: a, k, c, gamma, floor; <m, m>, <d, d>, <m, d>; what is left of c.
+# Rows of a block of samples of few elements: a, k, c, gamma, floor; <m, m>, <d, d>, <m, d>; what is left of c.
 _C, _GAMMA, _FLOOR, _SUMS, _LEFT = 2 * BLOCK, 3 * BLOCK, 4 * BLOCK, 5 * BLOCK, 8 * BLOCK
 
 

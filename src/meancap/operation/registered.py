@@ -23,8 +23,8 @@ def _step(
     """A capped step, from its numbers in one tensor."""
     request = Request(x, out_c, other, numbers, ball, margin, direct, mean, dtype, lengths=lengths)
     result, found = run(request)
-    if not isinstance(found, Tensor):
-        found = torch.stack(tuple(found))
+    if isinstance(found, tuple):
+        found = torch.stack(found)
     # An operator may not return its own input: without a dtype nothing is written.
     return x.new_empty(0) if dtype is None else result, found if lengths else x.new_empty(0)
 
@@ -37,7 +37,9 @@ def _shapes(
     return result, numbers.new_empty(4, x.shape[0]) if lengths else x.new_empty(0)
 
 
-def _followed(x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: object) -> tuple[Tensor, Tensor]:
+def _followed(
+    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: object
+) -> tuple[Tensor, Tensor]:
     """Where derivatives may follow: the reference where they do, and what lies below where they do not."""
     if type(x) is Tensor or transformed(x, out_c, other, numbers):
         return _step(x, out_c, other, numbers, *how)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from ..tensors import Number
 
 PROCESS = os.getpid()  # that imported this; a forked one has another, and no threads of OpenMP
 Numbers = tuple[Number, Number, Number, Number, Number]
-Found = Sequence[Tensor]  # |m|, |k d|, the component of m along k d, and c' of each sample
+Found = tuple[Tensor, ...] | Tensor  # |m|, |k d|, the component of m along k d, and c' of each sample
 
 
 class Request(NamedTuple):
@@ -21,9 +20,9 @@ class Request(NamedTuple):
 
     x, out_c   the state in the host's own units, and what the network said under the condition
     other      what it said without (d = out_c - other), or with `direct` the direction d itself
-    numbers    a, k, c, gamma, floor, each a float or one for each sample; or all of them in a tensor (5, batch)
-                   or (5, 1). The posterior mean is m = a x + k out_c, and k d moves it; c is the coefficient
-                   asked for; gamma = inf is no cap, floor = 0 no floor
+    numbers    a, k, c, gamma, floor: each a float or one for each sample, or all in a tensor, (5, batch) or
+               (5, 1). The posterior mean is m = a x + k out_c, and k d moves it; c is the coefficient that is
+               asked for; gamma = inf is no cap, floor = 0 no floor
     ball       True for |m + g| <= gamma |m|, False for |g| <= (gamma - 1) |m|; see `fraction`
     margin     the part of a share below 1 that is given up to rounding
     mean       write the guided mean a x + k w instead of the guided output w = out_c + c' d

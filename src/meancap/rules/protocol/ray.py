@@ -120,7 +120,7 @@ class Ray:
         return Ray(self.p, coefficient, self.turned, self.nominal, asked, limit, self._lengths)
 
     def mean(self, *, measured: bool = False) -> Tensor:
-        """The guided posterior mean m_c + g, in the precision of the prediction; keeps what was `measured`."""
+        """The guided mean m_c + g, in the precision of the prediction; keeps what was `measured`."""
         return self._written(self._tensor, self.p.dtype, mean=True, measured=measured)
 
     def output(self, dtype: torch.dtype, *, measured: bool = False) -> Tensor:
@@ -142,8 +142,8 @@ class Ray:
             tensors, a, k = (p.m_c, p.m_c, direction), 0.0, 1.0
         how = (direction is not None, mean, dtype)
         if self.limit is None or self._lengths is not None:
-            numbers = (a, k, self.coefficient, math.inf, 0.0)
-            return run(Request(*tensors, numbers, True, 0.0, *how, False, False))[0]
+            free = (a, k, self.coefficient, math.inf, 0.0)
+            return run(Request(*tensors, free, True, 0.0, *how, False, False))[0]
         gamma, floor, ball = self.limit
         numbers, margin = (a, k, self._before, gamma, floor), margin_of(p.dtype)
         result, found = run(Request(*tensors, numbers, ball, margin, *how, True, measured))
