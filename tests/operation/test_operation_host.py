@@ -103,6 +103,17 @@ def test_numbers_in_every_form(numbers, size, ball):
     agrees(tensors(4, size), numbers, ball=ball)
 
 
+@pytest.mark.parametrize("away", [1.0, -1.0])
+@pytest.mark.parametrize("size", [2, 700])
+def test_the_longest_displacements_are_capped(size, away):
+    """m, d and k at the ends of float32: squares of k d, and their products with |m|^2, are finite."""
+    out_c, out_u = torch.full((1, size), 1e-38), torch.full((1, size), away * 1e38)
+    _, found = capped((torch.full((1, size), 1e37), out_c, out_u), (1.0, 1e38, 6.0, 1.1, 0.0))
+    left = coefficient(found, 6.0, 1.1, 0.0, ball=True, margin=MARGIN)
+    assert 0 < float(left) < 1e-30
+    torch.testing.assert_close(found[3], left, rtol=1e-11, atol=0)
+
+
 @pytest.mark.parametrize("ball", [True, False])
 def test_the_share_is_the_one_statement(ball):
     """Lengths of every size, in samples of one and of two elements, and each number apart."""

@@ -20,8 +20,8 @@ import numba  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 
 from .host_memory import ahead, fused, halves, pointer, read, read_pair, write, write_pair
+from .reference import LARGEST, RUN, SMALLEST
 
-RUN = 128  # elements of a float32 sum
 CHUNK = 32768  # elements of a sample that one thread takes at a time
 FEW = 16  # elements of a sample up to which samples are summed side by side
 BLOCK = 256  # of such samples at a time
@@ -29,7 +29,6 @@ MEASURE, WRITE, FOLD, LENGTHS = 1, 2, 4, 8  # stages; with FOLD the sums of the 
 
 _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 _SUMMED: dict[str, Any] = {**_EXACT, "fastmath": {"contract", "nsz", "arcp", "reassoc"}}
-_SMALLEST, _LARGEST = 1e-12, 1e15  # lengths summed in float32 are trusted within this range
 _ZERO, _AWAY = np.float32(0), np.float32(-1)
 
 
@@ -83,8 +82,8 @@ def _lengths(q, r, b, k):
 def _left(q, r, b, k, c, gamma, floor, ball, margin):
     """What a cap leaves of c: `fraction.kept` from <m, m>, <d, d> and <m, d>, by one root and one quotient.
 
-    Products of two squares of float32 numbers stay within float64's range. `limit` is the largest |c'|: the
-    root of |k d|^2 c'^2 + 2 <m, k d> c' = room.
+    Products of such sums stay within float64's range, because m, d and k are float32 numbers. `limit` is the
+    largest |c'|: the root of |k d|^2 c'^2 + 2 <m, k d> c' = room.
     """
     size = k * k * r
     toward = (-k * b if c < 0 else k * b) if ball else 0.0
@@ -178,7 +177,7 @@ def whole(at, like, numbers, sums, results, size, first, last, stage, ball, marg
                     low = start + part * CHUNK
                     more = _summed(x, c, u, low, min(low + CHUNK, end), np.float32(a), np.float32(k), direct)
                 q, r, b = q + more[0], r + more[1], b + more[2]
-            if not (_SMALLEST < math.sqrt(q) < _LARGEST and _SMALLEST < math.sqrt(r) < _LARGEST):
+            if not (SMALLEST < math.sqrt(q) < LARGEST and SMALLEST < math.sqrt(r) < LARGEST):
                 q, r, b = _summed_apart(x, c, u, start, end, np.float32(a), np.float32(k), direct)
             results[0, i], results[1, i], results[2, i] = _lengths(q, r, b, k)
             results[3, i] = _left(q, r, b, k, numbers[2, n], numbers[3, n], numbers[4, n], ball, margin)
@@ -206,7 +205,7 @@ def parts(at, like, numbers, sums, results, size, first, last, stage, ball, marg
             _written(x, c, u, out, low, high, a, k, np.float32(results[3, i]), mean, direct)
 
 
-# Rows of a block of samples of few elements: a, k, c, gamma, floor; <m, m>, <d, d>, <m, d>; what is left of c.
+# Rows of a block of samples of few elements: a, k, c, gamma, floor; <m, m>, <d, d>, <m, d>; what c became.
 _C, _GAMMA, _FLOOR, _SUMS, _LEFT = 2 * BLOCK, 3 * BLOCK, 4 * BLOCK, 5 * BLOCK, 8 * BLOCK
 
 

@@ -18,6 +18,7 @@ from ..tensors import Number, on_host, per_sample, scalar_dtype, vector, working
 from .fraction import kept
 from .request import Found, Request
 
+RUN = 128  # elements of a float32 sum at most
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths that a float32 sum of squares can be trusted with
 
 
@@ -45,6 +46,7 @@ def run(request: Request) -> tuple[Tensor, Found]:
         return out_c, (*found, left)
     # A mean is written from the m that was measured: x and k out_c may cancel, and d must not lose by it.
     base, step = (m, left * vector(k, d)) if request.mean else (out_c, left)
+    del m  # as large as the state
     each, which = (v.to(dtype).reshape(-1, *[1] * (d.dim() - 1)) for v in (step, left))
     result = torch.addcmul(base, d, each)
     if not on_host(which) or bool(((which == 0) | (which == -1)).any()):
@@ -120,5 +122,5 @@ def _from_squares(q: Tensor, a: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Te
 
 @lru_cache(maxsize=256)
 def _run_length(size: int) -> int:
-    """The longest run up to 128 that divides `size`, or 0 where float64 is as good."""
-    return 0 if size < 512 else next((b for b in range(128, 31, -1) if size % b == 0), 0)
+    """The longest run that divides `size`, or 0 where float64 is as good."""
+    return 0 if size < 4 * RUN else next((b for b in range(RUN, 31, -1) if size % b == 0), 0)
