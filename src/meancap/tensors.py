@@ -26,6 +26,8 @@ _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 # Whether Dynamo traces this: it reads the call as True. `is_compiling` says the same by three calls.
 compiling = torch.compiler.is_dynamo_compiling
+# Asked at every step, each by one look-up. torch has no public question for a running transform (vmap, jvp).
+_grad_enabled, _running_transform = torch.is_grad_enabled, torch._C._functorch.peek_interpreter_stack
 
 
 class once(Generic[Value]):
@@ -91,12 +93,10 @@ def on_host(*tensors: Tensor) -> bool:
 
 def transformed(*values: Number) -> bool:
     """Whether a compiler, a function transform, a tangent or a gradient needs torch's own operations."""
-    # torch has no public question for a running transform (vmap, jvp) or a level of forward differentiation.
-    if compiling() or forward_ad._current_level >= 0:
+    # Nor is there one for a level of forward differentiation.
+    if compiling() or forward_ad._current_level >= 0 or _running_transform() is not None:
         return True
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return True
-    if torch.is_grad_enabled():
+    if _grad_enabled():
         for v in values:
             if isinstance(v, Tensor) and v.requires_grad:
                 return True
