@@ -14,6 +14,7 @@ from meancap import (
     CFG,
     Cap,
     CapDisplacement,
+    Interval,
     Linear,
     Piecewise,
     Prediction,
@@ -23,6 +24,7 @@ from meancap import (
 )
 from meancap.operation import dispatch, lengths
 from meancap.operation.reference import _exact, _scaled
+from meancap.rules.protocol.ray import Ray
 
 GAMMAS = (1.0, 1.0001, 1.05, 1.15, 2.0, 10.0)
 
@@ -448,3 +450,65 @@ def test_the_bound_holds_where_the_state_and_the_output_cancel(size, dtype, kern
             m, _ = guide(CFG(9) | Cap(1.1), p)
             ratio = m.double().norm(dim=1) / p.m_c.double().norm(dim=1)
             assert float(ratio.max()) <= 1.1 * (1 + 4 * UNIT)
+
+
+@pytest.mark.parametrize("kind", [Cap, CapDisplacement])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_not_finite_is_treated_alike_in_every_precision(kind, sign):
+    """An infinite direction and a coefficient that is NaN, in kernels and in the reference."""
+    m, u = torch.ones(3, 20), torch.zeros(3, 20)
+    u[0, 3] = sign * torch.inf
+    scale = torch.tensor([7.0, 7.0, 7.0])
+    lost = []
+    for dtype in (torch.float32, torch.float64):
+        p = Prediction.from_mean(m.to(dtype), 0.3, m.to(dtype), u.to(dtype))
+        ray = Ray(p, torch.tensor([6.0, torch.nan, 6.0], dtype=torch.float64))
+        rule = CFG(scale) | kind(1.1)
+        capped = kind(1.1).update(ray, p, None)[0].mean()
+        lost.append([guide(rule, p)[0].isnan().any(1).tolist(), capped.isnan().any(1).tolist()])
+    assert lost[0] == lost[1]
+    assert lost[0][1][1:] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "limit", [Cap(1e100), Cap(1e155), Cap(1.1, floor=1e153), Cap(1.1, floor=1e200)], ids=str
+)
+@pytest.mark.parametrize("scale", [1.0, 1e30])
+@pytest.mark.parametrize("size", [2, 50])
+def test_a_cap_beyond_every_range_caps_nothing(limit, scale, size):
+    m_c, m_u = scale * torch.randn(2, 3, size, generator=torch.Generator().manual_seed(0))
+    p = Prediction.from_mean(m_c, 0.3, m_c, m_u)
+    assert torch.equal(guide(CFG(7) | limit, p)[0], guide(CFG(7), p)[0])
+
+
+def test_a_gamma_that_falls_below_one_is_refused():
+    x, c, u = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(0))
+    rule = CFG(7) | Cap(Linear(1.5, 0.5))
+    guided_velocity(rule, x, 0.4, c, u)
+    for t in (0.9, torch.tensor([0.4, 0.9])):
+        with pytest.raises(ValueError, match="needs gamma >= 1 at every time"):
+            guided_velocity(rule, x, t, c, u)
+
+
+@pytest.mark.parametrize(
+    ("rule", "t"),
+    [
+        (CFG(7) | Cap(1.1), 0.3),
+        (CFG(7) | Cap(1.1), 1.0),
+        (CFG(torch.tensor([1.0, 7.0])) | Cap(1.1), 0.3),
+        (CFG(7) | CapDisplacement(1.1, floor=0.5), 0.3),
+        (CFG(4) | Interval(0.2, 0.8) | Cap(1.1, smooth=0.3), torch.tensor([0.1, 0.5])),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("nothing", ["no gap", "no mean"])
+def test_derivatives_are_finite_where_there_is_nothing_to_measure(rule, t, nothing):
+    g = torch.Generator().manual_seed(0)
+    x, c, u = (torch.randn(2, 8, generator=g).requires_grad_() for _ in range(3))
+    with torch.no_grad():
+        if nothing == "no gap":
+            u[0] = c[0]
+        else:
+            x[0] = -(1 - torch.as_tensor(t).flatten()[0]) * c[0]
+    out = guided_velocity(rule, x, t, c, u)[0]
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(out.sum(), (x, c, u)))

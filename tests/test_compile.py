@@ -30,6 +30,7 @@ from meancap import (
     guided_velocity,
     parse,
 )
+from meancap.operation import calls
 from meancap.rules import Steps
 
 # torch's own compiler imports what torch calls old
@@ -362,3 +363,46 @@ def test_a_mean_does_not_look_at_the_state():
     expected = mean(c, u)
     assert expected.isfinite().all()
     assert torch.equal(torch.compile(mean, backend="eager")(c, u), expected)
+
+
+def test_the_first_call_of_a_graph_is_like_the_others():
+    """torch watches an operator's first call by a mode, and the kernels serve all the same."""
+    given = velocities(5, 4, 8, 8)
+    step = torch.compile(lambda *v: guided_velocity(CFG(7) | Cap(1.1), v[0], 0.3, *v[1:])[0], fullgraph=True)
+    before = calls.copy()
+    first, second = step(*given), step(*given)
+    assert torch.equal(first, second) and calls - before == {"cpu": 2}
+    torch.compiler.reset()
+
+
+def test_a_network_with_channels_last_is_compiled_with_its_step():
+    last = {"memory_format": torch.channels_last}
+    network = torch.nn.Conv2d(4, 4, 3, padding=1).to(**last).requires_grad_(False)
+    x = velocities(2, 4, 8, 8)[0].contiguous(**last)
+
+    def step(x):
+        return guided_velocity(CFG(7) | Cap(1.1), x, 0.3, network(x), network(-x))[0]
+
+    compiled = torch.compile(step, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), step(x), rtol=1e-5, atol=1e-5)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x": torch.zeros(5, 3)}, "one shape"),
+        ({"other": torch.zeros(1, 8)}, "one shape"),
+        ({"numbers": torch.zeros(4, 1).double()}, "the numbers of a step"),
+        ({"numbers": torch.zeros(5, 3).double()}, "the numbers of a step"),
+        ({"numbers": torch.zeros(5, 1)}, "the numbers of a step"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_operator_refuses_what_does_not_fit(change, words, dtype):
+    given = {name: torch.ones(2, 8, dtype=dtype) for name in ("x", "out_c", "other")}
+    given |= {"numbers": torch.zeros(5, 1).double()}
+    given |= {name: v if name == "numbers" else v.to(dtype) for name, v in change.items()}
+    with pytest.raises(ValueError, match=words):
+        torch.ops.meancap.step(*given.values(), True, 0.0, False, False, dtype, True)

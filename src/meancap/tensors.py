@@ -124,6 +124,13 @@ def power(base: Number, exponent: float) -> Number:
     return math.inf if exponent * math.log(base) > _LARGEST_EXPONENT else math.pow(base, exponent)
 
 
+def below(a: Number, b: float) -> bool:
+    """Whether any is less than b, as far as one can tell without waiting for a device."""
+    if isinstance(a, Tensor):
+        return on_host(a) and bool((a < b).any())
+    return not compiling() and a < b
+
+
 def greater(a: Number, b: float) -> Number:
     """The larger of the two, or nan where `a` is nan."""
     return a.clamp(min=b) if isinstance(a, Tensor) else (b if b > a else a)

@@ -327,3 +327,19 @@ def test_every_loop_and_host_reaches_the_kernels(way, monkeypatch):
     assert {name: calls[name] - before[name] for name in ("cuda", "cpu", "reference")} == {
         "cuda": steps, "cpu": 0, "reference": 0
     }  # fmt: skip
+
+
+def test_memory_is_read_as_it_is_meant():
+    x, out_c, other = tensors(3, 40)
+    usual = cap_with(cuda, x, out_c, other, 1.0, 0.7, 6.0, 1.1, **CAP)[0]
+    negative = torch._neg_view(-x)
+    assert torch.equal(cap_with(cuda, negative, out_c, other, 1.0, 0.7, 6.0, 1.1, **CAP)[0], usual)
+    with pytest.raises(ValueError, match="one shape"):
+        cap_with(cuda, x, out_c[:, :12], other, 1.0, 0.7, 6.0, 1.1, **CAP)
+    lost = cap_with(cuda, torch.full_like(x, torch.nan), out_c, other, 0.0, 1.0, 6.0, 1.1, **CAP)
+    assert lost[0].isfinite().all() and lost[1].isfinite().all()
+
+
+@pytest.mark.parametrize("c", [math.nan, math.inf, -math.inf])
+def test_a_coefficient_that_is_not_finite_stays_so(c):
+    assert cap_with(cuda, *tensors(3, 40), 1.0, 0.7, c, 1.1, **CAP)[1][3].isnan().all()

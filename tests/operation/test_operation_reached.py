@@ -99,3 +99,13 @@ def test_a_compiler_that_does_not_import_is_told_of_and_the_reference_serves(mon
         assert found == {"cpu": 0, "reference": 1}
     finally:
         dispatch._module.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@pytest.mark.parametrize("rule", [CFG(3), RULE], ids=str)
+def test_a_result_in_a_type_without_kernels_is_written_by_the_reference(rule, dtype):
+    x, v_c, v_u = drawn(3, 40)
+    usual = guided_velocity(rule, x, 0.3, v_c, v_u)[0]
+    found = guided_velocity(rule, x, 0.3, v_c, v_u, dtype=dtype)[0]
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), usual, rtol=1e-3, atol=1e-3)

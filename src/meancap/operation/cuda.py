@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..tensors import Number
 from . import reference
-from .request import Found, Request
+from .request import Found, Request, need_one_shape
 
 DEVICE = "cuda"
 
@@ -47,11 +47,13 @@ def run(request: Request) -> tuple[Tensor, Found]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
     from .triton_kernels import PARTS, part_results, part_sums, whole_samples
 
-    x, lengths, write = request.x, request.capped, request.dtype is not None
+    x, out_c, other = request[:3]
+    need_one_shape(x, out_c, other)
+    lengths, write = request.capped, request.dtype is not None
     batch, size = x.shape[0], x.shape[1:].numel()
-    if not (0 < batch * size <= LARGEST * batch and x.device == request.out_c.device == request.other.device):
+    if not (0 < batch * size <= LARGEST * batch and x.device == out_c.device == other.device):
         return reference.run(request)
-    inputs, out = _samples(*request[:3], request.dtype)
+    inputs, out = _samples(x.resolve_neg(), out_c.resolve_neg(), other.resolve_neg(), request.dtype)
     rows = [v.stride(0) for v in inputs]
     lengths_and_coefficient = torch.empty(4, batch if lengths else 0, dtype=torch.float64, device=x.device)
     words = [word for v in request.numbers for word in _words(v, batch, x.device)]

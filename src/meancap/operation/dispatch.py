@@ -33,7 +33,12 @@ def run(request: Request) -> tuple[Tensor, Found]:
     """
     if compiling():
         return _traced(request)
-    kernels = _kernels(request)
+    return served(request, seen=torch._C._len_torch_dispatch_stack() > 0)  # no public question
+
+
+def served(request: Request, *, seen: bool = False) -> tuple[Tensor, Found]:
+    """The same outside a compiled graph; `seen` by a mode, it is done by torch's own operations."""
+    kernels = None if seen else _kernels(request)
     done: tuple[Tensor, Found] = (kernels or reference).run(request)
     if request.capped and request.dtype is not None:
         calls["reference" if kernels is None else kernels.DEVICE] += 1
@@ -64,18 +69,16 @@ def _kernels(request: Request) -> ModuleType | None:
     each = (numbers,) if isinstance(numbers, Tensor) else numbers
     if not type(x) is type(out_c) is type(other) is Tensor or transformed(x, out_c, other, *each):
         return None
-    if torch._C._len_torch_dispatch_stack():  # a mode wants to see torch's operations; no public question
-        return None
-    return _module(x.device, x.dtype, out_c.dtype, other.dtype)
+    return _module(x.device, x.dtype, out_c.dtype, other.dtype, request.dtype or out_c.dtype)
 
 
 @cache
 def _module(
-    device: torch.device, state: torch.dtype, output: torch.dtype, other: torch.dtype
+    device: torch.device, state: torch.dtype, output: torch.dtype, other: torch.dtype, result: torch.dtype
 ) -> ModuleType | None:
     """The kernels of a device, where they take these types and can run; imported at their first use."""
     types = _TYPES.get(device.type, ())
-    if state not in types or output not in types or other != output:
+    if not (state in types and output in types and result in types and other == output):
         return None
     compiler, name = ("numba", ".host") if device.type == "cpu" else ("triton", ".cuda")
     if importlib.util.find_spec(compiler) is None or sys.byteorder != "little":
@@ -92,7 +95,8 @@ def _traced(request: Request) -> tuple[Tensor, Found]:
     """Inside a compiled graph a capped step is one opaque node; any other is left to the compiler."""
     x, out_c, other, numbers = request[:4]
     follows = any(isinstance(v, Tensor) and v.requires_grad for v in (x, out_c, other, *numbers))
-    if follows or not (request.capped and _known(x.device, x.dtype, out_c.dtype, other.dtype)):
+    types = (x.dtype, out_c.dtype, other.dtype, request.dtype or out_c.dtype)
+    if follows or not (request.capped and _known(x.device, *types)):
         return reference.run(request)
     shared = all(not isinstance(v, Tensor) or v.numel() == 1 for v in numbers)
     table = torch.stack([vector(v, x[:1] if shared else x) for v in numbers])

@@ -41,8 +41,13 @@ because gamma^2 - 1 cancels for gamma near 1.
 
 **The margin.** Rounding of the lengths and of the stored result can lengthen a mean by a few units in the
 last place, so a share below 1 is made shorter by four of them. A share of 1 is left alone, and the nominal
-result comes back bit for bit. The kernels in `host` and `triton_kernels` repeat these lines in their own
-language; tests tie them to this file.
+result comes back bit for bit.
+
+**In the kernels.** `host_kernels` and `triton_kernels` have <y, y>, <d, d> and <y, d> of float32 numbers in
+float64, whose products are finite. They solve the same quadratic for the coefficient itself, by one root and
+one quotient; tests tie them to this file at 1e-11.
+
+**Derivatives.** Where one is taken, both sides of every choice are worked out: neither may divide by zero.
 """
 
 from __future__ import annotations
@@ -52,8 +57,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..tensors import Number, magnitude, power
+from ..tensors import Number, magnitude, power, transformed
 
+UNBOUNDED = 1e150  # a gamma beyond this is none: its square leaves float64's range
 _MARGIN, _MARGIN_64 = (4 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
 
 
@@ -64,10 +70,23 @@ def margin_of(dtype: torch.dtype) -> float:
 
 def largest_fraction(g: Tensor, along: Tensor, room: Tensor, margin: float = 0.0) -> Tensor:
     """Largest s in [0, 1] with |y + s g|^2 <= |y|^2 + room^2, from |g| and the component of y along g."""
+    free = (g == 0) | (room == math.inf)
+    outward, followed = along > 0, transformed(g, along, room)
+    if followed:
+        g, room = torch.where(free, 1.0, g), torch.where(free, 1.0, room)
+        along = torch.where((along == 0) & (room == 0), 1.0, along)
     reach = torch.hypot(along, room)
-    s = torch.where(along > 0, (room / g) * (room / (along + reach)), (reach - along) / g)
+    total = torch.where(outward, along + reach, 1.0) if followed else along + reach
+    s = torch.where(outward, (room / g) * (room / total), (reach - along) / g)
     s = torch.where(s < 1, s * (1 - margin), s.clamp(max=1))
-    return torch.where((g == 0) | (room == math.inf), 1.0, s)
+    return torch.where(free, 1.0, s)
+
+
+def root(v: Tensor) -> Tensor:
+    """The square root; where a derivative is taken, that of 0 is 0."""
+    if not transformed(v):
+        return v.sqrt()
+    return torch.where(v == 0, 0.0, torch.where(v == 0, 1.0, v).sqrt())
 
 
 def room_of(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
@@ -78,11 +97,11 @@ def room_of(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
     growth = power((gamma - 1) * (gamma + 1), 0.5) if ball else gamma - 1
     room = m * growth
     if isinstance(floor, Tensor) or floor > 0:
-        above = torch.where(m < floor, (floor - m) * (floor + m), 0.0).sqrt() if ball else floor
+        above = root(torch.where(m < floor, (floor - m) * (floor + m), 0.0)) if ball else floor
         room = torch.where(room < above, above, room)
-    if isinstance(gamma, Tensor):  # gamma = inf lets everything pass, whatever m is; inf * 0 would be NaN
-        return torch.where(gamma == math.inf, math.inf, room)
-    return torch.full_like(room, math.inf) if gamma == math.inf else room
+    if isinstance(gamma, Tensor):  # an endless gamma lets all pass, whatever m is; inf * 0 would be NaN
+        return torch.where(gamma > UNBOUNDED, math.inf, room)
+    return torch.full_like(room, math.inf) if gamma > UNBOUNDED else room
 
 
 def kept(

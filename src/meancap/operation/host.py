@@ -3,8 +3,8 @@
     m = a x + k out_c        the conditional mean, float32
     d = out_c - other        the direction in the network's own units, float32
     <m, m>, <d, d>, <m, d>   float32 over runs of 128 elements, float64 over the runs
-    s                        the share that the cap keeps, float64: `fraction.kept`
-    out_c + c s d            the result, float32, rounded once more to the dtype asked for
+    c'                       what the cap leaves of the coefficient, float64: c `fraction.kept`
+    out_c + c' d             the result, float32, rounded once more to the dtype asked for
 
 One pass over a sample sums, a second one writes; a short sample is still in the cache then. Sums are taken by
 chunks of a fixed size, so that no bit of a result depends on the batch, on the order of the samples or on the
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .host_kernels import CHUNK, FEW, FOLD, LENGTHS, MEASURE, WRITE, few, parts, whole
 from .host_threads import by_team, threads
-from .request import Numbers, Request
+from .request import Numbers, Request, need_one_shape
 
 DEVICE = "cpu"
 
@@ -35,10 +35,10 @@ _NO_NUMBERS = torch.empty(4, 0, dtype=torch.float64)
 def run(request: Request) -> tuple[Tensor, Tensor]:
     """The result, and the lengths and the coefficient that is left: (4, batch), float64."""
     x, out_c, other, given, ball, margin, direct, mean, dtype, capped, lengths = request
+    x, out_c, other = _readable(x, out_c, other)
     numbers = _table(out_c.shape[0], given)
     if numbers.size and numbers[0, 0] == 0 and not numbers[0].any():
         x = out_c  # the mean does not depend on x: it is not read, and may hold anything
-    x, out_c, other = _readable(x, out_c, other)
     batch, count = out_c.shape[0], out_c.numel()
     size = count // batch if batch else 0
     result = out_c if dtype is None else torch.empty_like(out_c, dtype=dtype)
@@ -68,9 +68,7 @@ def run(request: Request) -> tuple[Tensor, Tensor]:
 
 def _readable(x: Tensor, out_c: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The tensors as the kernels read them: element after element, and all of one shape."""
-    if not x.shape == out_c.shape == other.shape or out_c.dtype != other.dtype:
-        shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]
-        raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")
+    need_one_shape(x, out_c, other)
     if x.dtype not in _LIKE or out_c.dtype not in _LIKE or not (x.is_cpu and out_c.is_cpu and other.is_cpu):
         kinds = [f"{v.dtype} on {v.device}" for v in (x, out_c, other)]
         raise TypeError(f"the kernels of the host take float32 and bfloat16 on the CPU; got {kinds}")
@@ -84,8 +82,6 @@ def _readable(x: Tensor, out_c: Tensor, other: Tensor) -> tuple[Tensor, Tensor, 
 def _table(batch: int, given: Numbers | Tensor) -> Any:
     """The numbers as (5, batch), or (5, 1) where all samples share them."""
     if isinstance(given, Tensor):
-        if given.dtype != torch.float64 or given.shape not in ((5, 1), (5, batch)):
-            raise ValueError(f"numbers in one tensor are float64, (5, 1) or (5, {batch}); got {given.shape}")
         return given.detach().contiguous().numpy()
     a, k, c, gamma, floor = given
     if type(a) is type(k) is type(c) is type(gamma) is type(floor) is float:

@@ -19,6 +19,7 @@ from typing import Any
 import numba  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 
+from .fraction import UNBOUNDED
 from .host_memory import ahead, fused, halves, pointer, read, read_pair, write, write_pair
 from .reference import LARGEST, RUN, SMALLEST
 
@@ -80,10 +81,10 @@ def _lengths(q, r, b, k):
 
 @_inlined
 def _left(q, r, b, k, c, gamma, floor, ball, margin):
-    """What a cap leaves of c: `fraction.kept` from <m, m>, <d, d> and <m, d>, by one root and one quotient.
+    """What a cap leaves of c: c `fraction.kept` from <m, m>, <d, d> and <m, d>, by one root and one quotient.
 
-    Products of such sums stay within float64's range, because m, d and k are float32 numbers. `limit` is the
-    largest |c'|: the root of |k d|^2 c'^2 + 2 <m, k d> c' = room.
+    `limit` is the largest |c'|, the root of |k d|^2 c'^2 + 2 <m, k d> c' = room. m, d and k are float32
+    numbers, so that products of such sums are finite but for room, which is without end where they are not.
     """
     size = k * k * r
     toward = (-k * b if c < 0 else k * b) if ball else 0.0
@@ -92,10 +93,17 @@ def _left(q, r, b, k, c, gamma, floor, ball, margin):
     room = above if (above > room) & (floor > 0) else room
     reach = math.sqrt(toward * toward + size * room)
     limit = (room if toward > 0 else reach - toward) / (toward + reach if toward > 0 else size)
-    left = math.copysign(limit * (1 - margin), c)
-    # Nothing asked for is nothing granted, whatever the gap; inf * 0 would be NaN.
-    free = (c == 0) | (size == 0) | (gamma == math.inf) | (room == math.inf) | (limit >= abs(c))
-    return c if free else left
+    endless = size == math.inf  # of an infinite displacement a ball says nothing; no length allows it
+    limit = 0.0 * toward if endless else limit
+    free = (
+        (c == 0)
+        | (size == 0)
+        | (gamma > UNBOUNDED)
+        | (limit >= abs(c))
+        | ((reach == math.inf) & (not endless))
+    )
+    # Nothing asked for is nothing granted, whatever the gap; what is not finite stays so.
+    return c if free else math.copysign(limit * (1 - margin), c) + (c - c)
 
 
 @numba.njit(**_SUMMED)

@@ -8,14 +8,13 @@ float32 sum one large element swallows the digits of the others.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from ..tensors import Number, on_host, per_sample, scalar_dtype, vector, working_dtype
-from .fraction import kept
+from ..tensors import Number, on_host, per_sample, scalar_dtype, transformed, vector, working_dtype
+from .fraction import UNBOUNDED, kept, root
 from .request import Found, Request
 
 RUN = 128  # elements of a float32 sum at most
@@ -27,7 +26,12 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     out = out.to(dtype)
     if not isinstance(a, Tensor) and a == 0:
         return per_sample(k, out) * out
-    base = x.to(dtype) if not isinstance(a, Tensor) and a == 1 else per_sample(a, out) * x.to(dtype)
+    base = x.to(dtype)
+    if isinstance(a, Tensor):
+        each = torch.as_tensor(per_sample(a, out))
+        base = torch.where(each == 0, 0.0, each * base)
+    elif a != 1:
+        base = a * base
     if isinstance(k, Tensor):
         return torch.addcmul(base, out, per_sample(k, out))  # type: ignore[arg-type]
     return torch.add(base, out, alpha=k)
@@ -62,7 +66,7 @@ def _left(
 ) -> Tensor:
     """What the cap leaves of the coefficient; nothing asked for is nothing granted."""
     c, gamma, floor = (vector(v, m) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
-    if not isinstance(gamma, Tensor) and gamma == math.inf:
+    if not isinstance(gamma, Tensor) and gamma > UNBOUNDED:
         return vector(c, m)
     left = c * kept(m, d, along, c, gamma, floor, ball=request.ball, margin=request.margin)
     if isinstance(c, Tensor):
@@ -116,8 +120,9 @@ def _scaled(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _from_squares(q: Tensor, a: Tensor, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    d = a.sqrt()
-    return q.sqrt(), d, torch.where(d == 0, torch.zeros_like(dot), dot / d)
+    d = root(a)
+    none = d == 0
+    return root(q), d, torch.where(none, 0.0, dot / (torch.where(none, 1.0, d) if transformed(d) else d))
 
 
 @lru_cache(maxsize=256)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..tensors import transformed
-from .dispatch import run
-from .request import Request
+from .dispatch import served
+from .request import Request, need_one_shape
 
 _SIGNATURE = (
     "step(Tensor x, Tensor out_c, Tensor other, Tensor numbers, bool ball, float margin, bool direct, "
@@ -21,12 +21,16 @@ def _step(
     ball: bool, margin: float, direct: bool, mean: bool, dtype: torch.dtype | None, lengths: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """A capped step, from its numbers in one tensor."""
+    need_one_shape(x, out_c, other)
+    if numbers.dtype != torch.float64 or numbers.shape not in ((5, 1), (5, len(x))):
+        given = f"{numbers.dtype}, {tuple(numbers.shape)}"
+        raise ValueError(f"the numbers of a step are float64, (5, 1) or (5, {len(x)}); got {given}")
     request = Request(x, out_c, other, numbers, ball, margin, direct, mean, dtype, lengths=lengths)
-    result, found = run(request)
+    result, found = served(request)  # whatever mode wants to see the step has seen the operator
     if isinstance(found, tuple):
         found = torch.stack(found)
     # An operator may not return its own input: without a dtype nothing is written.
-    return x.new_empty(0) if dtype is None else result, found if lengths else x.new_empty(0)
+    return x.new_empty(0) if dtype is None else result.contiguous(), found if lengths else x.new_empty(0)
 
 
 def _shapes(

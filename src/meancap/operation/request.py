@@ -50,3 +50,10 @@ class Lengths(NamedTuple):
     m: Tensor  # |m|
     d: Tensor  # |d|
     along: Tensor  # component of m along d, that is <m, d> / |d|; 0 where d = 0
+
+
+def need_one_shape(x: Tensor, out_c: Tensor, other: Tensor) -> None:
+    """Kernels read all three element by element: another shape would be somebody else's memory."""
+    if not x.shape == out_c.shape == other.shape or out_c.dtype != other.dtype:
+        shapes = [f"{tuple(v.shape)} {v.dtype}" for v in (x, out_c, other)]
+        raise ValueError(f"the state and both outputs need one shape, the outputs one dtype; got {shapes}")

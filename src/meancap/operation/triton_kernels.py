@@ -23,7 +23,10 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped,import-not-found,unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
+from .fraction import UNBOUNDED as _UNBOUNDED
+
 PARTS = tl.constexpr(256)  # programs per sample at most; each of them folds the sums of all
+UNBOUNDED = tl.constexpr(_UNBOUNDED)
 RUN = tl.constexpr(32)  # elements in a float32 sum, all of them with one thread where tiles are large
 FEW = tl.constexpr(512)  # rows shorter than this are summed in float64 throughout
 
@@ -66,8 +69,9 @@ def _sum(v, exponent):
 
 @triton.jit
 def _affine(x, w, a, k):
-    """a x + k w."""
-    return tl.fma(w, k.to(tl.float32)[:, None] + tl.zeros_like(w), a.to(tl.float32)[:, None] * x)
+    """a x + k w; x is not looked at where a = 0."""
+    a = a.to(tl.float32)[:, None] + tl.zeros_like(w)
+    return tl.fma(w, k.to(tl.float32)[:, None] + tl.zeros_like(w), tl.where(a == 0, 0.0, a * x))
 
 
 @triton.jit
@@ -107,10 +111,11 @@ def _left(q, r, b, k, c, gamma, floor, BALL: tl.constexpr, MARGIN: tl.constexpr)
     room = tl.where((above > room) & (floor > 0), above, room)
     reach = tl.sqrt(toward * toward + size * room)
     limit = tl.where(toward > 0, room, reach - toward) / tl.where(toward > 0, toward + reach, size)
-    left = tl.where(c < 0, -limit, limit) * (1 - MARGIN)
-    # Nothing asked for is nothing granted, whatever the gap; inf * 0 would be NaN.
-    free = (c == 0) | (size == 0) | (gamma == float("inf")) | (room == float("inf")) | (limit >= tl.abs(c))
-    return tl.where(free, c, left)
+    endless = size == float("inf")
+    limit = tl.where(endless, 0.0 * toward, limit)
+    free = (c == 0) | (size == 0) | (gamma > UNBOUNDED) | (limit >= tl.abs(c))
+    free = free | ((reach == float("inf")) & (endless == 0))
+    return tl.where(free, c, tl.where(c < 0, -limit, limit) * (1 - MARGIN) + (c - c))
 
 
 @triton.jit

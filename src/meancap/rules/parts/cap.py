@@ -24,7 +24,7 @@ from torch import Tensor
 from ...operation import Lengths, kept, lengths, margin_of
 from ...prediction import Prediction, need_same_shapes
 from ...schedules import Given, Scale, Schedule, finite, finite_scale, hold, value_of
-from ...tensors import Number, on_host, vector
+from ...tensors import Number, below, on_host, vector
 from ..protocol.base import Factor, State, fix
 from ..protocol.ray import Limit, Ray
 from .values import Values
@@ -127,7 +127,10 @@ class Cap(Factor):
 
     def _limit(self, p: Prediction) -> Limit:
         floor = 0.0 if self.floor is None else value_of(self, "floor", p.t)
-        return Limit(value_of(self, "gamma", p.t), floor, self.ball)
+        gamma = value_of(self, "gamma", p.t)
+        if below(gamma, 1.0):
+            raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {p.t} it is {gamma}")
+        return Limit(gamma, floor, self.ball)
 
     def _shortened(self, ray: Ray, limit: Limit, first: Tensor | None) -> Number:
         p, seen = ray.p, self._seen(ray, first)
