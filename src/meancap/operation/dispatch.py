@@ -20,6 +20,7 @@ from .request import Found, Lengths, Request
 
 calls: Counter[str] = Counter()  # of steps that cap and write, by implementation: tests ask who gets here
 
+_modes = torch._C._len_torch_dispatch_stack  # modes that want to see torch's operations; no public question
 _TYPES = {
     "cpu": (torch.float32, torch.bfloat16),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
@@ -33,7 +34,7 @@ def run(request: Request) -> tuple[Tensor, Found]:
     """
     if compiling():
         return _traced(request)
-    return served(request, seen=torch._C._len_torch_dispatch_stack() > 0)  # no public question
+    return served(request, seen=_modes() > 0)
 
 
 def served(request: Request, *, seen: bool = False) -> tuple[Tensor, Found]:

@@ -92,8 +92,8 @@ def _lengths(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     norms = (torch.linalg.vector_norm(v.view(len(v), -1, run), dim=2) for v in (m, d))
     q, a = (torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) for v in norms)
     dot = (m * d).view(len(m), -1, run).sum(2).sum(1, dtype=torch.float64)
-    quick = (q, a, torch.where(a == 0, torch.zeros_like(dot), dot / a))
-    trusted = (quick[0] > SMALLEST) & (quick[0] < LARGEST) & (quick[1] > SMALLEST) & (quick[1] < LARGEST)
+    quick, both = (q, a, dot / a), torch.stack([q, a])
+    trusted = ((both > SMALLEST) & (both < LARGEST)).all(0)
     if bool(trusted.all()):
         return quick
     return tuple(torch.where(trusted, u, v) for u, v in zip(quick, _exact(m, d), strict=True))  # type: ignore[return-value]
