@@ -111,7 +111,7 @@ def hook_steps(size: int) -> dict[str, Run]:
     options = {"transformer_options": {"sample_sigmas": torch.linspace(1, 0, 51)}}
     args = {
         "denoised": u + 7 * (c - u), "cond_denoised": c, "uncond_denoised": u, "input": x, "sigma": sigma,
-        "cond": [], "uncond": [], "model": None, "model_options": options,
+        "cond": [], "uncond": [], "cond_scale": 7.0, "model": None, "model_options": options,
     }  # fmt: skip
 
     def step(hook: PostCFG) -> Run:

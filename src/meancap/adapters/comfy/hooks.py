@@ -94,7 +94,9 @@ class PostCFG:
         return guided if inside is True else torch.where(_column(inside, nominal), guided, nominal)
 
     def _guide(self, args: Args, nominal: Tensor) -> Tensor:
-        p = prediction(args) if self.rule.caps else self._prediction(args).until(step_end(args))
+        p = prediction(args) if self.rule.caps else self._prediction(args)
+        if not self.rule.caps and self.rule.fixed is None:  # rules of numbers alone look at no time
+            p = p.until(step_end(args))
         first = not self.rule.has_state or self._begins_step(args)
         return self.stepper.output(p, nominal, first=first, record=self.run.record)
 
