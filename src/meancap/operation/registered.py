@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,12 +43,10 @@ def _shapes(
     return result, numbers.new_empty(4, x.shape[0]) if lengths else x.new_empty(0)
 
 
-def _followed(
-    x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: object
-) -> tuple[Tensor, Tensor]:
+def _followed(x: Tensor, out_c: Tensor, other: Tensor, numbers: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
     """Where derivatives may follow: the reference where they do, and what lies below where they do not."""
     if type(x) is Tensor or transformed(x, out_c, other, numbers):
-        return _step(x, out_c, other, numbers, *how)  # type: ignore[arg-type]
+        return _step(x, out_c, other, numbers, *how)
     with torch._C._AutoDispatchBelowAutograd():  # a tracer wants to see the operator; no public way down
         done: tuple[Tensor, Tensor] = torch.ops.meancap.step(x, out_c, other, numbers, *how)
     return done
