@@ -488,6 +488,16 @@ def test_a_gamma_that_falls_below_one_is_refused():
     for t in (0.9, torch.tensor([0.4, 0.9])):
         with pytest.raises(ValueError, match="needs gamma >= 1 at every time"):
             guided_velocity(rule, x, t, c, u)
+    for kind in (Cap, CapDisplacement):  # values that a derivative follows are not read: 1 is the least
+        t = torch.tensor([0.9, 0.9], dtype=torch.float64, requires_grad=True)
+        found = guided_velocity(CFG(7) | kind(Linear(1.5, 0.5)), x, t, c, u)[0]
+        torch.testing.assert_close(found, guided_velocity(CFG(7) | kind(1), x, 0.9, c, u)[0])
+
+
+def test_a_result_of_whole_numbers_is_refused():
+    x, c, u = torch.randn(3, 2, 8)
+    with pytest.raises(TypeError, match="floating-point"):
+        guided_velocity(CFG(7), x, 0.3, c, u, dtype=torch.int32)
 
 
 @pytest.mark.parametrize(

@@ -418,3 +418,23 @@ def test_a_direction_given_itself_is_the_difference(size, mean):
     assert torch.equal(
         combine_with(host, x, c, d, 1.0, 0.7, -1.0, direct=True, mean=False, dtype=x.dtype), c - d
     )
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("size", [2, 144, 40000])
+def test_a_state_that_does_not_count_is_not_looked_at(size, mean):
+    """Where a = 0 in one sample, whatever its x holds."""
+    x, out_c, other = tensors(3, size)
+    a = torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64)
+    usual = capped((x, out_c, other), (a, 0.7, 6.0, 1.1, 0.0), mean=mean)
+    x[0] = torch.nan
+    for found, expected in zip(
+        capped((x, out_c, other), (a, 0.7, 6.0, 1.1, 0.0), mean=mean), usual, strict=True
+    ):
+        assert torch.equal(found, expected)
+
+
+def test_numbers_may_be_negative_views():
+    given, gammas = tensors(3, 40), torch.tensor([1.1, 1.2, 1.3], dtype=torch.float64)
+    usual = capped(given, (1.0, 0.7, 6.0, gammas, 0.0))[0]
+    assert torch.equal(capped(given, (1.0, 0.7, 6.0, torch._neg_view(-gammas), 0.0))[0], usual)

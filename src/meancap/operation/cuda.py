@@ -133,6 +133,6 @@ def _dense(inner: list[tuple[int, int]]) -> bool:
 def _words(v: Number, batch: int, device: torch.device) -> tuple[int, Tensor | None, int]:
     """A number as kernels take it: the bits of a float, or a tensor and the distance of its entries."""
     if isinstance(v, Tensor):
-        v = v.detach().to(device).reshape(-1).expand(batch)
+        v = v.detach().resolve_neg().to(device).reshape(-1).expand(batch)
         return 0, v, v.stride(0)
     return struct.unpack("<q", struct.pack("<d", v))[0], None, 0

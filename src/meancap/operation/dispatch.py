@@ -93,7 +93,7 @@ def _module(
 
 
 def _traced(request: Request) -> tuple[Tensor, Found]:
-    """Inside a compiled graph a capped step is one opaque node; any other is left to the compiler."""
+    """In a compiled graph a capped step that kernels serve is one opaque node; the compiler sees the rest."""
     x, out_c, other, numbers = request[:4]
     follows = any(isinstance(v, Tensor) and v.requires_grad for v in (x, out_c, other, *numbers))
     types = (x.dtype, out_c.dtype, other.dtype, request.dtype or out_c.dtype)

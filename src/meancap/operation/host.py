@@ -83,7 +83,7 @@ def _readable(x: Tensor, out_c: Tensor, other: Tensor) -> tuple[Tensor, Tensor, 
 def _table(batch: int, given: Numbers | Tensor) -> Any:
     """The numbers as (5, batch), or (5, 1) where all samples share them."""
     if isinstance(given, Tensor):
-        return given.detach().contiguous().numpy()
+        return given.detach().resolve_neg().contiguous().numpy()
     a, k, c, gamma, floor = given
     if type(a) is type(k) is type(c) is type(gamma) is type(floor) is float:
         return np.array(given).reshape(5, 1)
@@ -97,5 +97,5 @@ def _table(batch: int, given: Numbers | Tensor) -> Any:
         )
     table = np.empty((5, batch))
     for i, v in enumerate(rows):
-        table[i] = v.detach().cpu().numpy() if isinstance(v, Tensor) else v
+        table[i] = v.detach().resolve_neg().cpu().numpy() if isinstance(v, Tensor) else v
     return table

@@ -62,11 +62,19 @@ def _blend(c, u, coefficient, direct):
 
 
 @_inlined
+def _affine(x, out, a, k):
+    """a x + k out; what x holds does not matter where a = 0."""
+    scaled = a * x
+    scaled = _ZERO if a == _ZERO else scaled
+    return fused(k, out, scaled)
+
+
+@_inlined
 def _mean(x, c, u, a, k, coefficient, direct):
     """m + coefficient k d, from the m that was measured: x and k c may cancel, and d must not lose by it."""
-    m = fused(k, c, a * x)
+    m = _affine(x, c, a, k)
     w = fused(coefficient * k, u if direct else c - u, m)
-    w = fused(k, u, a * x) if (coefficient == _AWAY) & (not direct) else w
+    w = _affine(x, u, a, k) if (coefficient == _AWAY) & (not direct) else w
     return m if coefficient == _ZERO else w
 
 
@@ -118,14 +126,14 @@ def _summed(x, c, u, first, last, a, k, direct):
             xs, cs, us = ahead(x, start), ahead(c, start), ahead(u, start)
             for j in range((low - start) // 2):
                 (x1, x2), (c1, c2), (u1, u2) = read_pair(xs, j), read_pair(cs, j), read_pair(us, j)
-                m1, m2 = fused(k, c1, a * x1), fused(k, c2, a * x2)
+                m1, m2 = _affine(x1, c1, a, k), _affine(x2, c2, a, k)
                 d1, d2 = u1 if direct else c1 - u1, u2 if direct else c2 - u2
                 some_q += m1 * m1 + m2 * m2
                 some_r += d1 * d1 + d2 * d2
                 some_b += m1 * d1 + m2 * d2
         for j in range(low, high):
             conditional = read(c, j)
-            m = fused(k, conditional, a * read(x, j))
+            m = _affine(read(x, j), conditional, a, k)
             d = read(u, j) if direct else conditional - read(u, j)
             some_q += m * m
             some_r += d * d
@@ -142,7 +150,7 @@ def _summed_apart(x, c, u, first, last, a, k, direct):
     q, r, b = 0.0, 0.0, 0.0
     for j in range(first, last):
         conditional = read(c, j)
-        m = np.float64(fused(k, conditional, a * read(x, j)))
+        m = np.float64(_affine(read(x, j), conditional, a, k))
         d = np.float64(read(u, j) if direct else conditional - read(u, j))
         q += m * m
         r += d * d
@@ -218,14 +226,17 @@ _C, _GAMMA, _FLOOR, _SUMS, _LEFT = 2 * BLOCK, 3 * BLOCK, 4 * BLOCK, 5 * BLOCK, 8
 
 
 @numba.njit(**_EXACT)
-def _few_summed(x, c, u, size, n, block, direct):
+def _few_summed(x, c, u, size, n, block, direct, shared):
     """Writes the three sums of n samples, in float64."""
     for i in range(n):
         a, k = np.float32(read(block, i)), np.float32(read(block, i + BLOCK))
         q, r, b = 0.0, 0.0, 0.0
         for j in range(i * size, i * size + size):
             conditional = read(c, j)
-            m = np.float64(fused(k, conditional, a * read(x, j)))
+            each = fused(k, conditional, a * read(x, j))
+            if not shared:  # numbers that all share have no a = 0 here: x is c then
+                each = _affine(read(x, j), conditional, a, k)
+            m = np.float64(each)
             d = np.float64(read(u, j) if direct else conditional - read(u, j))
             q += m * m
             r += d * d
@@ -289,9 +300,9 @@ def few(at, like, numbers, sums, results, size, first, last, stage, ball, margin
         xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
         if stage & MEASURE:
             if size == 2:  # so that the compiler knows
-                _few_summed(xs, cs, us, 2, n, block, direct)
+                _few_summed(xs, cs, us, 2, n, block, direct, shared)
             else:
-                _few_summed(xs, cs, us, size, n, block, direct)
+                _few_summed(xs, cs, us, size, n, block, direct, shared)
             _few_left(n, block, ball, margin)
             if stage & LENGTHS:
                 _few_lengths(n, block, ahead(pointer(results.ctypes.data, 0.0), low), results.shape[1])

@@ -1,9 +1,10 @@
 """The operation in plain PyTorch: any device, float64, autograd, tangents, vmap. The others are tied to it.
 
-Lengths are summed in float64. On the host, where a copy in float64 costs more than everything else, long
-float32 samples are summed in float32 over runs of at most 128 elements and in float64 over the runs; samples
-whose lengths leave float32's comfortable range are done again in float64. Runs are short, because in a long
-float32 sum one large element swallows the digits of the others.
+Lengths are summed in float64; a device without it divides by a power of two first. On the host, where a copy
+in float64 costs more than everything else, long float32 samples are summed in float32 over runs of at most
+128 elements and in float64 over the runs; samples whose lengths leave float32's comfortable range are done
+again in float64. Runs are short, because in a long float32 sum one large element swallows the digits of the
+others.
 """
 
 from __future__ import annotations

@@ -130,6 +130,8 @@ class Cap(Factor):
         gamma = value_of(self, "gamma", p.t)
         if below(gamma, 1.0):
             raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {p.t} it is {gamma}")
+        if isinstance(gamma, Tensor):  # and where its values cannot be read, it is 1 at least
+            gamma = gamma.clamp(min=1.0)
         return Limit(gamma, floor, self.ball)
 
     def _shortened(self, ray: Ray, limit: Limit, first: Tensor | None) -> Number:

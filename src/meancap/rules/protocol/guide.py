@@ -107,6 +107,8 @@ def respond(
     """
     ray, state = displace(rule, p, state, nominal=nominal if rule.caps else None)
     kind = dtype or (p.out_c if nominal is None else nominal).dtype
+    if not kind.is_floating_point:
+        raise TypeError(f"a guided output has a floating-point type; got {kind}")
     out = ray.output(kind, measured=record is not None)
     if record is not None:
         record.add(ray)
