@@ -225,25 +225,31 @@ def parts(at, like, numbers, sums, results, size, first, last, stage, ball, marg
 _C, _GAMMA, _FLOOR, _SUMS, _LEFT = 2 * BLOCK, 3 * BLOCK, 4 * BLOCK, 5 * BLOCK, 8 * BLOCK
 
 
-@numba.njit(**_EXACT)
-def _few_summed(x, c, u, size, n, block, direct, shared):
+def _few_summing(affine):
     """Writes the three sums of n samples, in float64."""
-    for i in range(n):
-        a, k = np.float32(read(block, i)), np.float32(read(block, i + BLOCK))
-        q, r, b = 0.0, 0.0, 0.0
-        for j in range(i * size, i * size + size):
-            conditional = read(c, j)
-            each = fused(k, conditional, a * read(x, j))
-            if not shared:  # numbers that all share have no a = 0 here: x is c then
-                each = _affine(read(x, j), conditional, a, k)
-            m = np.float64(each)
-            d = np.float64(read(u, j) if direct else conditional - read(u, j))
-            q += m * m
-            r += d * d
-            b += m * d
-        write(block, i + _SUMS, q)
-        write(block, i + _SUMS + BLOCK, r)
-        write(block, i + _SUMS + 2 * BLOCK, b)
+
+    @numba.njit(**_EXACT)
+    def summed(x, c, u, size, n, block, direct):
+        for i in range(n):
+            a, k = np.float32(read(block, i)), np.float32(read(block, i + BLOCK))
+            q, r, b = 0.0, 0.0, 0.0
+            for j in range(i * size, i * size + size):
+                conditional = read(c, j)
+                m = np.float64(affine(read(x, j), conditional, a, k))
+                d = np.float64(read(u, j) if direct else conditional - read(u, j))
+                q += m * m
+                r += d * d
+                b += m * d
+            write(block, i + _SUMS, q)
+            write(block, i + _SUMS + BLOCK, r)
+            write(block, i + _SUMS + 2 * BLOCK, b)
+
+    return summed
+
+
+# Where all samples share their numbers, a is not 0 (x is c then): no choice, and the loop is vector code.
+_few_summed = _few_summing(_inlined(lambda x, out, a, k: fused(k, out, a * x)))
+_few_summed_apart = _few_summing(_affine)
 
 
 @numba.njit(**_EXACT)
@@ -299,10 +305,12 @@ def few(at, like, numbers, sums, results, size, first, last, stage, ball, margin
         start = low * size
         xs, cs, us, outs = ahead(x, start), ahead(c, start), ahead(u, start), ahead(out, start)
         if stage & MEASURE:
-            if size == 2:  # so that the compiler knows
-                _few_summed(xs, cs, us, 2, n, block, direct, shared)
+            if not shared:
+                _few_summed_apart(xs, cs, us, size, n, block, direct)
+            elif size == 2:  # so that the compiler knows
+                _few_summed(xs, cs, us, 2, n, block, direct)
             else:
-                _few_summed(xs, cs, us, size, n, block, direct, shared)
+                _few_summed(xs, cs, us, size, n, block, direct)
             _few_left(n, block, ball, margin)
             if stage & LENGTHS:
                 _few_lengths(n, block, ahead(pointer(results.ctypes.data, 0.0), low), results.shape[1])
