@@ -438,3 +438,18 @@ def test_numbers_may_be_negative_views():
     given, gammas = tensors(3, 40), torch.tensor([1.1, 1.2, 1.3], dtype=torch.float64)
     usual = capped(given, (1.0, 0.7, 6.0, gammas, 0.0))[0]
     assert torch.equal(capped(given, (1.0, 0.7, 6.0, torch._neg_view(-gammas), 0.0))[0], usual)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 2, 16, 17, 700])
+def test_numbers_of_its_own_change_no_bit_of_a_sample(size, dtype, mean):
+    """Alone, a sample shares its numbers with nobody; in a batch, each has others."""
+    given, g = tensors(300, size, dtype=dtype), torch.Generator().manual_seed(1)
+    a, k, c, gamma = (torch.rand(300, generator=g, dtype=torch.float64) for _ in range(4))
+    numbers = a, k, 8 * c - 2, 1 + gamma / 4
+    together = capped(given, (*numbers, 0.0), mean=mean)
+    for i in range(0, 300, 37):
+        alone = capped([v[i : i + 1] for v in given], (*[float(v[i]) for v in numbers], 0.0), mean=mean)
+        assert torch.equal(alone[0], together[0][i : i + 1])
+        assert torch.equal(alone[1], together[1][:, i : i + 1])
