@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+from ..extras import need
 from .arrays import Bytes, np, npt
 from .ledger import Ledger
 from .store import sample_name
@@ -108,7 +109,7 @@ def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def _read_png(path: Path) -> Bytes:
-    from ..models.pillow import Image
+    Image = need("PIL.Image", "images")
 
     with Image.open(path) as picture:
         pixels = np.asarray(picture)

@@ -19,6 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from ..extras import need
 from ..files import remove_leftovers, write_whole, writing
 from .arrays import Bytes, np, npt
 from .config import RunConfig
@@ -156,7 +157,7 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _png(image: Bytes) -> bytes:
-    from ..models.pillow import Image
+    Image = need("PIL.Image", "images")
 
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
     return _filled(lambda buffer: picture.save(buffer, format="PNG"))
