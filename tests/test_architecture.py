@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
-    "files": 0, "torch_settings": 0,
+    "extras": 0, "files": 0, "torch_settings": 0,
     "array": 0, "drawing": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
     "operation": 1,
     "prediction": 2,
@@ -25,6 +25,7 @@ KERNELS = {"host": {"numpy"}, "host_kernels": {"numba", "numpy"}, "host_memory":
            "host_threads": {"numba", "numpy"},
            "triton_kernels": {"triton"}}  # fmt: skip
 GROUND = {
+    "extras",
     "files",
     "notation",
     "tensors",

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import IO, Any
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
+from ..extras import need
 from ..files import is_temporary, remove_leftovers, write_whole, writing
 from .config import RunConfig
 
-try:
-    import numpy as np
-except ImportError as error:
-    raise ImportError('runs need numpy: pip install "meancap[images]"') from error
-from numpy import typing as npt
+need("numpy", "images")
+import numpy as np  # noqa: E402
+from numpy import typing as npt  # noqa: E402
 
 Bytes = npt.NDArray[np.uint8]
 Streamed = tuple["np.dtype[Any]", tuple[int, ...], Iterable[bytes]]
@@ -308,7 +307,7 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _png(image: Bytes) -> bytes:
-    from ..models.pillow import Image
+    Image = need("PIL.Image", "images")
 
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
     return _filled(lambda buffer: picture.save(buffer, format="PNG"))
@@ -404,7 +403,7 @@ def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def _read_png(path: Path) -> Bytes:
-    from ..models.pillow import Image
+    Image = need("PIL.Image", "images")
 
     with Image.open(path) as picture:
         pixels = np.asarray(picture)
