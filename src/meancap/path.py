@@ -1,12 +1,12 @@
-"""Times and paths: how a network's output states a posterior mean, on any Gaussian path.
+"""Times and paths: the posterior mean of a network's output, on any Gaussian path.
 
     x = alpha data + sigma noise      a Gaussian path; data at alpha = 1, sigma = 0
     x = t data + (1 - t) noise        the linear path, the only one used inside: alpha = t, sigma = 1 - t
 
 Dividing a Gaussian path by alpha + sigma gives the linear one at t = alpha / (alpha + sigma), with the same
-posterior mean m = E[data | x]. Every parametrisation states that mean as **m = a x + k out**:
+posterior mean m = E[data | x]. In every parametrisation it is **m = a x + k out**:
 
-    what the network says             a                            k
+    output of the network             a                            k
     the mean itself                   0                            1
     velocity data - noise             1                            1 - t
     noise                             1 / alpha                    -sigma / alpha
@@ -31,13 +31,13 @@ from .tensors import Number, compiling, on_host, per_sample, scalar_dtype
 
 
 class Affine(NamedTuple):
-    """How an output states a mean, m = a x + k out, and where x stands on the linear path."""
+    """The mean of an output, m = a x + k out, and the place of x on the linear path."""
 
     a: Number
     k: Number
     t: Number
     unit: Number = 1.0  # unit * x is the state on the linear path
-    t_next: Number | None = None  # where the step ends, if the host tells
+    t_next: Number | None = None  # where the step ends, if the host provides it
 
 
 def on_gaussian(kind: str, alpha: Number, sigma: Number) -> Affine:
@@ -77,7 +77,7 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
         return t
     if compiling() and not isinstance(t, Tensor) and 0.0 <= t <= 1.0:
-        # A number would be part of the graph, and each step need its own.
+        # As a number it would be a constant of the graph, and each step would need its own graph.
         return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
     t = number(t, x, name)
     if isinstance(t, Tensor):
@@ -106,10 +106,10 @@ def coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tup
 
 
 def need_signal(alpha: Number, kind: str) -> None:
-    """A noise or score prediction states no mean where there is no data in x."""
+    """Raises an error if alpha = 0: a noise or score prediction then does not determine the mean."""
     if not _every(alpha > 0):
         raise ValueError(
-            f"a {kind} says nothing of the data where alpha = 0; use a v-prediction or a velocity there"
+            f"a {kind} does not determine the data at alpha = 0; use a v-prediction or a velocity there"
         )
 
 
