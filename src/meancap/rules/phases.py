@@ -8,36 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...notation import write
-from ...prediction import Prediction
-from ..protocol.base import Rule, State, names_needed
-from ..protocol.ray import Ray
-from .spaces import conditional
+from ..notation import write
+from ..prediction import Prediction
+from .protocol.base import Rule, State, names_needed
+from .protocol.ray import Ray
+from .spaces import conditional, flag, whole_number_fields
 
 
 class Held(NamedTuple):
     """What the first evaluation of a step found, for the step's later evaluations to use unchanged."""
 
     value: Any
-
-
-def whole_number_fields(self: object, *names: str) -> None:
-    """Refuses fields that are not whole numbers from 0 on; 5.0, as a text gives it, becomes 5."""
-    for name in names:
-        value = getattr(self, name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (number and value >= 0 and value % 1 == 0):
-            raise ValueError(
-                f"{type(self).__name__} needs a whole number from 0 on for {name}; got {value!r}"
-            )
-        object.__setattr__(self, name, int(value))
-
-
-def flag(self: object, *names: str) -> None:
-    """Refuses fields that are neither True nor False: a text such as 'no' would count as True."""
-    for name in names:
-        if not isinstance(value := getattr(self, name), bool):
-            raise ValueError(f"{type(self).__name__} needs True or False for {name}; got {value!r}")
 
 
 class _Counting(Rule):
