@@ -88,6 +88,22 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     return t
 
 
+def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
+    """a x + k out in this precision; x is not read if a = 0."""
+    out = out.to(dtype)
+    if not isinstance(a, Tensor) and a == 0:
+        return out if not isinstance(k, Tensor) and k == 1 else per_sample(k, out) * out
+    base = x.to(dtype)
+    if isinstance(a, Tensor):
+        each = torch.as_tensor(per_sample(a, out))
+        base = torch.where(each == 0, 0.0, each * base)
+    elif a != 1:
+        base = a * base
+    if isinstance(k, Tensor):
+        return torch.addcmul(base, out, torch.as_tensor(per_sample(k, out)))
+    return torch.add(base, out, alpha=k)
+
+
 def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
     """v = (m - x) / (1 - t); t < 1."""
     return (m - x) / per_sample(1 - t, x)

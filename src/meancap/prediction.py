@@ -174,19 +174,7 @@ class Prediction:
         return self.extra[name]
 
     def _mean(self, out: Tensor) -> Tensor:
-        """a shown + k out; x is not read if a = 0."""
-        a, k, out = self.a, self.k, out.to(self.dtype)
-        if not isinstance(a, Tensor) and a == 0:
-            return self._moved(out)
-        base = self.shown.to(self.dtype)
-        if isinstance(a, Tensor):
-            each = torch.as_tensor(per_sample(a, out))
-            base = torch.where(each == 0, 0.0, each * base)
-        elif a != 1:
-            base = a * base
-        if isinstance(k, Tensor):
-            return torch.addcmul(base, out, torch.as_tensor(per_sample(k, out)))
-        return torch.add(base, out, alpha=k)
+        return path.mean_of(self.shown, out, self.a, self.k, self.dtype)
 
     def _moved(self, way: Tensor) -> Tensor:
         """A difference of outputs as a difference of means."""

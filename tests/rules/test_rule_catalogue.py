@@ -16,7 +16,7 @@ from meancap.rules import CFG, Rule, apg, catalogue, pmc, pmc_displacement
 from meancap.rules.methods import registry
 from meancap.rules.methods.example import guided_example
 from meancap.rules.methods.registry import CONFIDENCE, FAMILIES
-from meancap.rules.text.parse import known_names, known_parts
+from meancap.rules.parse import known_names, known_parts
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"

@@ -24,7 +24,7 @@ from meancap.rules import (
     tonemap,
     zeresfdg,
 )
-from meancap.rules.parts.frequency import collapse, pyramid
+from meancap.rules.frequency import collapse, pyramid
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from meancap.rules import (
     vllm_omni_norm,
     zeresfdg,
 )
-from meancap.rules.parts.bands import SYM4
+from meancap.rules.frequency import SYM4
 
 W = 4.0
 

@@ -1,4 +1,4 @@
-"""The space a rule acts in, seen from posterior means.
+"""The space a rule acts in, seen from posterior means; checks of a rule's fields.
 
     mean      m
     velocity  v = (m - x) / (1 - t)
@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...operation import mean_of
-from ...prediction import Prediction
-from ...tensors import Number, per_sample
+from ..path import mean_of
+from ..prediction import Prediction
+from ..tensors import Number, per_sample
+from .rule import Rule
 
 SPACES = ("mean", "velocity", "noise", "score")
+
 
 # Where a rule must divide by 1 - t or by t, it divides by no less than this.
 SHORTEST = 2.0**-20
@@ -89,3 +91,31 @@ def rest(t: Number) -> Number:
 def elapsed(t: Number) -> Number:
     """t, but never zero."""
     return t.clamp(min=SHORTEST) if isinstance(t, Tensor) else max(t, SHORTEST)
+
+
+def whole_number_fields(self: object, *names: str) -> None:
+    """Refuses fields that are not whole numbers from 0 on; 5.0, as a text gives it, becomes 5."""
+    for name in names:
+        value = getattr(self, name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and value >= 0 and value % 1 == 0):
+            raise ValueError(
+                f"{type(self).__name__} needs a whole number from 0 on for {name}; got {value!r}"
+            )
+        object.__setattr__(self, name, int(value))
+
+
+def flag(self: object, *names: str) -> None:
+    """Refuses fields that are neither True nor False: a text such as 'no' would count as True."""
+    for name in names:
+        if not isinstance(value := getattr(self, name), bool):
+            raise ValueError(f"{type(self).__name__} needs True or False for {name}; got {value!r}")
+
+
+def need_image(rule: Rule, v: Tensor) -> None:
+    """Refuses tensors without height and width."""
+    if v.dim() < 4:
+        raise ValueError(
+            f"{type(rule).__name__} needs images (batch, channels, height, width); unpack tokens first: "
+            f"got shape {tuple(v.shape)}"
+        )

@@ -13,10 +13,9 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from ... import schedules
-from .. import parts
-from ..methods.registry import builds
-from ..protocol.base import Chain, Rule
+from .. import schedules
+from .catalogue import builds
+from .rule import Chain, Rule
 
 _WORDS = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
 _TOKEN = re.compile(
@@ -33,15 +32,15 @@ class ParseError(ValueError):
 
 
 def known_parts() -> dict[str, Callable[..., Any]]:
-    """Every part and schedule by its name: the dataclasses of `meancap.rules.parts` and `schedules`."""
-    homes = (parts.__name__, schedules.__name__)
+    """Every part and schedule by its name: the dataclasses of `meancap.rules` and `meancap.schedules`."""
+    homes = (f"{__package__}.", schedules.__name__)
+    kinds: list[type] = [Rule, schedules.Schedule]
+    for kind in kinds:  # the list grows by the subclasses of each
+        kinds += [sub for sub in kind.__subclasses__() if sub not in kinds]
     return {
-        name: thing
-        for name, thing in {**vars(schedules), **vars(parts)}.items()
-        if isinstance(thing, type)
-        and issubclass(thing, (Rule, schedules.Schedule))
-        and is_dataclass(thing)
-        and thing.__module__.startswith(homes)
+        kind.__name__: kind
+        for kind in kinds
+        if is_dataclass(kind) and kind is not Chain and kind.__module__.startswith(homes)
     }
 
 
