@@ -24,7 +24,7 @@ from meancap import (
 )
 from meancap.operation import dispatch, lengths
 from meancap.operation.reference import _exact, _scaled
-from meancap.rules.protocol.ray import Ray
+from meancap.rules.rule import Ray
 
 GAMMAS = (1.0, 1.0001, 1.05, 1.15, 2.0, 10.0)
 

@@ -32,7 +32,7 @@ from meancap import (
     pmc,
 )
 from meancap.rules import Factor, displace
-from meancap.rules.protocol import Chain, Ray
+from meancap.rules.rule import Chain, Ray
 from meancap.tensors import vector
 
 RULES = [

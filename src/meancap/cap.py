@@ -122,7 +122,8 @@ def cap_share(
     """
     fast = fast_leaves(*seen, *(v for v in (c, gamma, floor) if isinstance(v, Tensor)), types=_NUMBERS)
     if fast is not None:
-        return fast.share(seen, c, gamma, floor, ball, margin)
+        found: Tensor = fast.share(seen, c, gamma, floor, ball, margin)
+        return found
     c, gamma, floor = (vector(v, seen.m) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
     if not ball:
         along = torch.zeros_like(seen.along)
@@ -160,11 +161,11 @@ def fast_leaves(*tensors: Tensor, types: tuple[torch.dtype, ...] = _ELEMENTS) ->
     for v in tensors:
         if v.dtype not in types:
             return None
-    return _import_fast() if on_host(*tensors) else None
+    return import_fast() if on_host(*tensors) else None
 
 
 @cache
-def _import_fast() -> ModuleType | None:
+def import_fast() -> ModuleType | None:
     """The module compiled by numba, or None; a numba that does not work gives one warning."""
     if importlib.util.find_spec("numba") is None or sys.byteorder != "little":
         return None
@@ -182,7 +183,9 @@ def _room(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
     if isinstance(floor, Tensor) or floor > 0:
         above = floor
         if ball:  # two roots, because the product may leave the range
-            above = _root(torch.where(m < floor, floor - m, 0.0)) * _root(torch.where(m < floor, floor + m, 0.0))
+            above = _root(torch.where(m < floor, floor - m, 0.0)) * _root(
+                torch.where(m < floor, floor + m, 0.0)
+            )
         room = torch.where(room < above, above, room)
     if isinstance(gamma, Tensor):  # an unbounded gamma keeps everything for every m; inf * 0 would be NaN
         return torch.where(gamma > UNBOUNDED, math.inf, room)
@@ -217,7 +220,9 @@ def _from_sums(m: Tensor, d: Tensor) -> Lengths:
         m, d, axis = m.T.contiguous(), d.T.contiguous(), 0
     q, r, dot = (m * m).sum(axis), _root((d * d).sum(axis)), (m * d).sum(axis)
     none = r == 0
-    return Lengths(_root(q), r, torch.where(none, 0.0, dot / (torch.where(none, 1.0, r) if transformed(r) else r)))
+    return Lengths(
+        _root(q), r, torch.where(none, 0.0, dot / (torch.where(none, 1.0, r) if transformed(r) else r))
+    )
 
 
 def _scaled(m: Tensor, d: Tensor) -> Lengths:

@@ -142,7 +142,9 @@ class Prediction:
         cls, x: Tensor, eps_c: Tensor, eps_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From noise predictions on x = alpha data + sigma noise, alpha > 0."""
-        return cls.from_affine(x, eps_c, eps_u, path.on_gaussian("noise", *path.coefficients(alpha, sigma, x)))
+        return cls.from_affine(
+            x, eps_c, eps_u, path.on_gaussian("noise", *path.coefficients(alpha, sigma, x))
+        )
 
     @classmethod
     def from_v_prediction(
@@ -156,7 +158,9 @@ class Prediction:
         cls, x: Tensor, score_c: Tensor, score_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From scores grad log p(x) on x = alpha data + sigma noise, alpha > 0."""
-        return cls.from_affine(x, score_c, score_u, path.on_gaussian("score", *path.coefficients(alpha, sigma, x)))
+        return cls.from_affine(
+            x, score_c, score_u, path.on_gaussian("score", *path.coefficients(alpha, sigma, x))
+        )
 
     @classmethod
     def from_denoiser(cls, x: Tensor, sigma: float | Tensor, d_c: Tensor, d_u: Tensor) -> Prediction:

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .files import write_whole
 from .cap import Lengths, lengths
+from .files import write_whole
 from .prediction import Prediction, need_same_shapes
 from .rules.rule import Displacement
 from .tensors import Number, vector

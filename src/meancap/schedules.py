@@ -213,6 +213,8 @@ def finite_scale(self: object, name: str) -> None:
     if isinstance(value, Values):
         if len(value.shape) > 1:
             owner = type(self).__name__
-            raise ValueError(f"{owner} needs one number for {name}, or one per sample; got shape {value.shape}")
+            raise ValueError(
+                f"{owner} needs one number for {name}, or one per sample; got shape {value.shape}"
+            )
     elif not isinstance(value, Schedule):
         finite(self, name)

@@ -14,7 +14,7 @@ from meancap.sampling import (
     recfg_table,
     rectified_cfgpp,
 )
-from meancap.sampling.manifold import official_times, project
+from meancap.sampling.wrappers import official_times, project
 
 MEANS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -0.5]], dtype=torch.float64)
 CONDITION = Condition(Mixture(MEANS, std=0.5), (0,))

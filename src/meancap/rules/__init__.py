@@ -7,6 +7,7 @@ benchmark without being listed anywhere else.
 import warnings
 from typing import Any
 
+from ..schedules import Values as Values
 from .adaptive import *
 from .caps import *
 from .catalogue import Entry as Entry
@@ -19,7 +20,8 @@ from .direction import *
 from .elementwise import *
 from .elsewhere import *
 from .frequency import *
-from .guide import Stepper, displace, guide, guided_velocity, respond
+from .guide import *
+from .guide import __all__ as _guide
 from .memory import *
 from .negative import *
 from .parse import ParseError as ParseError
@@ -29,18 +31,15 @@ from .parts.literal import *
 from .parts.scale import *
 from .phases import *
 from .rescaling import *
-from .rule import Chain, Displacement, Factor, Map, Recorder, Rule, State
+from .rule import *
+from .rule import __all__ as _rule
 from .scale import *
 from .time import *
 
-_PROTOCOL = (
-    "Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State", "Stepper", "displace", "guide",
-    "guided_velocity", "respond",
-)  # fmt: skip
 _OTHERS = (
-    "Entry", "ParseError", "by_step", "cap_fraction", "catalogue", "parse", "register", "triangle",
+    "Entry", "ParseError", "Values", "by_step", "cap_fraction", "catalogue", "parse", "register", "triangle",
 )  # fmt: skip
-__all__ = sorted({*_PROTOCOL, *_OTHERS, *(_builtin_names() & globals().keys())})
+__all__ = sorted({*_rule, *_guide, *_OTHERS, *(_builtin_names() & globals().keys())})
 
 
 def __getattr__(name: str) -> Any:

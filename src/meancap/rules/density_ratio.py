@@ -18,8 +18,8 @@ where the condition is unlikely at x, R near its least value 1 - pi, and 1 where
 does that: it is too weak for the first samples and too strong for the last.
 
 R is not known from one prediction. It starts at 1 (at t = 0 no state tells anything) and is followed along
-the run, for which it needs the loop: see `meancap.sampling.tracking`. So this rule needs `sample` or
-`trajectory` and reads `Prediction.log_ratio`; a host's pipeline does not give it.
+the run, for which it needs the loop: see `meancap.sampling.density_ratio`. So this rule needs `sample` or
+`trajectory` and reads `Prediction.extra["log_ratio"]`; a host's pipeline does not give it.
 
 FBG (Koulischer et al. 2025, the rule `Feedback`) has the same scale. It follows R by the evidence of a
 stochastic step alone, with a drift and a weight worked out from the grid; that evidence lacks the trace term

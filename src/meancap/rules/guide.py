@@ -18,6 +18,8 @@ from ..prediction import Prediction, need_same_shapes
 from ..tensors import Number, compiling, promoted, vector
 from .rule import Displacement, Recorder, Rule, State
 
+__all__ = ["Stepper", "displace", "guide", "guided_velocity", "respond"]
+
 _LATEST = 1 - 2.0**-20
 _BY_DEVICE = hasattr(torch.amp, "is_autocast_available")  # from torch 2.4; Forge has 2.3
 

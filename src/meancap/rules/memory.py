@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import magnitude, per_sample, vector
 from .catalogue import method
 from .parts.scale import CFG

@@ -24,6 +24,8 @@ from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import Number, on_host, once, per_sample, vector
 
+__all__ = ["Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State"]
+
 State = Any  # what a rule remembers; None for most
 
 

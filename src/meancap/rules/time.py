@@ -226,8 +226,7 @@ class Steps(Schedule):
             passed = sum(knot <= t + _ROUNDING for knot in self.times)
             return self.values[max(passed - 1, 0)]
         times, values = (
-            torch.tensor(getattr(self, name), dtype=t.dtype, device=t.device)
-            for name in ("times", "values")
+            torch.tensor(getattr(self, name), dtype=t.dtype, device=t.device) for name in ("times", "values")
         )
         place = torch.searchsorted(times, (t + _ROUNDING).contiguous(), right=True)
         return values[(place - 1).clamp(min=0)]
