@@ -36,8 +36,8 @@ form is the same quadratic seen from m_c itself: along = 0 and room = max((gamma
 [0, s]. Several caps intersect: the smallest of their shares is the largest that all of them allow.
 
 **The edges.** A zero displacement (|g| = 0) keeps s = 1: anything else would jump at t = 1, where the gap of
-the means vanishes. gamma = inf keeps s = 1. NaN stays NaN. room is computed as |y| sqrt((gamma - 1)(gamma + 1)),
-because gamma^2 - 1 cancels for gamma near 1.
+the means vanishes. gamma = inf keeps s = 1. NaN stays NaN. room is |y| sqrt((gamma - 1)(gamma + 1)), because
+gamma^2 - 1 cancels for gamma near 1.
 
 **The margin.** Rounding of the lengths and of the stored result can lengthen a mean by a few units in the
 last place, so a share below 1 is reduced by four of them. A share of 1 is left alone, and the nominal result
@@ -177,7 +177,7 @@ def import_fast() -> ModuleType | None:
 
 
 def _room(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
-    """How far a cap lets the mean go: the root of max(gamma m, floor)^2 - m^2, or the displacement's radius."""
+    """The root of max(gamma m, floor)^2 - m^2 for the ball; the radius for the displacement."""
     growth = power((gamma - 1) * (gamma + 1), 0.5) if ball else gamma - 1
     room = m * growth
     if isinstance(floor, Tensor) or floor > 0:

@@ -23,7 +23,7 @@ from numba.extending import intrinsic, overload  # type: ignore[import-untyped,u
 from torch import Tensor
 
 from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths
-from .tensors import Number
+from .tensors import Number, need_one_each
 
 if numba.config.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT is set")
@@ -93,17 +93,11 @@ def _typed_narrow(v, like):
     return rounded
 
 
-@numba.njit(inline="always", **_EXACT)
-def _mean(x, c, a, k):
-    """a x + k c; x may be anything if a = 0."""
-    return k * c if a == _ZERO else a * x + k * c
-
-
-@numba.njit(inline="always", **_EXACT)
-def _pair(x, c, u, i, j, a, k, direct):
-    """m and d at one element."""
-    conditional, other = _widen(c[i, j]), _widen(u[i, j])
-    return _mean(_widen(x[i, j]), conditional, a, k), other if direct else conditional - other
+@numba.njit(**_EXACT)  # without fastmath: the same bits as `path.mean_of`, which the bound is stated for
+def _pair(x, c, u, a, k, direct):
+    """m = a x + k c and d at one element; x may be anything if a = 0."""
+    scaled = _ZERO if a == _ZERO else a * x
+    return scaled + k * c, u if direct else c - u
 
 
 @numba.njit(**_SUMMED)
@@ -113,7 +107,7 @@ def _sums_of_runs(x, c, u, i, a, k, direct):
     for start in range(0, c.shape[1] // RUN * RUN, RUN):
         some_q, some_r, some_b = _ZERO, _ZERO, _ZERO
         for j in range(start, start + RUN):
-            m, d = _pair(x, c, u, i, j, a, k, direct)
+            m, d = _pair(_widen(x[i, j]), _widen(c[i, j]), _widen(u[i, j]), a, k, direct)
             some_q += m * m
             some_r += d * d
             some_b += m * d
@@ -126,7 +120,7 @@ def _sums(x, c, u, i, first, a, k, direct):
     """The same of the elements from `first`, in float64: accurate for every m and d that float32 holds."""
     q, r, b = 0.0, 0.0, 0.0
     for j in range(first, c.shape[1]):
-        m, d = _pair(x, c, u, i, j, a, k, direct)
+        m, d = _pair(_widen(x[i, j]), _widen(c[i, j]), _widen(u[i, j]), a, k, direct)
         m, d = np.float64(m), np.float64(d)
         q, r, b = q + m * m, r + d * d, b + m * d
     return q, r, b
@@ -182,7 +176,7 @@ def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, *, direct: bool 
     found, out = np.empty((3, len(c))), _rows(c)
     # If a = 0 the mean does not depend on x, which is not read and may hold anything.
     state = out if not isinstance(a, Tensor) and a == 0 else _rows(x)
-    _gram(state, out, _rows(u), _numbers(a), _numbers(k), direct, found)
+    _gram(state, out, _rows(u), _numbers(a, c), _numbers(k, c), direct, found)
     return Lengths(*torch.from_numpy(found).unbind(0))
 
 
@@ -190,7 +184,7 @@ def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, ma
     """The share of c * direction that the cap keeps, for every sample."""
     found = np.empty(len(seen.m))
     lengths = (seen.m.detach().numpy(), seen.d.detach().numpy(), seen.along.detach().numpy())
-    _share(*lengths, _numbers(c), _numbers(gamma), _numbers(floor), ball, margin, found)
+    _share(*lengths, _numbers(c, seen.m), _numbers(gamma, seen.m), _numbers(floor, seen.m), ball, margin, found)
     return torch.from_numpy(found)
 
 
@@ -206,7 +200,7 @@ def blend(
 ) -> Tensor:
     """base + coefficient d in this precision; `base` itself for 0, with `exact` u itself for -1."""
     found = torch.empty(c.shape, dtype=dtype)
-    _blend(_rows(base), _rows(c), _rows(u), _numbers(coefficient), direct, exact, _rows(found))
+    _blend(_rows(base), _rows(c), _rows(u), _numbers(coefficient, c), direct, exact, _rows(found))
     return found
 
 
@@ -216,8 +210,9 @@ def _rows(v: Tensor) -> Any:
     return (v.view(torch.int16) if v.dtype == torch.bfloat16 else v).flatten(1).numpy()
 
 
-def _numbers(v: Number) -> Any:
-    """One number for all samples, or one for each."""
+def _numbers(v: Number, like: Tensor) -> Any:
+    """One number for all samples of `like`, or one for each."""
     if isinstance(v, Tensor):
+        need_one_each(len(like), v.numel())
         return v.detach().resolve_neg().double().reshape(-1).contiguous().numpy()
     return np.array([v], np.float64)

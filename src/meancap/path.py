@@ -40,19 +40,20 @@ class Affine(NamedTuple):
     t_next: Number | None = None  # where the step ends, if the host provides it
 
 
-def on_gaussian(kind: str, alpha: Number, sigma: Number) -> Affine:
+def on_gaussian(kind: str, alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> Affine:
     """The numbers for one kind of output on x = alpha data + sigma noise."""
+    alpha, sigma = _coefficients(alpha, sigma, x)
     total = alpha + sigma
     if kind == "mean":
         a, k = 0.0 * total, 0.0 * total + 1.0
     elif kind == "noise":
-        need_signal(alpha, "noise prediction")
+        _need_signal(alpha, "noise prediction")
         a, k = 1 / alpha, -sigma / alpha
     elif kind == "v":
         square = alpha * alpha + sigma * sigma
         a, k = alpha / square, -sigma / square
     else:
-        need_signal(alpha, "score")
+        _need_signal(alpha, "score")
         a, k = 1 / alpha, sigma * sigma / alpha
     return Affine(a, k, alpha / total, 1 / total)
 
@@ -99,9 +100,7 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
         base = torch.where(each == 0, 0.0, each * base)
     elif a != 1:
         base = a * base
-    if isinstance(k, Tensor):
-        return torch.addcmul(base, out, torch.as_tensor(per_sample(k, out)))
-    return torch.add(base, out, alpha=k)
+    return base + per_sample(k, out) * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
 
 
 def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
@@ -109,7 +108,7 @@ def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
     return (m - x) / per_sample(1 - t, x)
 
 
-def coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tuple[Number, Number]:
+def _coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tuple[Number, Number]:
     """alpha and sigma of a Gaussian path, checked: finite, not negative, not both zero."""
     a, s = number(alpha, x, "alpha"), number(sigma, x, "sigma")
     for name, v in (("alpha", a), ("sigma", s)):
@@ -121,7 +120,7 @@ def coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tup
     return a, s
 
 
-def need_signal(alpha: Number, kind: str) -> None:
+def _need_signal(alpha: Number, kind: str) -> None:
     """Raises an error if alpha = 0: a noise or score prediction then does not determine the mean."""
     if not _every(alpha > 0):
         raise ValueError(

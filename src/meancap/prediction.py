@@ -142,30 +142,26 @@ class Prediction:
         cls, x: Tensor, eps_c: Tensor, eps_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From noise predictions on x = alpha data + sigma noise, alpha > 0."""
-        return cls.from_affine(
-            x, eps_c, eps_u, path.on_gaussian("noise", *path.coefficients(alpha, sigma, x))
-        )
+        return cls.from_affine(x, eps_c, eps_u, path.on_gaussian("noise", alpha, sigma, x))
 
     @classmethod
     def from_v_prediction(
         cls, x: Tensor, v_c: Tensor, v_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From v-predictions alpha noise - sigma data on x = alpha data + sigma noise."""
-        return cls.from_affine(x, v_c, v_u, path.on_gaussian("v", *path.coefficients(alpha, sigma, x)))
+        return cls.from_affine(x, v_c, v_u, path.on_gaussian("v", alpha, sigma, x))
 
     @classmethod
     def from_score(
         cls, x: Tensor, score_c: Tensor, score_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From scores grad log p(x) on x = alpha data + sigma noise, alpha > 0."""
-        return cls.from_affine(
-            x, score_c, score_u, path.on_gaussian("score", *path.coefficients(alpha, sigma, x))
-        )
+        return cls.from_affine(x, score_c, score_u, path.on_gaussian("score", alpha, sigma, x))
 
     @classmethod
     def from_denoiser(cls, x: Tensor, sigma: float | Tensor, d_c: Tensor, d_u: Tensor) -> Prediction:
         """From denoised estimates D(x; sigma) on x = data + sigma noise, as EDM and k-diffusion have them."""
-        return cls.from_affine(x, d_c, d_u, path.on_gaussian("mean", *path.coefficients(1.0, sigma, x)))
+        return cls.from_affine(x, d_c, d_u, path.on_gaussian("mean", 1.0, sigma, x))
 
     @classmethod
     def from_affine(cls, x: Tensor, out_c: Tensor, out_u: Tensor, how: Affine) -> Prediction:

@@ -116,7 +116,7 @@ def test_without_guidance_by_the_other_model_the_mean_of_r_stays_one_on_any_grid
     assert DensityFeedback(0.999999, most=1e9).lowest < -13
 
     class Unconditional(DensityFeedback):
-        def coefficient(self, ray, p):
+        def factor(self, g, p):
             return -1.0
 
     x = noise(seeds, (2,)).double()

@@ -1,4 +1,4 @@
-"""Millions of guided samples of a mixture: the flow of `meancap.sample`, by the fastest engine that can run it.
+"""Millions of guided samples of a mixture: the flow of `meancap.sample`, by the fastest engine.
 
     numba     one compiled loop: Euler, two dimensions, few components of one width, float32 on the CPU
     library   the loop of `meancap.sampling` in chunks: every mixture and every rule
@@ -69,7 +69,7 @@ class Plan:
         return (1 - t) ** 2 + (t * self.std) ** 2
 
     def limits(self, t: float) -> tuple[float, float, float]:
-        """The nominal multiple of the gap at t, and the room of the tightest cap of each kind, -1 for none."""
+        """The nominal multiple of the gap at t, and the room of the tightest caps, -1 for none."""
         nominal, ball, displacement = 1.0, math.inf, math.inf
         for part in self.parts:
             if isinstance(part, CFG):

@@ -34,14 +34,13 @@ def displace(
     for name in rule.needs:
         if name not in p.extra:
             raise ValueError(
-                f"{rule} needs the prediction {name!r}: add the network's output to a Prediction by "
-                f"p.beside({name}=output), or another predictor to sample() by beside(predict, {name}=other); "
-                "a host that makes two predictions has none"
+                f"{rule} needs the prediction {name!r}: add the network's output by p.beside({name}=output), "
+                f"or give sample() beside(predict, {name}=other); a host that makes two predictions has none"
             )
     start = Displacement(p, _start(p) if compiling() else 1.0) if g is None else g
     before = rule.init() if state is None else state
     device = p.shown.device.type
-    if rule.turns and _autocast(device):  # it would lower the precision of a matrix product
+    if _autocast(device):  # it would lower the precision of a matrix product
         with torch.autocast(device, enabled=False):
             return rule.update(start, p, before)
     return rule.update(start, p, before)

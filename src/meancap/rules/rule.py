@@ -22,7 +22,7 @@ from ..cap import Lengths, blend, fast_leaves, lengths
 from ..notation import write
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import Number, on_host, once, per_sample, vector
+from ..tensors import Number, need_one_each, on_host, once, per_sample, vector
 
 __all__ = ["Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State"]
 
@@ -47,6 +47,8 @@ class Displacement:
     ) -> None:
         self.p, self.coefficient, self.requested, self.bound = p, coefficient, requested, bound
         self.direction = p.gap if direction is None else direction
+        if isinstance(coefficient, Tensor):
+            need_one_each(len(p.shown), coefficient.numel())
 
     @property
     def toward(self) -> Tensor:

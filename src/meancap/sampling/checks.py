@@ -64,9 +64,8 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
         time = p.t if not isinstance(p.t, Tensor) else float(p.t.flatten()[0]) if on_host(p.t) else t
         if abs(time - t) > _SAME_TIME:
             raise ValueError(
-                f"predict(x, t) was called with t = {t:.6g} and returned a prediction at t = {time:.6g}: pass "
-                "the same t (noise at 0, data at 1) to Prediction.from_velocity(x, t, ...), and convert it "
-                "for the network alone"
+                f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {time:.6g}: give "
+                "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
             )
         if first and p.shown is not x and (on_host(x, p.shown) or t <= _EARLY):
             off = float((p.x - x).abs().max()) if p.x.shape == x.shape and x.numel() else 0.0
