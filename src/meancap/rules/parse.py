@@ -36,7 +36,8 @@ def known_parts() -> dict[str, Callable[..., Any]]:
     homes = (f"{__package__}.", schedules.__name__)
     kinds: list[type] = [Rule, schedules.Schedule]
     for kind in kinds:  # the list grows by the subclasses of each
-        kinds += [sub for sub in kind.__subclasses__() if sub not in kinds]
+        subclasses: list[type] = type.__subclasses__(kind)
+        kinds += [sub for sub in subclasses if sub not in kinds]
     return {
         kind.__name__: kind
         for kind in kinds
