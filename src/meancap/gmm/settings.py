@@ -7,54 +7,34 @@ repeat    an independent run of the whole table; every row of every repeat has n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ...lab.scenes import SCENES, Scene
-from ...notation import number_text
-from ...rules import CFG, Cap, Rule
-from ...sampling import uniform
+from ..lab.scenes import SCENES, Scene
+from ..rules import CFG, Cap, Rule
+from ..sampling import uniform
 
 STEPS = 50
 TIMES = uniform(STEPS)
 PAPER_SAMPLES = 200_000
-FEWEST = 1000
-GUIDANCE: dict[str, Rule] = {
-    "Conditional": CFG(1.0),
-    "Fixed CFG": CFG(3.0),
-    "PMC-CFG": CFG(3.0) | Cap(1.1),
-}
-PROTOCOL = (
-    "Eight components clockwise from pi/2 on the unit circle, sigma = 0.03; the pair has weights 0.17, "
-    "0.08 and six "
-    "times 0.125, the others equal ones.",
-    "Exact conditional and unconditional fields; guidance on posterior means, data at t = 1.",
-    "Noise from a standard normal, one draw per row, float32; 50 Euler steps on the uniform grid, "
-    "evaluated at the left "
-    "ends 0, 0.02, ..., 0.98; the last step ends at t = 1.",
-    "Labels by MAP under the conditional mixture at t = 1; unbiased covariance within a label; mean error "
-    "before "
-    "labels; statistics in float64.",
-)
+_FEWEST = 1000
 
 
 @dataclass(frozen=True)
 class GMMConfig:
-    """What decides the numbers of a run: `samples` in each row, the seed, the draws of the table."""
+    """What decides the numbers of a run: the samples in each row, the seed, the draws of the table."""
 
     samples: int = PAPER_SAMPLES
     seed: int = 0
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        if self.samples < FEWEST:
+        if self.samples < _FEWEST:
             raise ValueError(
-                f"reproduce gmm needs at least {FEWEST} samples in a row, for one branch keeps a sixth of "
-                f"them and its "
-                f"covariance is wanted; got {self.samples}"
+                f"reproduce gmm needs at least {_FEWEST} samples in a row: one branch has a sixth of them, "
+                f"and the table has its covariance; got {self.samples}"
             )
         if self.repeats < 1:
             raise ValueError(f"reproduce gmm needs at least one repeat; got {self.repeats}")
@@ -64,33 +44,31 @@ class GMMConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table."""
+    """One row of the table; its numbers as they are written there."""
 
     scene: Scene
     guidance: str
+    scale: str
+    gamma: str = ""  # empty: no cap
 
     @property
     def rule(self) -> Rule:
-        return GUIDANCE[self.guidance]
+        cfg = CFG(float(self.scale))
+        return cfg | Cap(float(self.gamma)) if self.gamma else cfg
 
     @property
     def members(self) -> str:
         return str(self.scene)
 
-    @property
-    def scale(self) -> str:
-        return _value(self.rule.parts, CFG, "scale")
-
-    @property
-    def gamma(self) -> str:
-        """Empty where no cap acts."""
-        return _value(self.rule.parts, Cap, "gamma")
-
     def __str__(self) -> str:
         return f"{self.members} {self.guidance}"
 
 
-SETTINGS = tuple(Setting(scene, guidance) for scene in SCENES for guidance in GUIDANCE)
+SETTINGS = tuple(
+    Setting(scene, *row)
+    for scene in SCENES
+    for row in (("Conditional", "1"), ("Fixed CFG", "3"), ("PMC-CFG", "3", "1.1"))
+)
 
 
 def start_noise(setting: Setting, config: GMMConfig, repeat: int = 0) -> Tensor:
@@ -98,7 +76,3 @@ def start_noise(setting: Setting, config: GMMConfig, repeat: int = 0) -> Tensor:
     name = f"meancap gmm {config.seed} {repeat} {setting}"
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
     return torch.randn(config.samples, 2, generator=torch.Generator().manual_seed(seed))
-
-
-def _value(parts: Sequence[Rule], kind: type[Rule], field: str) -> str:
-    return next((number_text(float(getattr(part, field))) for part in parts if type(part) is kind), "")
