@@ -21,8 +21,8 @@ from meancap.gmm.report import write_report
 from meancap.gmm.settings import start_noise
 from meancap.lab import sampler
 from meancap.report import style
-from meancap.runs.ledger import RunRefused
-from meancap.runs.paper import paper_run, paper_source, paper_table
+from meancap.runs.folder import RunRefused
+from meancap.runs.protocols import paper_run, paper_source, paper_table
 
 SMALL = GMMConfig(samples=1000, seed=3, repeats=2)
 

@@ -12,8 +12,7 @@ from meancap.runs.bench import BenchConfig
 from meancap.runs.bench.families import UNGUIDED
 from meancap.runs.bench.run import prepare
 from meancap.runs.config import RunConfig, versions
-from meancap.runs.ledger import Ledger, RunRefused, locked
-from meancap.runs.store import Store
+from meancap.runs.folder import Ledger, RunRefused, Store, locked
 
 
 def begin_images(folder, **changes):
