@@ -8,7 +8,8 @@ import pytest
 from browser import Tab, until
 
 from meancap.cli import main
-from meancap.explorer import export, images
+from meancap.explorer import export
+from meancap.explorer import image_view as images
 from meancap.explorer.jobs import Work
 
 IMAGES = "images?classes=7&seeds=0-3&steps=5&scale=5&rule=CFG(λ)&rule=CFG(λ)+|+Cap(Γ)&left=0&right=1&pick=2"

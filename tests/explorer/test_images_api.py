@@ -10,7 +10,7 @@ import torch
 from meancap import CFG, Cap, Record, sample, uniform
 from meancap.cli import main
 from meancap.explorer import image_answers
-from meancap.explorer import images as view
+from meancap.explorer import image_view as view
 from meancap.explorer import painter as studio
 from meancap.explorer.jobs import Left, Work
 from meancap.metrics import class_probability

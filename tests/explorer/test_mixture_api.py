@@ -11,7 +11,8 @@ from browser import ask, until
 
 from meancap import parse, sample, uniform
 from meancap.diagnostics import Record
-from meancap.explorer import comparison, mixture, paths
+from meancap.explorer import comparison, paths
+from meancap.explorer import mixture_view as mixture
 from meancap.explorer.comparison import COMPILED, with_slider_values
 from meancap.explorer.jobs import Left, Work
 from meancap.explorer.numbers import FULL, OUTSIDE, packed

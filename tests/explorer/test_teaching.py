@@ -8,7 +8,7 @@ from browser import until
 
 from meancap import CFG, Cap, guide
 from meancap.diagnostics import Record
-from meancap.explorer import mixture
+from meancap.explorer import mixture_view as mixture
 from meancap.explorer.export import PAGE
 from meancap.explorer.jobs import Work
 from meancap.explorer.scene import PRESETS

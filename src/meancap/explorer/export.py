@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from ..files import write_whole
-from . import images, mixture
+from . import image_view, mixture_view
 from .comparison import with_slider_values
 from .jobs import Route, Work
 from .requests import Request, only, text
@@ -208,7 +208,7 @@ def _components(parts: str) -> list[list[Any]]:
 
 def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
     """The server's answer; an error of one rule is part of the page, one of the whole request is raised."""
-    routes = {**mixture.ROUTES, **images.ROUTES}
+    routes = {**mixture_view.ROUTES, **image_view.ROUTES}
     try:
         answer = routes[name](request, work)
     except ValueError as error:

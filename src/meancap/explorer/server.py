@@ -30,11 +30,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from . import export, images, mixture
+from . import export, image_view, mixture_view
 from .jobs import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
 from .wire import read_object, sentence, write_json
 
-ROUTES: dict[str, Route] = {**mixture.ROUTES, **images.ROUTES, **export.ROUTES}
+ROUTES: dict[str, Route] = {**mixture_view.ROUTES, **image_view.ROUTES, **export.ROUTES}
 
 HOST = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
