@@ -44,7 +44,7 @@ from ..models.scenes import scenes
 from ..prediction import Prediction
 from ..rules import Rule, guide
 from ..runs.config import sample_seed
-from ..runs.scene_runs import SHIFT
+from ..runs.generate import SHIFT
 from ..sampling import Times, noise, shifted, trajectory, uniform
 from ..torch_settings import torch_settings
 from . import comparison
