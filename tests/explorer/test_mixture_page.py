@@ -7,7 +7,7 @@ import torch
 from browser import until
 
 from meancap import parse, uniform
-from meancap.explorer.scene import PRESETS
+from meancap.explorer.comparison import PRESETS
 from meancap.lab import Condition, Mixture
 from meancap.lab.branches import branches
 from meancap.lab.sampler import flow

@@ -56,12 +56,15 @@ def _explore(args: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)  # requests run in parallel; threads inside them would only wait
     state = "" if args.state is None else link_hash(args.state)
-    server = Server(args.port)
-    try:
-        COMPILED.warm()
+
+    def show() -> None:
         print(f"meancap explorer: {server.url}{state}  (Ctrl-C ends it)", flush=True)
         if not args.no_browser:
             threading.Thread(target=webbrowser.open, args=(server.url + state,), daemon=True).start()
+
+    server = Server(args.port, ready=show)
+    try:
+        COMPILED.warm()
         server.run()
     except KeyboardInterrupt:
         print("\nmeancap explorer: ended")

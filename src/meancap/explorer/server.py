@@ -65,10 +65,10 @@ _FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryE
 
 
 class Server(uvicorn.Server):
-    """Listens as soon as it is made; `run()` serves until Ctrl-C or until `should_exit` is set."""
+    """Listens as soon as it is made; `run()` calls `ready` and serves until Ctrl-C or until `should_exit`."""
 
-    def __init__(self, port: int = 0) -> None:
-        self.socket = _listen(port)
+    def __init__(self, port: int = 0, ready: Callable[[], None] = lambda: None) -> None:
+        self.socket, self._ready = _listen(port), ready
         self.port = int(self.socket.getsockname()[1])
         self.url = f"http://{HOST}:{self.port}/"
         self._quick, self._long = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
@@ -86,6 +86,7 @@ class Server(uvicorn.Server):
                 **dict.fromkeys(_FAULTS, _server_fault),
             },
         )
+        app.router.redirect_slashes = False
         super().__init__(
             uvicorn.Config(
                 _Guard(app, self.port),
@@ -103,6 +104,10 @@ class Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         super().run(sockets or [self.socket])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
 
     async def _answer(self, call: Call) -> Response:
         route, request = _route(call.path_params["name"]), await _read_body(call)
