@@ -15,13 +15,13 @@ from meancap.explorer import comparison
 from meancap.explorer.comparison import COMPILED, PRESETS, fill_sliders
 from meancap.explorer.mixture_view import FULL, KL_POINTS, OUTSIDE, ROUTES
 from meancap.explorer.requests import Left, Work
+from meancap.gmm import SETTINGS
+from meancap.gmm.experiment import row_values
 from meancap.lab.branches import branches
 from meancap.lab.problems import problem
 from meancap.lab.sampler import flow
 from meancap.lab.scenes import PAIR, SINGLE, TRIPLE
 from meancap.lab.volume import displaced, kl_terms, log_volumes
-from meancap.runs.gmm import SETTINGS
-from meancap.runs.gmm.measure import row_values
 from meancap.sampling import rk4
 
 WORK = Work()

@@ -1,4 +1,4 @@
-"""The mixture view's routes; the numbers come from the same functions as the paper's table (`runs.gmm`).
+"""The mixture view's routes; the numbers come from the same functions as the paper's table (`gmm`).
 
 mixture/about   presets, bounds, solvers, the catalogue and the paper's nine settings: what the page offers
 mixture/check   {"text", "scale", "gamma"} -> the rule in full, or the sentence about what is wrong
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ..diagnostics import Record
+from ..gmm.settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..lab.branches import branches
 from ..lab.condition import Condition
 from ..lab.volume import displaced, kl_terms, log_volumes
 from ..rules import Rule, guide
-from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..runs.protocols import paper_source, paper_table
 from ..sampling import trajectory
 from . import comparison
