@@ -24,7 +24,7 @@ def add_explore(commands: Any) -> None:
     p = commands.add_parser(
         "explore",
         help="see what guidance does, in the browser",
-        description="Opens a page on which you move scales, caps and rules and compare them on the same noise.",
+        description="Opens a page on which to move scales and caps and to compare rules on the same noise.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

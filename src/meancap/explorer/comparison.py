@@ -38,8 +38,8 @@ from .requests import Request, Work, choice, integer, items, number, text
 SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
 # Errors of a rule that was not made for the points or pictures it is given.
 RULE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError)
-FIELDS = ("scene", "components", "std", "eta", "steps", "solver", "n", "seed")
-FIELDS += ("scale", "gamma", "rules", "quick")
+_SCENE = ("scene", "components", "std", "eta")
+FIELDS = (*_SCENE, "steps", "solver", "n", "seed", "scale", "gamma", "rules", "quick")
 LONGEST_RULE = 600
 _RULES, _SAMPLES, _STEPS, _SCALE, _GAMMA = 4, 200_000, 500, 30.0, 10.0
 _COMPONENTS, _FARTHEST, _HEAVIEST, _NARROWEST, _WIDEST, _WORST = 12, 8.0, 100.0, 0.01, 1.5, 0.9

@@ -128,8 +128,7 @@ class Server(uvicorn.Server):
         last: dict[str, Any] = {}
         try:
             while not (await asyncio.wait([run], timeout=_PAUSE))[0]:
-                partial = {} if work.partial is None else {"partial": work.partial}
-                yield write_json({"share": work.share, "said": work.said, **partial}) + b"\n"
+                yield write_json({"share": work.share, "said": work.said, "partial": work.partial}) + b"\n"
             last["result"] = run.result()
         except Left:
             last["error"] = _CLOSING
