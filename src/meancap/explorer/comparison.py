@@ -31,7 +31,7 @@ from ..lab.sampler import engine_for, flow
 from ..lab.scenes import COUNT, PAIR, SINGLE, STD, TRIPLE, Scene, circle
 from ..notation import number_text
 from ..rules import Rule, catalogue
-from ..rules.text.parse import parse
+from ..rules.parse import parse
 from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
 from .requests import Request, Work, choice, integer, items, number, text
 
