@@ -14,14 +14,13 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..drawing import codes, parse_prompt, prompt_of
-from ..metrics.colour import brightness, saturation
-from ..metrics.extractors.fashion import fashion_classifier
-from ..metrics.scenes import detector, measure_pictures
+from ..metrics.classifiers import fashion_classifier
+from ..metrics.per_image import brightness, saturation
 from ..models.classes import fashion
-from ..models.scenes import scenes
 from ..runs.generate import SHIFT
 from ..sampling import Predict, Times, shifted, uniform
+from ..scenes import codes, detector, measure_pictures, parse_prompt, prompt_of
+from ..scenes.model import scenes
 
 
 class Want(NamedTuple):

@@ -1,13 +1,25 @@
-"""Scenes drawn by a program: what a sentence asks for, and the exact law of everything it leaves open.
+"""Scenes drawn by a program: what a sentence asks for, the exact law of what it leaves open, and a model.
 
 prompts = [parse_prompt("a red disc left of a blue square, dark background")]
-scenes = draw(codes(prompts), torch.Generator().manual_seed(0))
-pictures = render(scenes)
+pictures = render(draw(codes(prompts), torch.Generator().manual_seed(0)))     the law
+model = scenes()                                                              the shipped model
+measured = measure_pictures(detector(), model.decode(x), codes(prompts))      what its pictures show
 """
 
-from .law import ATTRIBUTES, BACKGROUNDS, COLOURS, PLACES, SHAPES, Scenes, draw
+from .law import ATTRIBUTES, BACKGROUNDS, COLOURS, PLACES, SHAPES, Scenes, draw, masks, render
+from .measure import (
+    Measured,
+    Readings,
+    SceneDetector,
+    detect,
+    detector,
+    forms,
+    measure_pictures,
+    summary,
+    violated,
+)
+from .model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
 from .prompt import Prompt, Thing, codes, parse_prompt, prompt_of
-from .render import SIZE, coverage, masks, render
 
 __all__ = [
     "ATTRIBUTES",
@@ -15,15 +27,28 @@ __all__ = [
     "COLOURS",
     "PLACES",
     "SHAPES",
-    "SIZE",
+    "Measured",
     "Prompt",
+    "Readings",
+    "SceneDetector",
+    "SceneModel",
+    "SceneNet",
+    "SceneNetConfig",
     "Scenes",
     "Thing",
     "codes",
-    "coverage",
+    "detect",
+    "detector",
     "draw",
+    "forms",
+    "load_scene_net",
     "masks",
+    "measure_pictures",
     "parse_prompt",
     "prompt_of",
     "render",
+    "save_scene_net",
+    "scenes",
+    "summary",
+    "violated",
 ]

@@ -1,8 +1,18 @@
-"""The network of the scenes: convolutions for details, and a transformer between them for the composition.
+"""The model of the scenes: a flow network of 32 x 32 colour pictures that is guided by sentences.
+
+    model = scenes()
+    predict = model.predict(["a red disc left of a blue square"], negative="a dark background")
+    x = sample(predict, CFG(4) | Cap(1.1), noise([0], model.shape), shifted(16))
+    pictures = model.decode(x)
+
+A prompt may leave anything out. The reference of guidance is the empty prompt, or a negative one: what the
+guided picture moves away from. Rules that need a third prediction get both.
+
+The network, with convolutions for details and a transformer between them for the composition:
 
     x     (batch, 3, 32, 32) on the linear path x = (1 - t) noise + t data
     t     time in [0, 1], data at 1
-    code  (batch, 6) the prompt, in the order of `drawing.ATTRIBUTES`; -1 leaves an attribute open
+    code  (batch, 6) the prompt, in the order of `ATTRIBUTES`; -1 leaves an attribute open
     v     velocity data - noise
 
 A token for each object is made from its shape, its colour and its place together, so that what belongs to
@@ -15,14 +25,166 @@ the variance 1 / (t^2 + (1 - t)^2); the network states the rest in those units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..drawing import BACKGROUNDS, COLOURS, PLACES, SHAPES
-from .sit import TimeEmbedder, modulate, position_embedding
+from ..files import read_tensors, sha256_of, write_tensors
+from ..models.data import Pixels
+from ..models.sit import TimeEmbedder, modulate, position_embedding
+from ..prediction import Prediction
+from .law import BACKGROUNDS, COLOURS, PLACES, SHAPES
+from .prompt import Prompt, codes
+
+SHIPPED = Path(__file__).parent / "weights" / "scenes.safetensors"
+WRONG = Path(__file__).parents[1] / "models" / "weights" / "scenes_wrong.safetensors"
+
+_PIECE = 32  # samples that go through the network together: what a block makes of them stays in the cache
+
+_Sentence = str | Prompt
+
+
+@dataclass(frozen=True, eq=False)
+class SceneModel:
+    """A flow model of 32 x 32 colour pictures that is conditioned on sentences."""
+
+    name: str
+    sha256: str
+    network: SceneNet
+    pixels: Pixels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the data."""
+        c = self.network.config
+        return c.channels, c.size, c.size
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.pos_embed.device
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> SceneModel:
+        """The same model elsewhere or in another precision; guidance stays in float32."""
+        return replace(self, network=self.network.to(device, dtype))
+
+    def predict(
+        self, prompts: Sequence[_Sentence] | Tensor, negative: _Sentence | Sequence[_Sentence] | None = None
+    ) -> ScenePredictor:
+        """The predictor for one prompt per sample (sentences, or their (n, 6) codes).
+
+        `negative` is one sentence for all samples or one for each. Rules that look at a third prediction
+        (perp_neg) get it beside the empty prompt, all others in its place; None leaves the empty prompt only.
+        """
+        wanted = prompts if isinstance(prompts, Tensor) else codes(prompts)
+        if negative is None:
+            return ScenePredictor(self.network, wanted.to(self.device))
+        if isinstance(negative, (str, Prompt)):
+            negative = [negative] * len(wanted)
+        if len(negative) != len(wanted):
+            raise ValueError(
+                f"got {len(wanted)} prompts and {len(negative)} negative ones; give one negative prompt for "
+                "all samples, or one for each"
+            )
+        return ScenePredictor(self.network, wanted.to(self.device), codes(negative).to(self.device))
+
+    def decode(self, data: Tensor) -> Tensor:
+        """Pictures (n, 3, 32, 32) uint8; what lies outside 0 to 255 is clipped."""
+        return self.pixels.pictures(data)
+
+
+class ScenePredictor:
+    """(x, t) -> Prediction for one prompt per sample.
+
+    `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
+    """
+
+    def __init__(
+        self, network: SceneNet, wanted: Tensor, negative: Tensor | None = None, *, both: bool = False
+    ) -> None:
+        self.network, self.wanted, self.negative = network, wanted, negative
+        self.references = [torch.full_like(wanted, -1)] if negative is None or both else [negative]
+        if negative is not None and both:
+            self.references.append(negative)
+
+    def including(self, names: tuple[str, ...]) -> ScenePredictor:
+        """The same predictor, with the negative prompts beside the empty one for a rule that wants both."""
+        if "negative" not in names or self.negative is None:
+            return self
+        return ScenePredictor(self.network, self.wanted, self.negative, both=True)
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        v_c, v_u, *avoided = self._velocities(x, t, [self.wanted, *self.references])
+        p = Prediction.from_velocity(x.to(v_c.device), t, v_c, v_u)
+        return p.beside(negative=avoided[0]) if avoided else p
+
+    def conditional(self, x: Tensor, t: float) -> Prediction:
+        (v_c,) = self._velocities(x, t, [self.wanted])
+        return Prediction.from_velocity(x.to(v_c.device), t, v_c, v_c)
+
+    @torch.no_grad()
+    def _velocities(self, x: Tensor, t: float, prompts: list[Tensor]) -> tuple[Tensor, ...]:
+        """In float32, one tensor for each list of prompts."""
+        if len(x) != len(self.wanted):
+            raise ValueError(f"got {len(x)} samples for {len(self.wanted)} prompts; give one prompt each")
+        weight = self.network.stem.weight
+        state = torch.cat([x.to(weight.device, weight.dtype)] * len(prompts))
+        code = torch.cat(prompts)
+        at = torch.full((len(code),), float(t), device=weight.device, dtype=weight.dtype)
+        pieces = [slice(i, i + _PIECE) for i in range(0, len(code), _PIECE)]
+        return torch.cat([self.network(state[p], at[p], code[p]) for p in pieces]).float().chunk(len(prompts))
+
+
+def scenes(path: str | Path | None = None, *, wrong_captions: bool = False) -> SceneModel:
+    """The model of the scenes that comes with the package (see its model card), or one from a file.
+
+    `wrong_captions` takes the second one, a fifth of whose captions belonged to another scene; it is in the
+    repository, but in no wheel.
+    """
+    path = Path(path) if path is not None else (WRONG if wrong_captions else SHIPPED)
+    if path == WRONG and not path.is_file():
+        raise FileNotFoundError(
+            "the model with wrong captions is in no wheel; scenes_wrong.safetensors is in the repository, "
+            f"or make one: meancap train scenes --wrong 0.2 --rate 0.002 --images 6400 --start {SHIPPED}"
+        )
+    network, pixels = load_scene_net(path)
+    shipped = {SHIPPED: "scenes", WRONG: "scenes-wrong"}
+    return SceneModel(shipped.get(path, f"scenes:{path.name}"), sha256_of(path), network, pixels)
+
+
+def save_scene_net(
+    path: str | Path, model: SceneNet, pixels: Pixels, *, dtype: torch.dtype | None = None
+) -> Path:
+    """One file with everything that `load_scene_net` needs; `dtype` stores the weights in less space."""
+    tensors = {name: value.to(dtype or value.dtype) for name, value in model.state_dict().items()}
+    del tensors["pos_embed"]  # a fixed function of the shape
+    tensors["pixels.mean"] = pixels.mean
+    header = {"scene_net": json.dumps(asdict(model.config)), "pixels.std": repr(pixels.std)}
+    return write_tensors(path, tensors, header)
+
+
+def load_scene_net(path: str | Path) -> tuple[SceneNet, Pixels]:
+    """The network in float32, and its way to pictures."""
+    tensors, header = read_tensors(path)
+    if "scene_net" not in header or "pixels.mean" not in tensors:
+        raise ValueError(f"{path} holds no network of the scenes; `meancap train scenes` writes one")
+    config = SceneNetConfig(**json.loads(header["scene_net"]))
+    pixels = Pixels(tensors.pop("pixels.mean").float(), float(header["pixels.std"]))
+    with torch.device("meta"):
+        model = SceneNet(config)
+    tensors["pos_embed"] = position_embedding(config.width, config.size // 4)[None]
+    wanted = model.state_dict()
+    bad = sorted(wanted.keys() ^ tensors.keys()) or [
+        k for k, v in wanted.items() if v.shape != tensors[k].shape
+    ]
+    if bad:
+        raise ValueError(f"{path} does not fit the configuration in its header: {bad[0]} differs")
+    model.load_state_dict({name: value.float() for name, value in tensors.items()}, assign=True)
+    return model.to(memory_format=torch.channels_last).requires_grad_(False).eval(), pixels  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
@@ -56,7 +218,7 @@ class SceneNet(nn.Module):
         super().__init__()
         self.config = c = config
         side = c.size // 4
-        self.prompt = PromptEmbedder(c.width)
+        self.prompt = _PromptEmbedder(c.width)
         self.t_embedder = TimeEmbedder(c.width)
         self.stem = nn.Conv2d(c.channels, c.fine, 3, padding=1)
         self.fine_in = _convolutions(c.convolutions, c.fine, c.width)
@@ -64,7 +226,7 @@ class SceneNet(nn.Module):
         self.middle_in = _convolutions(c.convolutions, c.middle, c.width)
         self.patches = nn.Conv2d(c.middle, c.width, 2, stride=2)
         self.pos_embed = nn.Parameter(position_embedding(c.width, side)[None], requires_grad=False)
-        self.blocks = nn.ModuleList(ContextBlock(c.width, c.heads) for _ in range(c.depth))
+        self.blocks = nn.ModuleList(_ContextBlock(c.width, c.heads) for _ in range(c.depth))
         self.up_middle = nn.Conv2d(c.width, 4 * c.middle, 1)
         self.middle_out = _convolutions(c.convolutions, c.middle, c.width)
         self.up_fine = nn.Conv2d(c.middle, 4 * c.fine, 1)
@@ -99,7 +261,7 @@ class SceneNet(nn.Module):
             h = block(h, c)
         middle = h
         h = self.patches(h)
-        h = self.composed(h, tokens, c)
+        h = self._compose(h, tokens, c)
         h = middle + F.pixel_shuffle(self.up_middle(h), 2)
         for block in self.middle_out:
             h = block(h, c)
@@ -109,7 +271,7 @@ class SceneNet(nn.Module):
         rest: Tensor = self.last(F.relu(h))
         return linear + rest * power.rsqrt()
 
-    def composed(self, h: Tensor, tokens: Tensor, c: Tensor) -> Tensor:
+    def _compose(self, h: Tensor, tokens: Tensor, c: Tensor) -> Tensor:
         """The transformer over 8 x 8 patches and the tokens of the prompt."""
         batch, width, high, wide = h.shape
         h = h.permute(0, 2, 3, 1).reshape(batch, high * wide, width) + self.pos_embed
@@ -119,7 +281,7 @@ class SceneNet(nn.Module):
         return h[:, : high * wide].reshape(batch, high, wide, width).permute(0, 3, 1, 2)
 
 
-class PromptEmbedder(nn.Module):
+class _PromptEmbedder(nn.Module):
     """Three tokens: an object each, from its words together, and the background."""
 
     def __init__(self, width: int) -> None:
@@ -144,7 +306,7 @@ class PromptEmbedder(nn.Module):
         return tokens
 
 
-class ContextBlock(nn.Module):
+class _ContextBlock(nn.Module):
     """Attention and feed-forward, each shifted, scaled and gated by the condition (adaLN-zero)."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -171,7 +333,7 @@ class ContextBlock(nn.Module):
         return out
 
 
-class ConvolutionBlock(nn.Module):
+class _ConvolutionBlock(nn.Module):
     """Two 3 x 3 convolutions on normalised channels, shifted, scaled and gated by the condition."""
 
     def __init__(self, channels: int, width: int) -> None:
@@ -189,7 +351,7 @@ class ConvolutionBlock(nn.Module):
 
 
 def _convolutions(count: int, channels: int, width: int) -> nn.ModuleList:
-    return nn.ModuleList(ConvolutionBlock(channels, width) for _ in range(count))
+    return nn.ModuleList(_ConvolutionBlock(channels, width) for _ in range(count))
 
 
 def _normal(h: Tensor) -> Tensor:
