@@ -17,7 +17,8 @@ LAYERS = {
     "scenes": 6,
     "runs": 7,
     "report": 8,
-    "explorer": 9, "cli": 10, "__main__": 11,
+    "gmm": 9,
+    "explorer": 10, "cli": 11, "__main__": 12,
 }  # fmt: skip
 
 
