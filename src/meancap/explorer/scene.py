@@ -17,10 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..lab.condition import Condition
+from ..lab.condition import COUNT, PAIR, SINGLE, STD, TRIPLE, Condition, Scene, circle
 from ..lab.mixture import Mixture
 from ..lab.problems import Model
-from ..lab.scenes import COUNT, PAIR, SINGLE, STD, TRIPLE, Scene, circle
 from .requests import Request, choice, items, number
 
 MOST_COMPONENTS, FARTHEST, HEAVIEST = 12, 8.0, 100.0
