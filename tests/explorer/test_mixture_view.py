@@ -11,11 +11,10 @@ from browser import ask, until
 
 from meancap import parse, sample, uniform
 from meancap.diagnostics import Record
-from meancap.explorer import comparison, mixture, paths
-from meancap.explorer.comparison import COMPILED, with_slider_values
-from meancap.explorer.jobs import Left, Work
-from meancap.explorer.numbers import FULL, OUTSIDE, packed
-from meancap.explorer.scene import PRESETS
+from meancap.explorer import comparison
+from meancap.explorer.comparison import COMPILED, PRESETS, fill_sliders
+from meancap.explorer.mixture_view import FULL, KL_POINTS, OUTSIDE, ROUTES
+from meancap.explorer.requests import Left, Work
 from meancap.gmm import SETTINGS
 from meancap.gmm.experiment import row_values
 from meancap.lab.branches import branches
@@ -26,6 +25,7 @@ from meancap.lab.volume import displaced, kl_terms, log_volumes
 from meancap.sampling import rk4
 
 WORK = Work()
+about, run, meter, field = (ROUTES[f"mixture/{name}"] for name in ("about", "run", "meter", "field"))
 
 
 def noise(n, seed=0):
@@ -41,7 +41,7 @@ def unpacked(text, box):
 @pytest.mark.parametrize("rule", ["CFG(1)", "CFG(4) | Cap(1.2)", "apg(3)", "CFG(3) | CapDisplacement(1.1)"])
 @pytest.mark.parametrize(("name", "scene"), [("single", SINGLE), ("pair", PAIR), ("triple", TRIPLE)])
 def test_a_rule_has_the_numbers_of_the_library(name, scene, rule):
-    found = mixture.run({"scene": name, "n": 1500, "seed": 5, "rules": [rule], "quick": True}, WORK)
+    found = run({"scene": name, "n": 1500, "seed": 5, "rules": [rule], "quick": True}, WORK)
     entry, condition = found["rules"][0], scene.condition()
     if entry["engine"] == "library":
         from meancap.lab.problems import Model
@@ -59,15 +59,15 @@ def test_a_rule_has_the_numbers_of_the_library(name, scene, rule):
 
 
 def test_the_nine_settings_are_those_of_the_reproduction():
-    offered = mixture.about({}, WORK)["paper"]["settings"]
+    offered = about({}, WORK)["paper"]["settings"]
     assert [(one["members"], one["guidance"], one["rule"]) for one in offered] == [
         (s.members, s.guidance, str(s.rule)) for s in SETTINGS
     ]
     for one, setting in zip(offered, SETTINGS, strict=True):
-        assert with_slider_values(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
-        found = mixture.run({"scene": one["scene"], "n": 2000, "rules": [one["rule"]], "quick": True}, WORK)[
-            "rules"
-        ][0]
+        assert fill_sliders(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
+        found = run({"scene": one["scene"], "n": 2000, "rules": [one["rule"]], "quick": True}, WORK)["rules"][
+            0
+        ]
         due = row_values(setting, noise(2000))
         assert found["numbers"]["tv"] == pytest.approx(
             due["tv"][0], abs=1.01 / 2000
@@ -79,12 +79,12 @@ def test_the_nine_settings_are_those_of_the_reproduction():
 def test_the_papers_row_is_shown_for_its_own_protocol_only():
     for change in ({"steps": 49}, {"solver": "heun"}, {"scene": "overlap"}, {"rules": ["CFG(3.5)"]}):
         request = {"scene": "triple", "rules": ["CFG(3)"], "n": 200, "quick": True, **change}
-        assert mixture.run(request, WORK)["rules"][0]["paper"] is None
+        assert run(request, WORK)["rules"][0]["paper"] is None
 
 
 def test_an_under_conditioned_model_is_the_benchmarks():
     rule = "CFG(2) | Cap(1.3)"
-    entry = mixture.run({"scene": "under", "n": 1000, "rules": [rule], "quick": True}, WORK)["rules"][0]
+    entry = run({"scene": "under", "n": 1000, "rules": [rule], "quick": True}, WORK)["rules"][0]
     model = problem("under-triple").model()
     end = sample(model.predict, parse(rule), noise(1000).double(), uniform(50))
     assert entry["numbers"]["tv"] == branches(model.condition, end).tv and entry["engine"] == "library"
@@ -92,8 +92,8 @@ def test_an_under_conditioned_model_is_the_benchmarks():
 
 def test_kl_is_that_of_the_benchmarks_formula():
     request = {"scene": "overlap", "n": 1000, "rules": ["CFG(2) | Cap(1.1)"], "solver": "rk4", "steps": 20}
-    found = mixture.run(request, WORK)["rules"][0]["numbers"]
-    condition, first = PRESETS["overlap"].plane.condition(), noise(1000)[: mixture.KL_POINTS].double()
+    found = run(request, WORK)["rules"][0]["numbers"]
+    condition, first = PRESETS["overlap"].plane.condition(), noise(1000)[:KL_POINTS].double()
     rule = parse("CFG(2) | Cap(1.1)")
     end, moved = (flow(condition, rule, x, uniform(20), rk4) for x in (first, displaced(first)))
     terms = kl_terms(first, end, log_volumes(moved), condition.conditional)
@@ -114,7 +114,7 @@ def test_a_scene_of_ones_own_is_sampled_as_given():
         "scale": 2,
         "quick": True,
     }
-    entry = mixture.run(request, WORK)["rules"][0]
+    entry = run(request, WORK)["rules"][0]
     means = torch.tensor([p[:2] for p in parts], dtype=torch.float64)
     condition = Condition(Mixture(means, [2.0, 1.0, 1.0], std=0.2), (0, 2))
     due = branches(
@@ -123,16 +123,8 @@ def test_a_scene_of_ones_own_is_sampled_as_given():
     assert entry["numbers"]["occupancy"] == due.occupancy.tolist() and entry["numbers"]["tv"] == due.tv
 
 
-def test_points_come_back_from_their_packing():
-    box = (0.5, -1.0, 2.0)
-    x = torch.tensor([[0.5, -1.0], [2.4, 0.9], [-1.5, -3.0], [9.0, 0.0], [torch.nan, 0.0]])
-    found, at = unpacked(packed(x, box), box)
-    assert (found[:3] - x[:3]).abs().max() <= 2.0 / FULL
-    assert (at[3:, 0] == OUTSIDE).all()
-
-
 def test_points_are_the_ends_of_every_rule():
-    found = mixture.run({"scene": "triple", "n": 500, "rules": ["CFG(3)"], "quick": True}, WORK)
+    found = run({"scene": "triple", "n": 500, "rules": ["CFG(3)"], "quick": True}, WORK)
     end = flow(
         TRIPLE.condition(), parse("CFG(3)"), noise(500), uniform(50), engine=found["rules"][0]["engine"]
     )
@@ -144,7 +136,7 @@ def test_points_are_the_ends_of_every_rule():
 
 def test_the_meter_is_the_record_of_the_same_samples():
     request = {"scene": "pair", "n": 1000, "rules": ["CFG(3) | Cap(1.1)"]}
-    seen = paths.meter(request, WORK)["rules"][0]
+    seen = meter(request, WORK)["rules"][0]
     record, model = Record(), PRESETS["pair"].plane.model()
     end = sample(
         model.predict, parse("CFG(3) | Cap(1.1)"), noise(1000)[:256].double(), uniform(50), record=record
@@ -162,9 +154,7 @@ def test_the_meter_is_the_record_of_the_same_samples():
 
 def test_the_field_is_posterior_and_velocity():
     t, plane = 0.4, PRESETS["triple"].plane
-    seen = paths.field(
-        {"scene": "triple", "rules": ["CFG(1)", "CFG(5) | Cap(1.05)"], "t": t, "index": 1}, WORK
-    )
+    seen = field({"scene": "triple", "rules": ["CFG(1)", "CFG(5) | Cap(1.05)"], "t": t, "index": 1}, WORK)
     n, (x, y, half) = seen["grid"], seen["box"]
     odds = np.frombuffer(base64.b64decode(seen["posterior"]), np.uint8).reshape(n, n)
     place = torch.tensor([[x - half + half / n, y + half - half / n]])  # the upper left cell
@@ -173,7 +163,7 @@ def test_the_field_is_posterior_and_velocity():
     v_c, _ = plane.condition().velocities(corner, t)
     assert seen["conditional"][0] == pytest.approx(v_c[0].tolist(), abs=1e-3)
     assert 0 < seen["capped_share"] <= 1
-    plain = paths.field({"scene": "triple", "rules": ["CFG(1)"], "t": t}, WORK)
+    plain = field({"scene": "triple", "rules": ["CFG(1)"], "t": t}, WORK)
     assert plain["guided"] == plain["conditional"] and plain["capped_share"] == 0
 
 
@@ -189,27 +179,25 @@ def test_the_field_is_posterior_and_velocity():
     ],
 )
 def test_sliders_fill_the_templates(text, due):
-    assert with_slider_values(text, 3.0, 1.25) == due
+    assert fill_sliders(text, 3.0, 1.25) == due
 
 
 def test_every_rule_that_is_offered_runs():
-    for rule in mixture.about({}, WORK)["rules"]:
+    for rule in about({}, WORK)["rules"]:
         request = {"n": 200, "steps": 8, "rules": [rule["text"]], "quick": True, "scale": 2.0}
-        assert "error" not in mixture.run(request, WORK)["rules"][0], rule
-        assert "error" not in paths.meter(request, WORK)["rules"][0], rule
+        assert "error" not in run(request, WORK)["rules"][0], rule
+        assert "error" not in meter(request, WORK)["rules"][0], rule
 
 
 def test_a_bad_rule_says_why_and_the_others_go_on():
-    found = mixture.run({"n": 200, "rules": ["CFG(1)", "Cap(0.5)", "fdg(3)", "CGF(2)"], "quick": True}, WORK)[
-        "rules"
-    ]
+    found = run({"n": 200, "rules": ["CFG(1)", "Cap(0.5)", "fdg(3)", "CGF(2)"], "quick": True}, WORK)["rules"]
     assert found[0]["numbers"] and "gamma >= 1" in found[1]["error"] and "nearest are" in found[3]["error"]
     assert "cannot run on points in the plane" in found[2]["error"]
 
 
 def test_samples_that_run_away_have_no_numbers():
     request = {"scene": "overlap", "n": 200, "rules": ["Gain(1e300)"], "quick": True}
-    entry = mixture.run(request, WORK)["rules"][0]
+    entry = run(request, WORK)["rules"][0]
     assert entry["lost"] > 0.5 and entry["numbers"] is None
 
 
@@ -220,35 +208,35 @@ OWN = {"scene": "own", "components": [[0, 0, 1, True], [1, 1, 1, False]]}
     ("request_", "words"),
     [
         ({"n": 10**9}, "whole number from 100 to 200,000; got 1000000000"),
-        ({"n": 10**4000}, "n is a whole number"),
-        ({"n": True}, "n is a whole number"),
-        ({"n": "20000"}, "n is a whole number"),
-        ({"n": None}, "n is a whole number"),
-        ({"n": 0.5}, "n is a whole number"),
-        ({"steps": 100_000}, "steps is a whole number from 1 to 500"),
-        ({"steps": 0}, "steps is a whole number"),
-        ({"scale": 1e308}, "scale is a number from 0 to 30"),
-        ({"scale": math.nan}, "scale is a number"),
-        ({"gamma": 0.5}, "gamma is a number from 1 to 10"),
-        ({"seed": -1}, "seed is a whole number"),
-        ({"solver": "dopri5"}, "solver is one of euler, heun"),
-        ({"scene": "../../etc"}, "scene is one of"),
-        ({"scene": ["triple"]}, "scene is one of"),
-        ({"rules": []}, "rules has 1 to 4 entries"),
-        ({"rules": ["CFG(1)"] * 5}, "rules has 1 to 4 entries"),
-        ({"rules": "CFG(1)"}, "rules is a list"),
-        ({"rules": [3]}, "rule is a text"),
-        ({"rules": ["CFG(1)|" * 200 + "CFG(1)"]}, "rule has at most 600 characters"),
-        ({"sclae": 3}, "no field is called 'sclae'"),
-        ({**OWN, "components": [[0, 0, 1, True]]}, "components has 2 to 12 entries"),
-        ({**OWN, "components": [[0, 0, 1, True]] * 13}, "components has 2 to 12 entries"),
-        ({**OWN, "components": [[0, 0, 1, True]] * 2}, "must lie outside the condition"),
+        ({"n": 10**4000}, "n must be a whole number"),
+        ({"n": True}, "n must be a whole number"),
+        ({"n": "20000"}, "n must be a whole number"),
+        ({"n": None}, "n must be a whole number"),
+        ({"n": 0.5}, "n must be a whole number"),
+        ({"steps": 100_000}, "steps must be a whole number from 1 to 500"),
+        ({"steps": 0}, "steps must be a whole number"),
+        ({"scale": 1e308}, "scale must be a number from 0 to 30"),
+        ({"scale": math.nan}, "scale must be a number"),
+        ({"gamma": 0.5}, "gamma must be a number from 1 to 10"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"solver": "dopri5"}, "solver must be one of euler, heun"),
+        ({"scene": "../../etc"}, "scene must be one of"),
+        ({"scene": ["triple"]}, "scene must be one of"),
+        ({"rules": []}, "rules must have 1 to 4 entries"),
+        ({"rules": ["CFG(1)"] * 5}, "rules must have 1 to 4 entries"),
+        ({"rules": "CFG(1)"}, "rules must be a list"),
+        ({"rules": [3]}, "rule must be a text"),
+        ({"rules": ["CFG(1)|" * 200 + "CFG(1)"]}, "rule must have at most 600 characters"),
+        ({"sclae": 3}, "unknown field 'sclae'"),
+        ({**OWN, "components": [[0, 0, 1, True]]}, "components must have 2 to 12 entries"),
+        ({**OWN, "components": [[0, 0, 1, True]] * 13}, "components must have 2 to 12 entries"),
+        ({**OWN, "components": [[0, 0, 1, True]] * 2}, "outside the condition"),
         ({**OWN, "components": [[0, 0, 0, True], [1, 1, 1, False]]}, "needs a component with weight"),
-        ({**OWN, "components": [[0, 0, -1, True], [1, 1, 1, False]]}, "component 0: weight is a number"),
-        ({**OWN, "components": [[0, 99, 1, True], [1, 1, 1, False]]}, "component 0: y is a number"),
-        ({**OWN, "components": [[0, 0, 1], [1, 1, 1, False]]}, "component 0 is a list"),
-        ({**OWN, "std": 0}, "std is a number from 0.01"),
-        ({**OWN, "eta": 1}, "eta is a number from 0 to 0.9"),
+        ({**OWN, "components": [[0, 0, -1, True], [1, 1, 1, False]]}, "component 0: weight must be a number"),
+        ({**OWN, "components": [[0, 99, 1, True], [1, 1, 1, False]]}, "component 0: y must be a number"),
+        ({**OWN, "components": [[0, 0, 1], [1, 1, 1, False]]}, "component 0 must be a list"),
+        ({**OWN, "std": 0}, "std must be a number from 0.01"),
+        ({**OWN, "eta": 1}, "eta must be a number from 0 to 0.9"),
         ({"n": 200_000, "steps": 500, "rules": ["apg(3)"], "solver": "rk4"}, "choose fewer samples or steps"),
     ],
 )
@@ -256,7 +244,7 @@ def test_what_is_out_of_bounds_is_refused_in_a_sentence(request_, words):
     with pytest.raises(
         ValueError, match=words.replace("(", r"\(").replace(")", r"\)").replace("|", r"\|")
     ) as caught:
-        mixture.run({"n": 200, "quick": False, **request_}, WORK)
+        run({"n": 200, "quick": False, **request_}, WORK)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
@@ -264,8 +252,8 @@ def test_a_billion_samples_are_refused_before_any_work(server, monkeypatch):
     def never(*_):
         raise AssertionError("work was begun")
 
-    monkeypatch.setattr(comparison, "engine", never)
-    monkeypatch.setattr(PRESETS["triple"].plane.__class__, "noise", never)
+    monkeypatch.setattr(comparison, "choose_engine", never)
+    monkeypatch.setattr(comparison, "start_noise", never)
     status, found = ask(server, "mixture/run", {"n": 10**9})
     assert status == 400 and "200,000" in found["error"]
 
@@ -288,13 +276,16 @@ def test_text_is_checked_by_the_librarys_parser(server):
 
 def test_work_stops_when_nobody_waits():
     left = Work(lambda: False)
-    for route in (mixture.run, paths.meter):
+    for route in (run, meter):
         with pytest.raises(Left):
             route({"n": 20_000, "rules": ["apg(3)"]}, left)
 
 
 def test_moving_a_slider_is_answered_within_half_a_second(server):
-    if comparison.engine(PRESETS["triple"].plane, parse("CFG(1)"), comparison.read_settings({})) == "torch":
+    if (
+        comparison.choose_engine(PRESETS["triple"].plane, parse("CFG(1)"), comparison.read_settings({}))
+        == "torch"
+    ):
         until(lambda: not COMPILED.busy, 600)
     request = {
         "scene": "triple",

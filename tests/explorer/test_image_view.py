@@ -9,10 +9,9 @@ import torch
 
 from meancap import CFG, Cap, Record, sample, uniform
 from meancap.cli import main
-from meancap.explorer import image_answers
-from meancap.explorer import images as view
-from meancap.explorer import painter as studio
-from meancap.explorer.jobs import Left, Work
+from meancap.explorer import image_view as studio
+from meancap.explorer.image_view import ROUTES, Want
+from meancap.explorer.requests import Left, Work
 from meancap.metrics import class_probability
 from meancap.metrics.extractors.fashion import fashion_classifier
 from meancap.models import fashion, scenes
@@ -21,6 +20,7 @@ from meancap.sampling import noise, shifted
 
 ASK = {"classes": ["7", "9"], "seeds": "0-4", "steps": 4, "scale": 6, "gamma": 1.1,
        "rules": ["CFG(λ)", "CFG(λ) | Cap(Γ)"]}  # fmt: skip
+about, check, prompt, run = (ROUTES[f"images/{name}"] for name in ("about", "check", "prompt", "run"))
 
 
 def pixels(text):
@@ -33,7 +33,7 @@ def last(picture):
 
 @pytest.fixture(scope="module")
 def answer():
-    return view.run(ASK, Work())
+    return run(ASK, Work())
 
 
 def test_pictures_are_the_bytes_of_the_run_that_the_view_names(answer, tmp_path):
@@ -42,22 +42,22 @@ def test_pictures_are_the_bytes_of_the_run_that_the_view_names(answer, tmp_path)
     options = [*words[0].split()[1:], words[1], *words[2].split()]
     options[options.index("RUN")] = str(tmp_path / "run")
     assert main(options) == 0
-    run = Run.open(tmp_path / "run")
+    folder = Run.open(tmp_path / "run")
     for i, picture in enumerate(entry["pictures"]):
-        assert run.records[i]["seed"] == answer["images"][i]["seed"]
-        assert run.labels[i] == answer["images"][i]["label"]
-        assert torch.equal(last(picture), torch.tensor(run.images([i])[0, :, :, 0]))
+        assert folder.records[i]["seed"] == answer["images"][i]["seed"]
+        assert folder.labels[i] == answer["images"][i]["label"]
+        assert torch.equal(last(picture), torch.tensor(folder.images([i])[0, :, :, 0]))
 
 
 def test_a_picture_depends_on_its_class_and_seed_alone(answer):
     """Asked for alone, in other company, or by a painter that remembers nothing."""
-    want = studio.Want(9, 3)
+    want = Want(9, 3)
     rule = CFG(6) | Cap(1.1)
-    for company in ([want], [studio.Want(2, 100 + i) for i in range(9)] + [want]):
+    for company in ([want], [Want(2, 100 + i) for i in range(5)] + [want]):
         found = {}
         for _ in studio.Painter().paint(rule, 4, company, found):
             pass
-        assert torch.equal(found[want].pixels, last(answer["rules"][1]["pictures"][3]))
+        assert torch.equal(found[want].frames[-1], last(answer["rules"][1]["pictures"][3]))
 
 
 def test_meter_and_verdict_are_the_library_s(answer):
@@ -90,8 +90,8 @@ def test_the_last_frame_is_the_picture_and_few_are_kept():
 
 def test_the_view_knows_the_model_in_the_box():
     model = fashion()
-    assert model.shape == view.SHAPES["fashion"] and scenes().shape == view.SHAPES["scenes"]
-    assert list(model.names) == view.about({}, Work())["classes"]
+    assert model.shape == studio.SHAPES["fashion"] and scenes().shape == studio.SHAPES["scenes"]
+    assert list(model.names) == about({}, Work())["classes"]
 
 
 def test_progress_goes_up_and_shows_pictures_in_the_making():
@@ -102,7 +102,7 @@ def test_progress_goes_up_and_shows_pictures_in_the_making():
             if partial:
                 told.append((share, [sum(p is not None for p in entry) for entry in partial["frames"]]))
 
-    view.run({**ASK, "seeds": "900-909", "steps": 3}, Told())
+    run({**ASK, "seeds": "900-909", "steps": 3}, Told())
     shares = [share for share, _ in told]
     assert shares == sorted(shares) and shares[-1] == 1
     assert told[0][1] == [8, 0] and told[-1][1] == [10, 10]
@@ -116,7 +116,7 @@ def test_a_reader_who_leaves_stops_the_work():
                 raise Left
 
     with pytest.raises(Left):
-        view.run({**ASK, "seeds": "700-707"}, Leaves())
+        run({**ASK, "seeds": "700-707"}, Leaves())
 
 
 def test_what_was_made_is_not_made_again(answer, monkeypatch):
@@ -124,16 +124,16 @@ def test_what_was_made_is_not_made_again(answer, monkeypatch):
         raise AssertionError("a block was made again")
 
     monkeypatch.setattr(studio.Painter, "_block", never)
-    assert view.run({**ASK, "classes": ["7"], "seeds": "4,0"}, Work())["images"] == [
+    assert run({**ASK, "classes": ["7"], "seeds": "4,0"}, Work())["images"] == [
         {"seed": 4, "label": 7},
         {"seed": 0, "label": 7},
     ]
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(studio, "KEPT", 3)
+    monkeypatch.setattr(studio, "_KEPT", 3)
     painter = studio.Painter()
-    for _ in painter.paint(CFG(1), 1, [studio.Want(0, i) for i in range(5)], {}):
+    for _ in painter.paint(CFG(1), 1, [Want(0, i) for i in range(5)], {}):
         pass
     assert [want.seed for _, _, want in painter._kept] == [2, 3, 4]
 
@@ -147,17 +147,17 @@ def test_memory_is_bounded(monkeypatch):
         ({"seeds": "7-3"}, "seeds are whole numbers"),
         ({"seeds": "4294967296"}, "below 4,294,967,296"),
         ({"seeds": "1, 1"}, "1 is there twice"),
-        ({"steps": 10**9}, "steps is a whole number from 1 to 100"),
+        ({"steps": 10**9}, "steps must be a whole number from 1 to 100"),
         ({"classes": ["10"]}, "classes are numbers from 0 to 9"),
-        ({"classes": []}, "classes has 1 to 10 entries"),
-        ({"rules": ["CFG(1)"] * 5}, "rules has 1 to 4 entries"),
-        ({"gamma": 0.2}, "gamma is a number from 1"),
-        ({"colour": "red"}, "no field is called 'colour'"),
+        ({"classes": []}, "classes must have 1 to 10 entries"),
+        ({"rules": ["CFG(1)"] * 5}, "rules must have 1 to 4 entries"),
+        ({"gamma": 0.2}, "gamma must be a number from 1"),
+        ({"colour": "red"}, "unknown field 'colour'"),
     ],
 )
 def test_bad_input_is_one_sentence(change, said):
     with pytest.raises((ValueError, TypeError), match=said):
-        view.run({**ASK, **change}, Work())
+        run({**ASK, **change}, Work())
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_bad_input_is_one_sentence(change, said):
     ],
 )
 def test_a_wrong_rule_says_so_and_the_others_are_made(text, said):
-    found = view.run({**ASK, "rules": [text, "CFG(λ)"]}, Work())["rules"]
+    found = run({**ASK, "rules": [text, "CFG(λ)"]}, Work())["rules"]
     assert said in found[0]["error"] and "pictures" not in found[0]
     assert len(found[1]["pictures"]) == 5
 
 
 def test_a_rule_that_fails_on_its_way_says_so_and_one_that_runs_away_is_marked():
     late = "Phases(1, CFG(2), CFG(2) | Cap(1.1, anchor=[1, 2, 3]), together=False)"  # wrong from step 2 on
-    found = view.run({**ASK, "rules": [late, "Gain(1e30)", "CFG(λ)"]}, Work())["rules"]
+    found = run({**ASK, "rules": [late, "Gain(1e30)", "CFG(λ)"]}, Work())["rules"]
     assert "cannot go on" in found[0]["error"]
     assert [picture["finite"] for picture in found[1]["pictures"]] == [False] * 5
     assert all(picture["finite"] for picture in found[2]["pictures"])
@@ -185,8 +185,8 @@ def test_a_rule_that_fails_on_its_way_says_so_and_one_that_runs_away_is_marked()
 
 def test_a_rule_is_checked_while_it_is_typed():
     knobs = {"scale": 4, "gamma": 1.2}
-    assert view.check({"text": "CFG(λ)|Cap(Γ)", **knobs}, Work()) == {"rule": "CFG(4) | Cap(1.2)"}
-    assert "cannot read" in view.check({"text": "CFG(λ) |", **knobs}, Work())["error"]
+    assert check({"text": "CFG(λ)|Cap(Γ)", **knobs}, Work()) == {"rule": "CFG(4) | Cap(1.2)"}
+    assert "cannot read" in check({"text": "CFG(λ) |", **knobs}, Work())["error"]
 
 
 SENTENCE = {**ASK, "model": "scenes", "prompt": "a red disc above a blue square", "seeds": "0-2"}
@@ -194,31 +194,28 @@ SENTENCE = {**ASK, "model": "scenes", "prompt": "a red disc above a blue square"
 
 def test_a_scene_s_pictures_are_the_bytes_of_the_run_that_the_view_names(tmp_path):
     request = {**SENTENCE, "negative": "dark background", "rules": ["CFG(λ) | Cap(Γ)"]}
-    found = view.run(request, Work())
+    found = run(request, Work())
     words = shlex.split(found["rules"][0]["command"])
     words[words.index("RUN")] = str(tmp_path / "run")
     assert main(words[1:]) == 0
-    run = Run.open(tmp_path / "run")
+    folder = Run.open(tmp_path / "run")
     for i, picture in enumerate(found["rules"][0]["pictures"]):
         frames = torch.frombuffer(bytearray(base64.b64decode(picture["frames"])), dtype=torch.uint8)
-        assert torch.equal(frames.reshape(-1, 32, 32, 3)[-1], torch.tensor(run.images([i])[0]))
+        assert torch.equal(frames.reshape(-1, 32, 32, 3)[-1], torch.tensor(folder.images([i])[0]))
         assert picture["sees"].count(" a ") >= 1 and picture["sure"] is None
     assert found["times"] == list(shifted(4)[:-1]) and found["channels"] == 3
 
 
 def test_a_sentence_that_the_scenes_do_not_know_is_answered_by_theirs():
     said = "the scenes know no 'dog'"
-    assert said in view.prompt({"prompt": "a red dog"}, Work())["error"]
-    assert view.prompt({"prompt": "red circle"}, Work()) == {"reads": "a red disc"}
+    assert said in prompt({"prompt": "a red dog"}, Work())["error"]
+    assert prompt({"prompt": "red circle"}, Work()) == {"reads": "a red disc"}
     for field in ("prompt", "negative"):
         with pytest.raises(ValueError, match=said):
-            view.run({**SENTENCE, field: "a red dog"}, Work())
+            run({**SENTENCE, field: "a red dog"}, Work())
 
 
 def test_a_command_is_given_only_for_seeds_of_a_run():
-    wants = [studio.Want(0, seed) for seed in (1_000_003, 1_000_004)]
-    asked = view.Asked("fashion", tuple(wants), (0,), 5, (), (), (4,))
-    assert "--seed 1 " in image_answers.command(asked, CFG(2))
-    assert (
-        image_answers.command(view.Asked("fashion", tuple(wants[1:]), (0,), 5, (), (), (4,)), CFG(2)) is None
-    )
+    wants = [Want(0, seed) for seed in (1_000_003, 1_000_004)]
+    assert "--seed 1 " in studio.Order("fashion", tuple(wants), (0,), 5).command(CFG(2))
+    assert studio.Order("fashion", tuple(wants[1:]), (0,), 5).command(CFG(2)) is None
