@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from meancap.drawing import ATTRIBUTES, draw, masks, render
-from meancap.drawing.law import ACROSS, BRIGHTNESS, HUE, RADIUS, SATURATION, VALUE
-from meancap.drawing.render import hsv_to_rgb
+from meancap.scenes import ATTRIBUTES, draw, masks, render
+from meancap.scenes.law import ACROSS, BRIGHTNESS, HUE, RADIUS, SATURATION, VALUE, hsv_to_rgb
 
 N = 20_000
 

@@ -5,10 +5,19 @@ import math
 import pytest
 import torch
 
-from meancap.drawing import codes, draw, render
-from meancap.metrics.scenes import Readings, detect, detector, forms, measure_pictures, summary, violated
-from meancap.metrics.scenes.detector import answers_of, burnt, codes_in_prompt_order, spoilt
-from meancap.metrics.scenes.measure import hsv, number_tv, word_tv
+from meancap.scenes import (
+    Readings,
+    codes,
+    detect,
+    detector,
+    draw,
+    forms,
+    measure_pictures,
+    render,
+    summary,
+    violated,
+)
+from meancap.scenes.measure import answers_of, burnt, codes_in_prompt_order, hsv, number_tv, spoilt, word_tv
 
 N = 1000
 
@@ -121,7 +130,7 @@ def test_total_variation_is_zero_for_the_law_and_one_for_a_point():
 
 
 def test_hsv_undoes_the_renderer(scenes):
-    from meancap.drawing.render import hsv_to_rgb
+    from meancap.scenes.law import hsv_to_rgb
 
     hue, saturation, value = hsv(hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value))
     assert ((hue - scenes.hue + 180) % 360 - 180).abs().max() < 0.1

@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from meancap import CFG, noise, sample
-from meancap.drawing import codes, draw
-from meancap.metrics.scenes import detector, measure_pictures, violated
-from meancap.models import scenes
-from meancap.models.checkpoint import digest
-from meancap.models.scenes import SHIPPED, WRONG
+from meancap.files import sha256_of
 from meancap.sampling import shifted
+from meancap.scenes import codes, detector, draw, measure_pictures, scenes, violated
+from meancap.scenes.model import SHIPPED, WRONG
 
 CARD = Path(__file__).parents[2] / "docs" / "model-card-scenes.md"
 N = 24
@@ -26,7 +24,7 @@ def test_the_files_are_small_and_the_card_is_about_them():
     card = CARD.read_text(encoding="utf-8")
     for path in (SHIPPED, WRONG):
         assert path.stat().st_size <= 8_000_000
-        assert digest(path) in card
+        assert sha256_of(path) in card
     assert f"{sum(p.numel() for p in scenes().network.parameters()):,} parameters" in card
 
 

@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from meancap import CFG, noise, sample
-from meancap.drawing import codes
 from meancap.models.data import Pixels
-from meancap.models.scene_files import load_scene_net, save_scene_net
-from meancap.models.scene_net import SceneNet, SceneNetConfig
-from meancap.models.scenes import SceneModel, scenes
 from meancap.sampling import shifted
+from meancap.scenes import codes
+from meancap.scenes.model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
 
 SMALL = SceneNetConfig(fine=8, middle=8, width=16, depth=1, heads=2)
 
@@ -87,7 +85,7 @@ def test_what_does_not_fit_is_named(model, tmp_path):
         model.predict(["", ""])(state(model, 1), 0.5)
     with pytest.raises(ValueError, match="know no 'cat'"):
         model.predict(["a red cat"])
-    from meancap.models.checkpoint import write_tensors
+    from meancap.files import write_tensors
 
     bare = write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(ValueError, match="holds no network of the scenes"):
