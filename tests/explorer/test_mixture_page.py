@@ -11,8 +11,8 @@ from meancap.explorer.comparison import PRESETS
 from meancap.gmm import SETTINGS
 from meancap.lab import Condition, Mixture
 from meancap.lab.branches import branches
+from meancap.lab.condition import STD, TRIPLE, circle
 from meancap.lab.sampler import flow
-from meancap.lab.scenes import STD, TRIPLE, circle
 from meancap.rules.parse import ParseError
 
 pytestmark = pytest.mark.usefixtures("compiled")

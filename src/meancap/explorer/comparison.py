@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..lab.condition import Condition
+from ..lab.condition import COUNT, PAIR, SINGLE, STD, TRIPLE, Condition, Scene, circle
 from ..lab.mixture import Mixture
 from ..lab.plan import plan
 from ..lab.problems import Model
 from ..lab.sampler import engine_for, flow
-from ..lab.scenes import COUNT, PAIR, SINGLE, STD, TRIPLE, Scene, circle
 from ..notation import number_text
 from ..rules import Rule, catalogue
 from ..rules.parse import parse
