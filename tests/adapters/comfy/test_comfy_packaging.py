@@ -175,7 +175,7 @@ def test_the_page_names_rules_that_can_be_read():
 
 
 def test_the_forge_script_compiles_and_says_that_nobody_ran_it():
-    path = ROOT / "extras" / "forge" / "scripts" / "posterior_mean_cap.py"
+    path = ROOT / "integrations" / "forge" / "scripts" / "posterior_mean_cap.py"
     text = path.read_text(encoding="utf-8")
     compile(text, str(path), "exec")
     assert "NOT RUN" in text and "Not run" in (path.parents[1] / "README.md").read_text(encoding="utf-8")

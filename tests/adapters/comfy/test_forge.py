@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hook_arguments import arguments, forge
 
-FOLDER = Path(__file__).parents[3] / "extras" / "forge"
+FOLDER = Path(__file__).parents[3] / "integrations" / "forge"
 
 
 class Unet:
