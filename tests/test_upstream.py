@@ -1,4 +1,4 @@
-"""The patches under integrations/upstream/: whole, of the version they name, and their Python caps as the library does."""
+"""The patches of integrations/upstream: whole, for the version they name, and capping as the library does."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from ..path import Affine
 from ..rules import Rule
 from .attach import override
-from .record import RunRecord
-from .session import Session
+from .session import RunRecord, Session
 
 _STATES = (("latents",), ("video_latents", "audio_latents"))
 

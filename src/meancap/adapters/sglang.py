@@ -19,8 +19,7 @@ from torch import Tensor
 from ..path import Affine
 from ..rules import Rule
 from ..tensors import promoted
-from .record import RunRecord
-from .session import Session
+from .session import RunRecord, Session
 
 
 class Follower:

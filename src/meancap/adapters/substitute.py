@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from ..path import Affine
 from ..rules import Rule
-from .record import RunRecord
-from .session import Session
+from .session import RunRecord, Session
 
 State = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, Any]]
 

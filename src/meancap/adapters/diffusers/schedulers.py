@@ -59,16 +59,16 @@ class PathReader:
             return self._flow(scheduler, timestep)
         if family == "table":
             product = float(scheduler.alphas_cumprod[int(timestep)])
-            return on_gaussian_path(kind, math.sqrt(product), math.sqrt(1 - product))
-        s = self._sigmas(scheduler)[index(scheduler, timestep)]
+            return _on_gaussian_path(kind, math.sqrt(product), math.sqrt(1 - product))
+        s = self._sigmas(scheduler)[_index(scheduler, timestep)]
         if family == "ve":
-            return stretched(kind, s)
+            return _stretched(kind, s)
         if family == "edm":
-            return preconditioned(kind, s, float(config.sigma_data))
+            return _preconditioned(kind, s, float(config.sigma_data))
         if config.get("use_flow_sigmas", False):
-            return on_gaussian_path(kind, 1 - s, s)
+            return _on_gaussian_path(kind, 1 - s, s)
         alpha = 1 / math.hypot(1, s)
-        return on_gaussian_path(kind, alpha, s * alpha)
+        return _on_gaussian_path(kind, alpha, s * alpha)
 
     def grid(self, scheduler: Any) -> list[float]:
         """The sigmas of the run, or its timesteps where there are none."""
@@ -77,7 +77,7 @@ class PathReader:
         return [float(t) for t in scheduler.timesteps]
 
     def _flow(self, scheduler: Any, timestep: Any) -> Affine:
-        sigmas, i = self._sigmas(scheduler), index(scheduler, timestep)
+        sigmas, i = self._sigmas(scheduler), _index(scheduler, timestep)
         end = 1.0 if scheduler.config.get("invert_sigmas", False) else 0.0
         following = None
         if not hasattr(scheduler, "state_in_first_order"):
@@ -103,7 +103,7 @@ def family_of(scheduler: Any) -> str:
     )
 
 
-def index(scheduler: Any, timestep: Any) -> int:
+def _index(scheduler: Any, timestep: Any) -> int:
     """The place in `sigmas` of the evaluation that is about to be used, as the scheduler will find it."""
     for place in (scheduler.step_index, scheduler.begin_index):
         if place is not None:
@@ -113,7 +113,7 @@ def index(scheduler: Any, timestep: Any) -> int:
     return int(scheduler.index_for_timestep(timestep))
 
 
-def on_gaussian_path(kind: str, alpha: float, sigma: float) -> Affine:
+def _on_gaussian_path(kind: str, alpha: float, sigma: float) -> Affine:
     """On x = alpha data + sigma noise."""
     total = alpha + sigma
     if kind == "epsilon" and alpha > 0:
@@ -129,7 +129,7 @@ def on_gaussian_path(kind: str, alpha: float, sigma: float) -> Affine:
     return Affine(a, k, t=alpha / total, unit=1 / total)
 
 
-def stretched(kind: str, s: float) -> Affine:
+def _stretched(kind: str, s: float) -> Affine:
     """On x = data + s noise, where the network is shown x / √(1 + s²)."""
     root = math.hypot(1, s)
     if kind == "epsilon":
@@ -143,7 +143,7 @@ def stretched(kind: str, s: float) -> Affine:
     return Affine(a, k, t=1 / (1 + s), unit=1 / (1 + s))
 
 
-def preconditioned(kind: str, s: float, data: float) -> Affine:
+def _preconditioned(kind: str, s: float, data: float) -> Affine:
     """On x = data + s noise, where the scheduler mixes the output with the sample."""
     root = math.hypot(s, data)
     # Their "epsilon" is the output of a network trained with EDM's preconditioning, hence the other sign.
