@@ -33,17 +33,20 @@ class RunRecord(Record):
         super().__init__()
         self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
         self.idle = _NO_STEP  # why the record is empty, where it is
+        self.unguided = 0  # steps for which the host made one prediction only
         self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
 
     def restart(self) -> None:
         """Clears the previous run; every call of a pipeline is a separate run."""
         self._seen.clear()
         self.about = {}
-        self.idle = _NO_STEP
+        self.idle, self.unguided = _NO_STEP, 0
 
     def summary(self) -> str:
-        """One line: what was asked for and what was granted, or why nothing was guided."""
-        return super().summary() if len(self) else f"nothing was guided: {self.idle}"
+        """One line: the requested and the applied scale, and the steps that were not guided."""
+        if not len(self):
+            return f"nothing was guided: {self.idle}"
+        return super().summary() + (f"; {self.unguided} more steps were not guided" if self.unguided else "")
 
     def rows(self) -> list[dict[str, float | int | bool]]:
         """One flat row per evaluation and sample; none if nothing was guided."""

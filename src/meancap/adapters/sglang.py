@@ -22,7 +22,7 @@ from ..tensors import promoted
 from .session import RunRecord, Session
 
 
-class Follower:
+class _Follower:
     """The state of one generation, followed from step to step, and the rule applied to it."""
 
     def __init__(self, rule: Rule | str) -> None:
@@ -57,14 +57,21 @@ class Follower:
 
 
 def capped(base: type, rule: Rule | str) -> Any:
-    """A policy of SGLang's class `base` (its CFGPolicy) under a rule."""
+    """A policy of SGLang's class `base` (its CFGPolicy) under a rule, also under CFG parallelism."""
+    if not hasattr(base, "parallel_uses_serial_arithmetic"):
+        raise NotImplementedError(
+            f"{base.__name__} has no parallel_uses_serial_arithmetic, without which SGLang's CFG parallelism "
+            "never calls the policy's combine; update SGLang"
+        )
 
     @dataclasses.dataclass
     class RulePolicy(base):  # type: ignore[misc]
-        follower: Follower = dataclasses.field(default_factory=lambda: Follower(rule))
+        # Otherwise SGLang adds weighted predictions across two ranks by itself, and `combine` is not called.
+        parallel_uses_serial_arithmetic: bool = True
+        follower: _Follower = dataclasses.field(default_factory=lambda: _Follower(rule))
 
         def build(self, *arguments: Any, **named: Any) -> Any:
-            return dataclasses.replace(super().build(*arguments, **named), follower=Follower(rule))
+            return dataclasses.replace(super().build(*arguments, **named), follower=_Follower(rule))
 
         def combine(
             self,

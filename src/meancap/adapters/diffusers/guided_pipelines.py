@@ -85,6 +85,9 @@ class Tap:
         self._undo = ExitStack()
         self._begin()
 
+    def __deepcopy__(self, memo: object) -> None:
+        """A copy of a guided pipeline is not guided."""
+
     def push(self, session: Session, *, first: bool = False) -> Session:
         if not self.sessions:
             self._attach()
@@ -172,13 +175,19 @@ class Tap:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if self.sessions:
+        if self.sessions and not self._is_elsewhere(scheduler):
             if kwargs.get("per_token_timesteps") is not None:
                 raise NotImplementedError(
                     f"{self.name} steps each token at a time of its own, which no rule here reads"
                 )
             model_output = self._guide(scheduler, model_output, timestep, sample)
         return original(model_output, timestep, sample, *args, **kwargs)
+
+    def _is_elsewhere(self, scheduler: Any) -> bool:
+        """Whether a copy of the pipeline steps: a copied scheduler, and no call of our denoisers before."""
+        if self.heard.get(get_ident()) or any(scheduler is one for one in self.held):
+            return False
+        return not (self.stream + 1 < self.layout.streams and self.taken.count)
 
     def _guide(self, scheduler: Any, nominal: Tensor, timestep: Any, sample: Tensor) -> Tensor:
         heard = self._take()
@@ -190,6 +199,8 @@ class Tap:
         if parts is None:
             if self.steps == 1 and getattr(self.pipe, "guider", None) is None:
                 self._nothing_to_guide(self.sessions[-1].rule)
+            for session in self.sessions:
+                session.record.unguided += not self.stream
             return nominal
         c, u = parts["c"], parts["u"]
         if not self.guided and not self.stream:
@@ -273,12 +284,14 @@ class Tap:
 
     def _nothing_to_guide(self, rule: Rule) -> None:
         self.said = True
-        cure = f"pass {self.layout.scale} above 1"
+        cure = f"pass {self.layout.scale} above 1, and a negative prompt if it takes one"
+        if self.layout.scale == "true_cfg_scale":
+            cure = "pass both true_cfg_scale above 1 and a negative prompt, without which it does not guide"
         if self.layout.scale == "guider":
             cure = "give it a guider that is enabled"
         reason = (
             f"{self.name} made one prediction per step, because guidance is off in this call or the model is "
-            f"guidance-distilled; {cure}, and a negative prompt where one is wanted"
+            f"guidance-distilled; {cure}"
         )
         for session in self.sessions:
             session.record.idle = reason
@@ -292,7 +305,7 @@ class _GuidedBlock(AbstractContextManager[RunRecord]):
 
     def __init__(self, pipe: Any, rule: Rule | str, layout: Layout | None, verify: bool) -> None:
         self._given = (pipe, rule, layout, verify)
-        self._entered: tuple[Tap, Session] | None = None
+        self._entered: list[tuple[Tap, Session]] = []  # one for each time it was entered and not left
         self._used = False
 
     def __enter__(self) -> RunRecord:
@@ -300,13 +313,11 @@ class _GuidedBlock(AbstractContextManager[RunRecord]):
         pipe, rule, layout, verify = self._given
         tap = _tap_of(pipe, layout, verify)
         session = tap.push(Session(rule))
-        self._entered = tap, session
+        self._entered.append((tap, session))
         return session.record
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._entered is None:
-            return
-        (tap, session), self._entered = self._entered, None
+        tap, session = self._entered.pop()
         tap.pop(session)
         if kind is None:
             tap.say_if_idle(session)

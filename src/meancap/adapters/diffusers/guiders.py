@@ -30,7 +30,7 @@ from .schedulers import PathReader, first_stage, is_flow
 try:
     from diffusers.guiders.ltx2_guidance import LTX2Guidance
 except ImportError:  # an older diffusers, whose other guiders can be used
-    LTX2Guidance = BaseGuidance
+    LTX2Guidance = BaseGuidance  # type: ignore[misc]
 
 # Denoisers that are shown more along axis 1 than they predict, with the state first.
 _STATE_FIRST = (
@@ -163,6 +163,7 @@ class _RuleGuidance(BaseGuidance):
 
     def forward(self, pred_cond: Tensor, pred_uncond: Tensor | None = None) -> GuiderOutput:
         if pred_uncond is None:
+            self.record.unguided += 1
             self._warn_if_never()
             return GuiderOutput(pred=self._alone(pred_cond), pred_cond=pred_cond, pred_uncond=None)
         if not self._warned and torch.equal(pred_cond, pred_uncond):
