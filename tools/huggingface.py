@@ -40,7 +40,7 @@ USE = """\
 ```python
 from huggingface_hub import hf_hub_download
 from meancap import CFG, Cap, noise, sample, {grid}
-from meancap.models import {name}
+from meancap.{package} import {name}
 
 model = {name}(hf_hub_download("{owner}/meancap-{name}", "model.safetensors"))
 start = noise(range({count}), model.shape)
@@ -63,11 +63,11 @@ class Published:
 MODELS = (
     Published(
         "fashion", "unconditional-image-generation", "- sit\ndatasets:\n- zalando-datasets/fashion_mnist\n",
-        {"grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
+        {"package": "models", "grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
     ),
     Published(
         "scenes", "text-to-image", "- synthetic\n",
-        {"grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
+        {"package": "scenes", "grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
     ),
 )  # fmt: skip
 
@@ -93,8 +93,8 @@ def weights_and_config(name: str) -> tuple[Path, dict[str, Any]]:
     """The file in the package, and the configuration of its network."""
     from meancap.models.checkpoint import load_sit
     from meancap.models.classes import SHIPPED as FASHION
-    from meancap.models.scene_files import load_scene_net
-    from meancap.models.scenes import SHIPPED as SCENES
+    from meancap.scenes.model import SHIPPED as SCENES
+    from meancap.scenes.model import load_scene_net
 
     if name == "scenes":
         return SCENES, {"model_type": "scene_net", **asdict(load_scene_net(SCENES)[0].config)}
