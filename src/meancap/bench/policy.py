@@ -24,7 +24,7 @@ from ..prediction import Prediction
 from ..rules import Factor, Ray, Rule, Values, displace
 from ..sampling import Predict, uniform
 from ..tensors import Number
-from .condition import Condition
+from ..lab.condition import Condition
 
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 
