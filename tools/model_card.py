@@ -17,7 +17,7 @@ from meancap.models.checkpoint import digest, load_sit
 from meancap.models.classes import SHIPPED
 from meancap.report.style import BLUE, COLUMN, look
 from meancap.runs.folder import Run
-from meancap.runs.scores import read_scores
+from meancap.runs.scoring import read_scores
 from meancap.runs.train import LogLine, read_log
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -16,13 +16,13 @@ from meancap.explorer.comparison import COMPILED, with_slider_values
 from meancap.explorer.jobs import Left, Work
 from meancap.explorer.numbers import FULL, OUTSIDE, packed
 from meancap.explorer.scene import PRESETS
+from meancap.gmm import SETTINGS
+from meancap.gmm.experiment import row_values
 from meancap.lab.branches import branches
 from meancap.lab.problems import problem
 from meancap.lab.sampler import flow
 from meancap.lab.scenes import PAIR, SINGLE, TRIPLE
 from meancap.lab.volume import displaced, kl_terms, log_volumes
-from meancap.runs.gmm import SETTINGS
-from meancap.runs.gmm.measure import row_values
 from meancap.sampling import rk4
 
 WORK = Work()

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..gmm.settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..rules import Rule, catalogue
-from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS, Setting
-from ..runs.paper import paper_source, paper_table
+from ..runs.protocols import paper_source, paper_table
 from . import comparison, paths, scene
 from .comparison import COMPILED, RULE_ERRORS, Settings, attempt, read_rule, read_settings
 from .jobs import Route, Work

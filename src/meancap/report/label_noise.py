@@ -10,9 +10,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from ..runs.calibrate import load_scale
 from ..runs.cell_folder import CellFolder
 from ..runs.label_noise import Arm, LabelNoiseStudy, arms, joined_cells
-from ..runs.learned_scale import load_scale
 from .scale_curve import scale_curve
 from .style import AMBER, BLUE, GREEN, GREY, PAGE, VERMILION, panels
 from .sweep import read_table

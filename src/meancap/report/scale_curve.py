@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..runs.learned_scale import LearnedScale, load_scale
+from ..runs.calibrate import LearnedScale, load_scale
 from .style import BLUE, COLUMN, GREEN, GREY, PURPLE, VERMILION, look
 
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE)

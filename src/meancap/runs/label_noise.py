@@ -33,12 +33,11 @@ from ..models.classes import ClassModel, open_sit
 from ..rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
 from ..sampling import Predict, ancestral, noise, trajectory, uniform
 from ..sampling.tracking import memoryless_gain
+from .calibrate import LearnedScale, examples, learn_scale, load_scale
 from .cell_folder import CellFolder
 from .config import sample_seed, versions
-from .examples import examples
-from .learned_scale import LearnedScale, learn_scale, load_scale
 from .ratio_repairs import Renoised, Rivals
-from .references import shipped_fashion
+from .scoring import shipped_fashion
 
 TUNE_SEED = 900
 BATCH = 40

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..files import write_whole, writing
-from .ledger import RunRefused, differences
+from .folder import RunRefused, differences
 
 
 class TrainingRecipe:

@@ -26,9 +26,9 @@ from ..metrics.score import Estimate, difference, mean_estimate
 from ..rules import CFG, Cap, Rule, Threshold, density_feedback
 from ..sampling import ancestral, noise, sample
 from ..schedules import Piecewise
+from .calibrate import LearnedScale, learn_scale
 from .cell_folder import CellFolder
 from .config import sample_seed, versions
-from .learned_scale import LearnedScale, learn_scale
 from .wind_model import PRESETS, REGIMES, SHARES, WindModel, wind_model
 
 CLIP = Threshold(1.0, most=1.0)

@@ -1,14 +1,20 @@
-"""The words of the report, every number in them read from the folder."""
+"""The report of a `reproduce gmm` folder: its tables and words, every number in them read from the folder."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..document import Block, Code, FigureFile, Heading, Items, Text
-from . import read, tables
+from ..files import remove_leftovers, write_whole
+from ..report import style
+from ..report.document import Block, Code, FigureFile, Heading, Items, Table, Text, html, markdown
+from .figures import DIGITS, FIGURES, SCENES, Row, cell_numbers, cell_text, read_limits, read_run, read_table
 
+_HEADS = ("occupancy %", "variance ratio", "TV", "mean error")
+_Table = dict[tuple[str, str], Row]
+_Limits = dict[tuple[str, str, str], list[Row]]
 _CAPTIONS = {
     "overview": """**The cap at one real state.** From x the field points to a posterior mean. Fixed CFG
         extrapolates along the dashed ray to a mean far outside the data; the cap stops where the mean would
@@ -31,26 +37,51 @@ _CAPTIONS = {
 }
 
 
-def blocks(folder: Path) -> list[Block]:
-    """The whole report."""
-    run = read.run(folder)
+def write_report(folder: str | Path) -> Iterator[Path]:
+    """Draws every figure and then writes both reports, yielding each file as it appears."""
+    folder = Path(folder)
+    for name, draw in FIGURES.items():
+        yield from style.save_figure(draw, folder, name)
+    content = _blocks(folder)
+    for name, text in (("report.md", markdown(content)), ("report.html", html(content, folder))):
+        yield write_whole(folder / name, text)
+    for place in (folder, folder / "figures"):
+        remove_leftovers(place)
+
+
+def table_text(folder: Path) -> str:
+    """The table for a terminal: ours beside the paper's, and the largest |z| of each row."""
+    lines = [["A", "guidance", "", *_HEADS, "largest |z|"]]
+    for row in read_table(folder).values():
+        ours, paper = ([cell_text(row[kind + m], d) for m, d in DIGITS.items()] for kind in ("", "paper_"))
+        largest = max(abs(z) for metric in DIGITS for z in cell_numbers(row[f"z_{metric}"]))
+        lines.append([row["members"], row["guidance"], "ours", *ours, f"{largest:.1f}"])
+        lines.append(["", "", "paper", *paper, ""])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _blocks(folder: Path) -> list[Block]:
+    run, table, limits = read_run(folder), read_table(folder), read_limits(folder)
     return [
         Heading("The eight-point mixture of Peng & Ma, run again", 1),
-        _verdict(folder),
+        _verdict(table),
         Heading("The table"),
         _how_compared(run),
-        tables.comparison(folder),
+        _comparison(table),
         _picture("agreement"),
         Heading("What comes out"),
         _picture("endpoints"),
         _picture("marginals"),
         Heading("Which part of the contraction is Euler's"),
-        _euler(folder, run),
-        tables.euler_loss(folder),
+        _euler(run, limits),
+        _euler_loss(table, limits),
         _picture("contraction"),
         Heading("What the variance ratio hides"),
-        _shape(folder),
-        tables.shape(folder),
+        *_shape(limits),
         Heading("How it comes about"),
         *map(_picture, ("overview", "landscape", "trajectories", "meter")),
         Heading("What this experiment cannot show"),
@@ -64,13 +95,13 @@ def blocks(folder: Path) -> list[Block]:
 
 
 def _picture(name: str) -> FigureFile:
-    return FigureFile(f"figures/{name}.png", _joined(_CAPTIONS[name]))
+    return FigureFile(f"figures/{name}.png", _one_line(_CAPTIONS[name]))
 
 
-def _verdict(folder: Path) -> Text:
-    scores, table = tables.scores(folder), read.table(folder)
+def _verdict(table: _Table) -> Text:
+    scores = [z for row in table.values() for m in DIGITS for z in cell_numbers(row[f"z_{m}"])]
     largest, beyond = max(map(abs, scores)), sum(abs(z) > 2 for z in scores)
-    fixed, capped = (read.numbers(table["{0,1,2}", g]["tv"])[0] for g in ("Fixed CFG", "PMC-CFG"))
+    fixed, capped = (cell_numbers(table["{0,1,2}", g]["tv"])[0] for g in ("Fixed CFG", "PMC-CFG"))
     if largest <= 4:
         within = f"{math.ceil(10 * largest) / 10:.1f} standard deviations of ours"
         agree = f"**All {len(scores)} numbers of the paper's table lie within {within}**"
@@ -97,13 +128,11 @@ def _how_compared(run: dict[str, Any]) -> Text:
     return _prose(text)
 
 
-def _euler(folder: Path, run: dict[str, Any]) -> Text:
-    limits = read.limits(folder)
-
+def _euler(run: dict[str, Any], limits: _Limits) -> Text:
     def single(guidance: str) -> tuple[float, float, str]:
         row = limits["{0}", guidance, "variance_ratio"][0]
         steps, exact = float(row["euler"]), float(row["continuous"])
-        return steps, exact, f"{tables.share(steps, exact):.0%}"
+        return steps, exact, f"{_euler_part(steps, exact):.0%}"
 
     capped, fixed = single("PMC-CFG"), single("Fixed CFG")
     tv = float(limits["{0,1,2}", "Conditional", "tv"][0]["euler"])
@@ -121,16 +150,59 @@ def _euler(folder: Path, run: dict[str, Any]) -> Text:
         {change:.4f}.""")
 
 
-def _shape(folder: Path) -> Text:
-    limits = read.limits(folder)
-    along, across = (
-        float(limits["{0}", "PMC-CFG", metric][0]["continuous"])
-        for metric in ("radial_ratio", "tangential_ratio")
-    )
-    return _prose(f"""The trace adds a branch's spread along its own ray and across it. In continuous time
+def _comparison(table: _Table) -> Table:
+    """Ours, the paper's and z, three lines for each setting."""
+    groups = []
+    for row in table.values():
+        head = (row["members"], row["guidance"], row["scale"], row["gamma"] or "—")
+        ours = (cell_text(row[m], digits) for m, digits in DIGITS.items())
+        paper = (cell_text(row[f"paper_{m}"], digits) for m, digits in DIGITS.items())
+        z = (cell_text(row[f"z_{m}"], 1, sign="+") for m in DIGITS)
+        groups.append(((*head, "ours", *ours), ("", "", "", "", "paper", *paper), ("", "", "", "", "z", *z)))
+    return Table(("A", "guidance", "λ", "Γ", "", *_HEADS), tuple(groups), names=5)
+
+
+def _euler_loss(table: _Table, limits: _Limits) -> Table:
+    """The variance ratio of every branch with Euler steps and in continuous time, and the rule of its row."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for (members, guidance, metric), rows in limits.items():
+        for row in rows if metric == "variance_ratio" else ():
+            steps, exact = float(row["euler"]), float(row["continuous"])
+            head = (members, guidance, f"`{table[members, guidance]['rule']}`", row["position"])
+            error = f"± {float(row['standard_error']):.3f}"
+            part = min(_euler_part(steps, exact), 1)
+            lost = (f"{max(1 - exact, 0):.3f}", f"{exact - steps:.3f}", f"{part:.0%}")
+            groups.setdefault(members, []).append((*head, f"{steps:.3f}", f"{exact:.3f}", error, *lost))
+    columns = ("A", "guidance", "rule", "branch", "50 Euler steps", "continuous", "", "lost to guidance")
+    return Table((*columns, "lost to Euler", "Euler's part"), tuple(map(tuple, groups.values())), names=4)
+
+
+def _euler_part(steps: float, exact: float) -> float:
+    """The part of the contraction 1 - steps that is gone in continuous time."""
+    return (exact - steps) / (1 - steps)
+
+
+def _shape(limits: _Limits) -> tuple[Text, Table]:
+    """The variance along the ray of a branch and across it."""
+    ratios = ("radial_ratio", "tangential_ratio")
+    along, across = (float(limits["{0}", "PMC-CFG", metric][0]["continuous"]) for metric in ratios)
+    text = _prose(f"""The trace adds a branch's spread along its own ray and across it. In continuous time
         the cap leaves a singleton {along:.0%} of its variance along the ray and {across:.0%} of that across
         it: of the diversity it restores much less than of the length. Ratios above 1 come from samples on
         their way between branches.""")
+    groups = []
+    for members in SCENES:
+        lines = []
+        for guidance in style.GUIDANCE:
+            cells = [
+                " / ".join(f"{float(r[column]):.3f}" for r in limits[members, guidance, metric])
+                for column in ("euler", "continuous")
+                for metric in ratios
+            ]
+            lines.append((members, guidance, *cells))
+        groups.append(tuple(lines))
+    columns = ("A", "guidance", "along, Euler", "across, Euler", "along, continuous", "across, continuous")
+    return text, Table(columns, tuple(groups), names=2)
 
 
 def _how_made(run: dict[str, Any]) -> list[Block]:
@@ -147,8 +219,8 @@ def _how_made(run: dict[str, Any]) -> list[Block]:
 
 
 def _prose(text: str) -> Text:
-    return Text(_joined(text))
+    return Text(_one_line(text))
 
 
-def _joined(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())

@@ -9,6 +9,7 @@ overview      one real state in which the cap acts: x, m_u, m_c, the mean of fix
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,50 +17,49 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...diagnostics import Record
-from ...lab.condition import Condition
-from ...lab.mixture import Mixture
-from ...lab.sampler import flow
-from ...lab.scenes import STD, TRIPLE, Scene
-from ...rules import CFG, guide
-from ...sampling import sample, trajectory
-from .config import GUIDANCE, SETTINGS, TIMES, GMMConfig, Setting, start_noise
-from .folder import GMMFolder
+from ..diagnostics import Record
+from ..lab.condition import Condition
+from ..lab.mixture import Mixture
+from ..lab.sampler import flow
+from ..lab.scenes import STD, TRIPLE, Scene
+from ..rules import CFG, guide
+from ..sampling import sample, trajectory
+from .settings import SETTINGS, TIMES, GMMConfig, Setting, start_noise
 
-Array = npt.NDArray[Any]
-LANDSCAPE_TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
-BINS = 101
+_Array = npt.NDArray[Any]
+_Arrays = dict[str, _Array]
+_LANDSCAPE_TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
+_BINS = 101
 _SHOWN, _METERED, _PATHS = 4000, 4096, 48
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def write_figure_data(folder: GMMFolder, config: GMMConfig) -> None:
-    """Writes what the figures of the mixture report are drawn from."""
-    folder.arrays("data/landscape.npz", landscape())
-    folder.arrays("data/endpoints.npz", endpoints(config))
-    folder.table("data/meter.csv", [row for setting in SETTINGS for row in meter(setting, config)])
-    paths = trajectories(config)
-    folder.arrays("data/trajectories.npz", paths)
-    folder.arrays("data/overview.npz", overview(paths))
+def figure_data(config: GMMConfig) -> Iterator[tuple[str, _Arrays | list[dict[str, object]]]]:
+    """Every file of data/ with its content: arrays, or the rows of a table."""
+    yield "landscape.npz", _landscape()
+    yield "endpoints.npz", _endpoints(config)
+    yield "meter.csv", [row for setting in SETTINGS for row in _meter(setting, config)]
+    paths = _trajectories(config)
+    yield "trajectories.npz", paths
+    yield "overview.npz", _overview(paths)
 
 
-def landscape() -> dict[str, Array]:
+def _landscape() -> _Arrays:
     """log p(A | x), times x rows (second coordinate) x columns (first coordinate)."""
     condition, axis = TRIPLE.condition(), torch.linspace(-1.6, 1.6, 241, dtype=torch.float64)
-    values = [_log_posterior(condition, axis, axis, t) for t in LANDSCAPE_TIMES]
-    means = condition.mixture.means.numpy()
+    values = [_log_posterior(condition, axis, t) for t in _LANDSCAPE_TIMES]
     return {
         "axis": axis.numpy(),
-        "times": np.array(LANDSCAPE_TIMES),
+        "times": np.array(_LANDSCAPE_TIMES),
         "log_posterior": np.stack(values),
-        "means": means,
+        "means": condition.mixture.means.numpy(),
         "members": np.array(TRIPLE.members),
     }
 
 
-def endpoints(config: GMMConfig) -> dict[str, Array]:
+def _endpoints(config: GMMConfig) -> _Arrays:
     """The first repeat of every row, by the row's name."""
-    arrays: dict[str, Array] = {}
+    arrays: _Arrays = {}
     for setting in SETTINGS:
         condition = setting.scene.condition()
         end = flow(condition, setting.rule, start_noise(setting, config), TIMES)
@@ -83,49 +83,40 @@ def endpoints(config: GMMConfig) -> dict[str, Array]:
     return arrays
 
 
-def meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
+def _meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
     """One row per time and quantity."""
     record = Record()
     start = start_noise(setting, config)[:_METERED].double()
     sample(setting.scene.condition().predict, setting.rule, start, TIMES, record=record)
     stacked = record.stacked()
+    levels = torch.tensor(_QUANTILES, dtype=torch.float64)
     rows: list[dict[str, object]] = []
     for i, t in enumerate(TIMES[:-1]):
         for quantity in ("scale", "ratio", "gap", "active"):
             values = stacked[quantity][i].double()
-            quantiles = values.quantile(torch.tensor(_QUANTILES, dtype=torch.float64)).tolist()
-            rows.append(
-                {
-                    "members": setting.members,
-                    "guidance": setting.guidance,
-                    "t": f"{t:g}",
-                    "quantity": quantity,
-                    "mean": f"{float(values.mean()):.6g}",
-                    **{
-                        f"q{round(100 * q):02d}": f"{v:.6g}"
-                        for q, v in zip(_QUANTILES, quantiles, strict=True)
-                    },
-                }
-            )
+            row = {"members": setting.members, "guidance": setting.guidance, "t": t, "quantity": quantity}
+            names = (f"q{round(100 * q):02d}" for q in _QUANTILES)
+            quantiles = dict(zip(names, values.quantile(levels).tolist(), strict=True))
+            rows.append({**row, "mean": float(values.mean()), **quantiles})
     return rows
 
 
-def trajectories(config: GMMConfig) -> dict[str, Array]:
+def _trajectories(config: GMMConfig) -> _Arrays:
     """Paths (times, paths, 2) of every setting; the settings of a scene start from the same noise."""
-    arrays: dict[str, Array] = {"times": np.array(TIMES)}
+    arrays: _Arrays = {"times": np.array(TIMES)}
     for setting in SETTINGS:
-        paired = Setting(setting.scene, next(iter(GUIDANCE)))
-        start = start_noise(paired, config)[:_PATHS].double()
+        first = next(s for s in SETTINGS if s.scene == setting.scene)
+        start = start_noise(first, config)[:_PATHS].double()
         steps = list(trajectory(setting.scene.condition().predict, setting.rule, start, TIMES))
         x = torch.stack([steps[0].x, *(step.x_next for step in steps)])
-        means = {"m": [s.m for s in steps], "m_c": [s.prediction.m_c for s in steps]}
-        means["m_u"] = [s.prediction.m_u for s in steps]
         arrays[f"{setting} x"] = x.numpy()
-        arrays.update({f"{setting} {name}": torch.stack(values).numpy() for name, values in means.items()})
+        arrays[f"{setting} m"] = torch.stack([step.m for step in steps]).numpy()
+        arrays[f"{setting} m_c"] = torch.stack([step.prediction.m_c for step in steps]).numpy()
+        arrays[f"{setting} m_u"] = torch.stack([step.prediction.m_u for step in steps]).numpy()
     return arrays
 
 
-def overview(paths: dict[str, Array]) -> dict[str, Array]:
+def _overview(paths: _Arrays) -> _Arrays:
     """The state of a capped path at which the origin, x and all four means stand farthest apart."""
     setting = SETTINGS[-1]
     condition, capped, nominal = setting.scene.condition(), setting.rule, CFG(float(setting.scale))
@@ -149,18 +140,18 @@ def overview(paths: dict[str, Array]) -> dict[str, Array]:
         "scale": np.array(float(setting.scale)),
         **{name: v[0].numpy() for name, v in points(starts[i, index : index + 1], TIMES[i]).items()},
         "axis": axis.numpy(),
-        "log_posterior": _log_posterior(condition, axis, axis, TIMES[i]),
+        "log_posterior": _log_posterior(condition, axis, TIMES[i]),
         "members": np.array(str(setting.scene)),
     }
 
 
-def _log_posterior(condition: Condition, first: Tensor, second: Tensor, t: float) -> Array:
-    y, x = torch.meshgrid(second, first, indexing="ij")
-    values: Array = condition.log_posterior(torch.stack([x, y], -1), t).float().numpy()
+def _log_posterior(condition: Condition, axis: Tensor, t: float) -> _Array:
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    values: _Array = condition.log_posterior(torch.stack([x, y], -1), t).float().numpy()
     return values
 
 
-def _edges(scene: Scene, axis: int) -> Array:
+def _edges(scene: Scene, axis: int) -> _Array:
     """101 bins over the members along one axis, six widths beyond the outermost."""
     at = scene.condition().conditional.means[:, axis]
-    return np.linspace(float(at.min()) - 6 * STD, float(at.max()) + 6 * STD, BINS + 1)
+    return np.linspace(float(at.min()) - 6 * STD, float(at.max()) + 6 * STD, _BINS + 1)
