@@ -5,8 +5,8 @@ from itertools import pairwise
 import torch
 
 from meancap import CFG, parse, sample, uniform
+from meancap.bench.policy import Policy, objective, train_policy
 from meancap.lab import Condition, Mixture
-from meancap.lab.policy import Policy, objective, train_policy
 
 MEANS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -0.5]], dtype=torch.float64)
 CONDITION = Condition(Mixture(MEANS, std=0.6), (0,))

@@ -155,11 +155,11 @@ def _truth(
 
 
 @lru_cache(maxsize=16)
-def starts(dimension: int, block: str, points: int = POINTS) -> Tensor:
-    """Scrambled Sobol points as Gaussian noise, (points, d): 'tune' to look for settings, 'score' to measure."""
+def starts(dimension: int, block: str) -> Tensor:
+    """Scrambled Sobol points as Gaussian noise, (POINTS, d); every block is drawn by itself."""
     seed = int.from_bytes(hashlib.sha256(f"bench {block} {dimension}".encode()).digest()[:4], "big")
     engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
-    draws = engine.draw(points, dtype=torch.float64)
+    draws = engine.draw(POINTS, dtype=torch.float64)
     noise: Tensor = torch.special.ndtri(draws.clamp(2.0**-31, 1 - 2.0**-31))
     return noise
 

@@ -1,9 +1,9 @@
 """From a result to tables: every number is a ratio to CFG tuned on the same problem, with its interval.
 
-    ratio     error of a rule over that of CFG tuned on each problem, on the same noise, as a logarithm; kinds of
-              error count alike, problems of a kind too; the interval is Student's over problems
+    ratio     error of a rule over that of CFG tuned on each problem, on the same noise, as a logarithm; kinds
+              of error count alike, problems of a kind too; the interval is Student's over problems
     tuned     both tuned on each problem, on other noise
-    regret    one setting for all problems: a recipe without knobs, or the setting that was best on other problems
+    regret    one setting for all problems: a recipe without knobs, or what was best on other problems
     aligned   both at the alignment of the truth, on the problems where the rule and CFG reach it
     verdict   better or worse if the interval leaves 1 out, even if it lies within 10 % of 1, else undecided
 
@@ -88,7 +88,9 @@ class Result:
             self.groups: dict[str, str] = content["groups"]
             self.carried: dict[str, dict[str, float]] = content["carried"]
         except (OSError, ValueError, KeyError) as error:
-            raise ValueError(f"{path} is no result of `meancap bench run` ({error!r}); run it first") from None
+            raise ValueError(
+                f"{path} is no result of `meancap bench run` ({error!r}); run it first"
+            ) from None
         self.cases = {case.name: case for case in read_cases()}
 
     def problems(self, evaluations: int) -> list[str]:
@@ -168,7 +170,7 @@ class Result:
         }
 
     def regress(self, logs: Logs) -> dict[str, Ratio]:
-        """Plain regression of the log ratio: each kind at 8-D and no leak, then factors of the other things."""
+        """Plain regression of the log ratio: each kind at 8-D without a leak, then other factors."""
         cases = [self.cases[name] for name in logs]
         terms: dict[str, Callable[[Case], float]] = {
             kind: (lambda case, kind=kind: float(case.kind == kind))  # type: ignore[misc]

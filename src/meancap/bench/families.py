@@ -144,7 +144,8 @@ _ELSEWHERE = (
            (SCALE, Knob("lo", 0, 0.5), Knob("hi", 0.6, 1)), main=True),
     Family("ramp from 1", "CFG(Linear(1, {scale}))", (SCALE,)),
     Family("autoguidance", "CFG({scale})", (SCALE,), side="autoguidance", main=True),
-    Family("density feedback", "DensityFeedback({pi}, gain={gain})", (_PI, _GAIN), side="feedback", main=True),
+    Family("density feedback", "DensityFeedback({pi}, gain={gain})", (_PI, _GAIN),
+           side="feedback", main=True),
     Family("density feedback, twice the calls", "DensityFeedback({pi}, gain={gain})", (_PI, _GAIN),
            side="feedback, all steps", main=True),
     Family("rectified_cfgpp", "CFG({scale})", (SCALE,), side="rectified"),
@@ -189,7 +190,8 @@ MATCHED: dict[str, tuple[Family, ...]] = {
     "calibrated cap, rms": (_cap("", "CFG({scale})", side="calibrated rms"),),
     "calibrated cap, q90": (_cap("", "CFG({scale})", side="calibrated q90"),),
     "interval": tuple(
-        Family("", f"CFG({{scale}}) | Interval({lo}, {hi})", (SCALE,)) for lo, hi in ((0.1, 1), (0.2, 1), (0.2, 0.8))
+        Family("", f"CFG({{scale}}) | Interval({lo}, {hi})", (SCALE,))
+        for lo, hi in ((0.1, 1), (0.2, 1), (0.2, 0.8))
     ),
     "apg": tuple(Family("", f"apg({{scale}}, radius={r})", (SCALE,)) for r in (0.3, 1, 10)),
     "autoguidance": (Family("", "CFG({scale})", (SCALE,), side="autoguidance"),),
@@ -257,4 +259,3 @@ def choose_families(names: Sequence[str] | None, texts: Iterable[str] = ()) -> t
         always = (UNGUIDED, FIXED, PERFECT)
         kept = tuple(one for one in known if one in always or one.name in names)
     return tuple({one.name: one for one in (*kept, *(family_of(text) for text in texts))}.values())
-

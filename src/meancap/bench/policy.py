@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..lab.condition import Condition
 from ..prediction import Prediction
 from ..rules import Factor, Ray, Rule, Values, displace
 from ..sampling import Predict, uniform
 from ..tensors import Number
-from ..lab.condition import Condition
 
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -35,7 +35,11 @@ class Law:
 
     def __init__(self, case: Case, smear: float = 0.0) -> None:
         weights, self.means, variances = widths(case)
-        self.log_weights, self.variances, self.members = weights.log(), variances * (1 + smear) ** 2, case.members
+        self.log_weights, self.variances, self.members = (
+            weights.log(),
+            variances * (1 + smear) ** 2,
+            case.members,
+        )
 
     def sides(self, x: Tensor, t: float) -> tuple[Tensor, Tensor, Tensor]:
         """Posterior means given the condition and given its complement, (n, d), and the log odds, (n, 1)."""
@@ -211,7 +215,7 @@ def _train(case: Case) -> list[dict[str, Tensor]]:
 
 
 def _labelled(case: Case, n: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Data and labels: 1 the condition, 0 the rest, 2 dropped; a share `leak` of label 1 comes from outside."""
+    """Data and labels: 1 the condition, 0 the rest, 2 dropped; a share `leak` of label 1 is wrong."""
     weights, means, variances = widths(case)
     k = torch.multinomial(weights, n, replacement=True, generator=draw)
     prior = float(weights[: case.members].sum())

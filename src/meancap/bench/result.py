@@ -28,7 +28,7 @@ from ..files import write_whole
 from ..runs.child_processes import end_with_parent, without_interrupts
 from ..torch_settings import torch_settings
 from .cases import Case, read_cases
-from .families import Family, Setting, choose_families, spread
+from .families import MATCHED, Family, Setting, choose_families, spread
 from .trials import Bench, score_cell, tune_cell
 
 FORMAT = 1
@@ -52,8 +52,16 @@ class Plan:
             return () if part == "others" else every
         return every if part == "tuning" else tuple(one for one in every if one.main == (part == "main"))
 
+    def matched(self, part: str) -> dict[str, tuple[Family, ...]]:
+        """What is compared at equal alignment; of chosen rules those that are chosen."""
+        if part != "main":
+            return {}
+        every = {one.name: one for one in self.families(part)}
+        known = {name: some for name, some in MATCHED.items() if self.rules is None or name in every}
+        return known | {name: (one,) for name, one in every.items() if one.group == "yours" and one.knobs}
+
     def cells(self) -> list[Cell]:
-        """Every cell in the order in which they are run: a half with few evaluations, then thirds of the rest."""
+        """Every cell in the order in which they are run: first half of the problems at few evaluations."""
         few, *more = self.evaluations
         problems, half, third = read_cases()[: self.problems], self.problems // 2, self.problems // 3
         order = [Cell("tuning", few, case) for case in read_cases("tuning")[: self.tuning]]
@@ -97,7 +105,9 @@ def _begin(root: Path, plan: Plan) -> None:
     if not path.is_file():
         write_whole(path, json.dumps(stated))
     elif json.loads(path.read_text(encoding="utf-8")) != json.loads(json.dumps(stated)):
-        raise ValueError(f"{root} holds a benchmark of other rules or another size; give it a folder of its own")
+        raise ValueError(
+            f"{root} holds a benchmark of other rules or another size; give it a folder of its own"
+        )
 
 
 Job = tuple[Path, Cell, Plan, dict[str, Setting]]
@@ -137,7 +147,7 @@ def measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting]
         if cell.part == "tuning":
             found = tune_cell(bench, families)
         else:
-            found = score_cell(bench, families, carried, matched=cell.part == "main")
+            found = score_cell(bench, families, carried, plan.matched(cell.part))
     path = root / cell.path
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"case": cell.case.name, "evaluations": cell.evaluations, **found}
@@ -195,11 +205,15 @@ def _columns(names: Sequence[str], main: dict[str, Any], others: dict[str, Any])
             }
     found = [main[name].get("aligned", {}) for name in names]
     aligned = {
-        rule: {key: [one[rule][i] if rule in one else None for one in found] for i, key in enumerate(_ALIGNED)}
+        rule: {
+            key: [one[rule][i] if rule in one else None for one in found] for i, key in enumerate(_ALIGNED)
+        }
         for rule in dict.fromkeys(rule for name in names for rule in main[name].get("asked", ()))
     }
     truth = {key: [main[name]["truth"][i] for name in names] for i, key in enumerate(_ALIGNED[1:])}
-    wanted = [name for name in names if "asked" in main[name]]  # where the truth is better aligned than no guidance
+    wanted = [
+        name for name in names if "asked" in main[name]
+    ]  # where the truth is better aligned than no guidance
     return {"problems": list(names), "wanted": wanted, "truth": truth, "rules": rules, "aligned": aligned}
 
 

@@ -14,7 +14,7 @@ in a step makes half as many steps. All settings of a family run together: the m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
@@ -27,8 +27,7 @@ from torch import Tensor
 from ..lab.measures import Ruler
 from ..prediction import Prediction
 from ..rules import CFG, Cap, Rule, Stepper, parse
-from ..runs.calibrate import Calibration, calibrate
-from ..runs.learned_scale import LearnedScale, learn_scale
+from ..runs.calibrate import Calibration, LearnedScale, calibrate, learn_scale
 from ..sampling import (
     Predict,
     autoguidance,
@@ -42,7 +41,7 @@ from ..sampling import (
 from ..schedules import Piecewise, Scale, Schedule, at
 from ..tensors import Number
 from .cases import Case, starts, truth
-from .families import FIXED, MATCHED, PERFECT, UNGUIDED, Family, Setting, around, spread
+from .families import UNGUIDED, Family, Setting, around, spread
 from .policy import Policy, train_policy
 from .predictors import alignment, examples, perfect, predictor, weaker
 
@@ -92,7 +91,9 @@ class Bench:
     def run(self, family: Family, settings: Sequence[Setting], block: str) -> list[Score]:
         """Scores of a family at these settings on one block."""
         with torch.no_grad():
-            return self.measure(self._ends(family, settings, starts(self.case.dimension, block).float()), block)
+            return self.measure(
+                self._ends(family, settings, starts(self.case.dimension, block).float()), block
+            )
 
     def _ends(self, family: Family, settings: Sequence[Setting], x: Tensor) -> Tensor:
         side, steps = family.side, self.evaluations
@@ -195,7 +196,7 @@ class InRows(Schedule):
 
 
 def shrink(found: LearnedScale) -> Piecewise:
-    """The learned curve drawn to 1 by its own error: 1 + a^3 / (a^2 + e^2), a = lambda - 1, e its standard error."""
+    """The learned curve drawn to 1 by its standard error e: 1 + a^3 / (a^2 + e^2), a = lambda - 1."""
     values = []
     for value, low, high in zip(found.values, found.low, found.high, strict=True):
         a, error = value - 1, (high - low) / (2 * 1.96)
@@ -214,26 +215,26 @@ def tune_cell(bench: Bench, families: Sequence[Family]) -> dict[str, Any]:
 
 
 def score_cell(
-    bench: Bench, families: Sequence[Family], carried: dict[str, Setting], matched: bool = True
+    bench: Bench,
+    families: Sequence[Family],
+    carried: Mapping[str, Setting],
+    matched: Mapping[str, Sequence[Family]],
 ) -> dict[str, Any]:
-    """Every family tuned and carried over on the scoring block, and some of them at equal alignment."""
+    """Every family tuned and carried over on the scoring block, and those of `matched` at equal alignment."""
     idle = {block: bench.run(UNGUIDED, [{}], block)[0] for block in BLOCKS}
     ends = {block: bench.measure(bench.truth_ends[block][None].float(), block)[0] for block in BLOCKS}
     rows = {family.name: _score(bench, family, carried.get(family.name), idle) for family in families}
     found: dict[str, Any] = {"truth": ends["score"].short(), "rules": rows}
     if matched and ends["score"].alignment - idle["score"].alignment >= _WAY:
         targets = {block: one.alignment for block, one in ends.items()}
-        groups = {name: some for name, some in MATCHED.items() if any(f.name == name for f in families)}
-        groups |= {f.name: (f,) for f in families if f.group == "yours" and f.knobs}
-        groups = groups if len(families) < len(MATCHED) else {**MATCHED, **groups}
-        found["aligned"] = {name: one for name, some in groups.items() if (one := _align(bench, some, targets))}
-        found["asked"] = list(groups)
+        found["aligned"] = {
+            name: one for name, some in matched.items() if (one := _align(bench, some, targets))
+        }
+        found["asked"] = list(matched)
     return found
 
 
-def _score(
-    bench: Bench, family: Family, carried: Setting | None, idle: dict[str, Score]
-) -> dict[str, Any]:
+def _score(bench: Bench, family: Family, carried: Setting | None, idle: dict[str, Score]) -> dict[str, Any]:
     """By 'sw2' and 'end' the setting that each of them chose, by 'all' the one for all problems."""
     if not family.knobs:
         score = idle["score"] if family == UNGUIDED else bench.run(family, [{}], "score")[0]
@@ -254,7 +255,8 @@ def _score(
     unique = [one for i, one in enumerate(wanted) if one not in wanted[:i]]
     scores = bench.run(family, unique, "score") if unique else []
     row: dict[str, Any] = {
-        name: (idle["score"] if one is None else scores[unique.index(one)]).short() for name, one in chosen.items()
+        name: (idle["score"] if one is None else scores[unique.index(one)]).short()
+        for name, one in chosen.items()
     }
     row["setting"] = chosen["sw2"]
     return row
@@ -277,7 +279,7 @@ def _align(bench: Bench, some: Sequence[Family], targets: dict[str, float]) -> l
 
 
 def _bisect(bench: Bench, family: Family, block: str, target: float) -> tuple[float, Score] | None:
-    """The first scale with this alignment, in log(scale - 1): six scales, then a bracket that closes on it."""
+    """The first scale with this alignment: six scales, then a bracket in log(scale - 1) that closes."""
     logs = [math.log(0.02) + i / 5 * (math.log(family.knobs[0].high - 1) - math.log(0.02)) for i in range(6)]
     scores = bench.run(family, [{"scale": 1 + math.exp(v)} for v in logs], block)
     first = next((i for i, one in enumerate(scores) if one.alignment >= target), None)
@@ -310,7 +312,8 @@ def _truth_ends(case: Case) -> dict[str, Tensor]:
     """Where the perfect model, converged, leads from each block."""
     exact, times = perfect(case), uniform(CONVERGED)
     return {
-        block: sample(exact, CFG(1.0), starts(case.dimension, block), times, midpoint).float() for block in BLOCKS
+        block: sample(exact, CFG(1.0), starts(case.dimension, block), times, midpoint).float()
+        for block in BLOCKS
     }
 
 
@@ -331,8 +334,4 @@ def _policy(case: Case, folder: Path | None) -> Policy:
     """A scale by optimal control, trained on the problem's model with the true p(A | x) as the reward."""
     model = predictor(case, folder)
     with torch.enable_grad():
-        return train_policy(
-            truth(case), predict=model, times=uniform(10), hidden=8, samples=128, rounds=40
-        )
-
-
+        return train_policy(truth(case), predict=model, times=uniform(10), hidden=8, samples=128, rounds=40)
