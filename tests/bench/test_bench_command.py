@@ -41,7 +41,7 @@ def test_a_stopped_run_goes_on_and_ends_the_same(folder, tmp_path):
 
 
 def test_more_problems_may_follow_but_no_other_rules(folder):
-    with pytest.raises(ValueError, match="other rules"):
+    with pytest.raises(ValueError, match="belongs to another run: rules"):
         next(run_bench(folder, Plan(problems=6, tuning=2, rules=("CFG 5",))))
 
 

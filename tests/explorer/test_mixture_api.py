@@ -271,7 +271,7 @@ def test_a_billion_samples_are_refused_before_any_work(server, monkeypatch):
 
 
 def test_text_is_checked_by_the_librarys_parser(server):
-    from meancap.rules.text.parse import ParseError
+    from meancap.rules.parse import ParseError
 
     assert ask(server, "mixture/check", {"text": "pmc(λ, Γ)", "scale": 2, "gamma": 1.5}) == (
         200,

@@ -13,7 +13,7 @@ from meancap.lab import Condition, Mixture
 from meancap.lab.branches import branches
 from meancap.lab.sampler import flow
 from meancap.lab.scenes import STD, TRIPLE, circle
-from meancap.rules.text.parse import ParseError
+from meancap.rules.parse import ParseError
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -125,7 +125,8 @@ _LEARNED = tuple(
         ("learned λ(t), 512 examples", "learned 512"),
         ("learned λ(t), 64 examples, shrunk", "learned 64 shrunk"),
         ("learned λ(t), 64 examples", "learned 64"),
-        ("learned λ(t), 512, a fifth mislabelled", "learned 512 leaky"),
+        ("learned λ(t), 512, labels as in training", "learned 512 leaky"),
+        ("learned λ(t), 512, a fifth mislabelled", "learned 512 mislabelled"),
         ("learned λ(t), 512, calibrated cap q97", "learned 512 calibrated q97"),
         ("learned λ(t), 512, anchored cap 1.1", "learned 512 anchored"),
     )
@@ -172,7 +173,8 @@ _OWN: dict[str, tuple[str, tuple[Knob, ...]]] = {
     "adg": ("adg({scale}, limit={limit})", (SCALE, Knob("limit", 0.05, 1.5, origin=0))),
 }  # fmt: skip
 _MAIN = ("apg", "power_law", "fbg")
-_HERE = ("CFG", "pmc", "pmc_displacement", "limited_interval")  # among the families above, with more knobs
+# Among the families above, with more knobs, or listed by its forms.
+_HERE = ("CFG", "pmc", "pmc_displacement", "limited_interval", "renorm")
 _AXES = 2  # of a batch of vectors; rules for images need more
 
 # At equal alignment a scale is found by bisection; the other knob is the best of these on the other noise.
@@ -202,7 +204,7 @@ def families() -> tuple[Family, ...]:
     """References, caps, learned scales, and every method of the catalogue that acts on vectors."""
     listed = [
         _listed(one)
-        for one in catalogue()
+        for one in catalogue(forms=True)
         if one.kind == "rule" and one.axes <= _AXES and one.name not in _HERE and not one.needs
     ]
     ours = (UNGUIDED, FIXED, PERFECT, *_CAPS, *_LEARNED, *_RECIPES, *_ELSEWHERE)
@@ -222,7 +224,8 @@ def _listed(entry: Entry) -> Family:
         return Family("recfg", "CFG({scale})", (SCALE,), side="recfg")
     if entry.name in _OWN:
         return Family(entry.name, *_OWN[entry.name], main=main)
-    return Family(entry.name, entry.call, (SCALE,) if "{scale}" in entry.call else (), main=main)
+    call = f"{entry.name}({{scale}})" if entry.form_of else entry.call
+    return Family(entry.name, call, (SCALE,) if "{scale}" in call else (), main=main)
 
 
 def family_of(text: str) -> Family:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..lab.condition import Condition
 from ..prediction import Prediction
-from ..rules import Factor, Ray, Rule, Values, displace
+from ..rules import Factor, Ray, Values
 from ..sampling import Predict, uniform
 from ..tensors import Number
 
@@ -58,18 +58,6 @@ def gain(weights: Weights, x: Tensor, t: Number) -> Tensor:
     time = t[:, None].to(x) if isinstance(t, Tensor) else x.new_full((x.shape[0], 1), t)
     hidden = torch.tanh(torch.cat([x, time], 1) @ inner.T + shift)
     return F.softplus(hidden @ outer + bias)
-
-
-def objective(
-    condition: Condition, rule: Rule, x: Tensor, times: Sequence[float], *, cost: float = 1.0
-) -> Tensor:
-    """Reward minus `cost` times the running cost of an Euler run under a rule, for each sample."""
-    state, spent = rule.init(), torch.zeros(x.shape[0], dtype=x.dtype)
-    for t, s in pairwise(times):
-        p = condition.predict(x, t).until(s)
-        ray, state = displace(rule, p, state)
-        x, spent = _stepped(p, ray.g, x, t, s, spent)
-    return condition.log_posterior(x, times[-1]) - cost * spent
 
 
 def _stepped(p: Prediction, g: Tensor, x: Tensor, t: float, s: float, spent: Tensor) -> tuple[Tensor, Tensor]:

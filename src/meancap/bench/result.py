@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from ..files import write_whole
 from ..runs.child_processes import end_with_parent, without_interrupts
+from ..runs.folder import Ledger
 from ..torch_settings import torch_settings
 from .cases import Case, read_cases
 from .families import MATCHED, Family, Setting, choose_families, spread
@@ -44,6 +45,16 @@ class Plan:
     evaluations: tuple[int, ...] = EVALUATIONS
     rules: tuple[str, ...] | None = None  # names of families, all of which are then main; None: all there are
     own: tuple[str, ...] = ()  # rules of the user, as text
+
+    def as_json(self) -> dict[str, Any]:
+        """What a folder keeps to; problems and numbers of evaluations may be added."""
+        rules = None if self.rules is None else list(self.rules)
+        return {"tuning": self.tuning, "rules": rules, "own": list(self.own)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Plan:
+        rules = content["rules"]
+        return cls(tuning=content["tuning"], rules=rules and tuple(rules), own=tuple(content["own"]))
 
     def families(self, part: str) -> tuple[Family, ...]:
         """The families of a part."""
@@ -90,24 +101,14 @@ class Cell(NamedTuple):
 def run_bench(folder: str | Path, plan: Plan, processes: int = 2) -> Iterator[Cell]:
     """Measures what is missing, yields each cell as it is done, and writes result.json at the end."""
     root = Path(folder)
-    _begin(root, plan)
+    ledger = Ledger(root, "bench")
+    with ledger.opened():
+        ledger.begin({"config": plan.as_json()})
     todo = [cell for cell in plan.cells() if not (root / cell.path).is_file()]
     yield from _run([(root, cell, plan, {}) for cell in todo if cell.part == "tuning"], processes)
     carried = choose_settings(root, plan)
     yield from _run([(root, cell, plan, carried) for cell in todo if cell.part != "tuning"], processes)
     write_result(root)
-
-
-def _begin(root: Path, plan: Plan) -> None:
-    root.mkdir(parents=True, exist_ok=True)
-    stated = {"format": FORMAT, "rules": plan.rules, "own": list(plan.own), "tuning": plan.tuning}
-    path = root / "plan.json"
-    if not path.is_file():
-        write_whole(path, json.dumps(stated))
-    elif json.loads(path.read_text(encoding="utf-8")) != json.loads(json.dumps(stated)):
-        raise ValueError(
-            f"{root} holds a benchmark of other rules or another size; give it a folder of its own"
-        )
 
 
 Job = tuple[Path, Cell, Plan, dict[str, Setting]]
@@ -170,11 +171,10 @@ def choose_settings(root: Path, plan: Plan) -> dict[str, Setting]:
 def write_result(root: str | Path) -> Path:
     """result.json from all cells that are there: columns of numbers, one for each problem."""
     root = Path(root)
-    if not (root / "plan.json").is_file():
-        raise ValueError(f"{root} holds no benchmark (plan.json); run `meancap bench run --out {root}` first")
-    stated = json.loads((root / "plan.json").read_text(encoding="utf-8"))
-    rules = stated["rules"] and tuple(stated["rules"])
-    plan = Plan(tuning=stated["tuning"], rules=rules, own=tuple(stated["own"]))
+    begun = Ledger(root, "bench").read()
+    if begun is None:
+        raise ValueError(f"{root} holds no benchmark; run `meancap bench run --out {root}` first")
+    plan = Plan.from_json(begun["config"])
     order = [case.name for case in read_cases()]
     runs = {}
     for n in sorted(int(path.name[5:]) for path in (root / "cells").glob("main-*")):
@@ -182,7 +182,7 @@ def write_result(root: str | Path) -> Path:
                         for part in ("main", "others"))  # fmt: skip
         runs[n] = _columns([name for name in order if name in main], main, others)
     groups = {one.name: one.group for one in choose_families(plan.rules, plan.own)}
-    head = {**stated, "groups": groups, "carried": choose_settings(root, plan)}
+    head = {"format": FORMAT, **begun["config"], "groups": groups, "carried": choose_settings(root, plan)}
     lines = ",\n".join(f"{_json(str(n))}:{_lines(run)}" for n, run in runs.items())
     return write_whole(root / "result.json", f'{_json(head)[:-1]},\n"runs":{{\n{lines}\n}}}}\n')
 

@@ -120,7 +120,7 @@ class Bench:
         """The rule at these knobs, with what it learns about the problem's model first."""
         rule, side = parse(family.text(setting, steps)), family.side
         if side.startswith("calibrated"):
-            return rule | self._calibration(steps).cap(level=side.split()[1])
+            return rule | _calibrated(self.case, self.folder, steps).cap(level=side.split()[1])
         if side.startswith("learned"):
             return self._learned(side, steps)
         if side == "policy":
@@ -132,14 +132,12 @@ class Bench:
 
     def _learned(self, side: str, steps: int) -> Rule:
         words = side.split()
-        found = _learn(self.case, self.folder, int(words[1]), MISLABELLED if "leaky" in words else 0.0)
+        leak = self.case.leak if "leaky" in words else MISLABELLED if "mislabelled" in words else 0.0
+        found = _learn(self.case, self.folder, int(words[1]), leak)
         rule: Rule = CFG(shrink(found) if "shrunk" in words else found.schedule)
         if "calibrated" in words:
-            return rule | self._calibration(steps).cap(level=words[-1])
+            return rule | _calibrated(self.case, self.folder, steps).cap(level=words[-1])
         return rule | Cap(1.1, anchor="first") if "anchored" in words else rule
-
-    def _calibration(self, steps: int) -> Calibration:
-        return _calibrated(self.case, self.folder, steps)
 
 
 def sample_together(predict: Predict, rules: Sequence[Rule], x: Tensor, times: Sequence[float]) -> Tensor:

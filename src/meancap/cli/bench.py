@@ -88,7 +88,7 @@ def _show(folder: Path) -> int:
     from ..bench.leaderboard import text_table, write_report
     from ..bench.result import write_result
 
-    if (folder / "plan.json").is_file():
+    if (folder / "run.json").is_file():
         write_result(folder)
     page = write_report(folder)
     print(text_table(Result(folder)))
