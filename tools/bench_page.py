@@ -3,8 +3,8 @@
     python tools/bench_page.py out/full docs    publish a run
     python tools/bench_page.py docs             again, from what the documents keep
 
-keeps result.json, rules.csv, kinds.csv, leaderboard.html and two figures in docs/benchmark/, and fills the marked
-parts of docs/benchmark.md, docs/which-rule.md and docs/choosing-gamma.md. Then write docs/rules.md with
+keeps result.json, rules.csv, kinds.csv, leaderboard.html and two figures in docs/benchmark/, and fills the
+marked parts of docs/benchmark.md, docs/which-rule.md and docs/choosing-gamma.md. Then write docs/rules.md with
 tools/rules_page.py.
 """
 
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from meancap.bench.cases import KINDS
-from meancap.bench.comparison import Ratio, Result, Row
+from meancap.bench.comparison import Ratio, Result
 from meancap.bench.families import FIXED, UNGUIDED
 from meancap.bench.leaderboard import write_report
 from meancap.files import write_whole
@@ -36,9 +36,10 @@ _CAPS = (
 )  # fmt: skip
 _TUNED = (*_CAPS, "interval", "apg", "autoguidance", "density feedback", "density feedback, twice the calls")
 _RECIPES = (
-    _LEARNED, "learned λ(t), 512 examples", "learned λ(t), 64 examples", "learned λ(t), 512, labels as in training",
-    "learned λ(t), 512, a fifth mislabelled", "learned λ(t), 512, anchored cap 1.1", "CFG 2, calibrated cap rms", "CFG 5, anchored cap 1.1", "CFG 2, Cap 1.1",
-    "CFG 5, Cap 1.1", "CFG 9, Cap 1.1", "CFG 1.5", "CFG 5", UNGUIDED.name,
+    _LEARNED, "learned λ(t), 512 examples", "learned λ(t), 64 examples",
+    "learned λ(t), 512, labels as in training", "learned λ(t), 512, a fifth mislabelled",
+    "learned λ(t), 512, anchored cap 1.1", "CFG 2, calibrated cap rms", "CFG 5, anchored cap 1.1",
+    "CFG 2, Cap 1.1", "CFG 5, Cap 1.1", "CFG 9, Cap 1.1", "CFG 1.5", "CFG 5", UNGUIDED.name,
 )  # fmt: skip
 _MARKS = {"better": " ▼", "worse": " ▲", "even": " =", "undecided": " ?", "too few": ""}
 
@@ -68,11 +69,16 @@ def pages(docs: Path) -> dict[str, str]:
             "aligned": aligned(result),
             "where": where(result),
         },
-        "which-rule.md": {"kinds tuned": kinds(result, few, _TUNED, "sw2 sw2"),
-                          "kinds recipes": kinds(result, few, _RECIPES, "all sw2"),
-                          "reading": reading(result)},
-        "choosing-gamma.md": {"gamma table": kinds(result, few, (*_CAPS,), "sw2 sw2"), "gamma reading": gammas(result)},
-    }  # fmt: skip
+        "which-rule.md": {
+            "kinds tuned": kinds(result, few, _TUNED, "sw2 sw2"),
+            "kinds recipes": kinds(result, few, _RECIPES, "all sw2"),
+            "reading": reading(result),
+        },
+        "choosing-gamma.md": {
+            "gamma table": kinds(result, few, _CAPS, "sw2 sw2"),
+            "gamma reading": gammas(result),
+        },
+    }
     return {name: with_parts((docs / name).read_text(encoding="utf-8"), some) for name, some in parts.items()}
 
 
@@ -111,27 +117,24 @@ def headline(result: Result) -> str:
             result.row(n, name) for name in (_LEARNED, UNGUIDED.name, "CFG 5, Cap 1.1", "CFG 5", _PAPER)
         )
         lines.append(
-            f"- **{n} evaluations.** A learned λ(t) has {learned.regret} times the error of CFG tuned on each "
-            f"problem (worst {learned.regret_worst:.1f}), no guidance {none.regret}, CFG 5 with the paper's cap "
-            f"{cap.regret}, CFG 5 without it {strong.regret}. Both tuned, the paper's cap is {_said(tuned.tuned)}; "
-            f"at equal alignment {_said(tuned.aligned)}."
+            f"- **{n} evaluations.** A learned λ(t) has {learned.regret} times the error of CFG tuned on "
+            f"each problem (worst {learned.regret_worst:.1f}), no guidance {none.regret}, CFG 5 with the "
+            f"paper's cap {cap.regret}, CFG 5 without it {strong.regret}. Both tuned, the paper's cap is "
+            f"{_said(tuned.tuned)}; at equal alignment {_said(tuned.aligned)}."
         )
     return "\n".join(lines)
 
 
 def table(result: Result, n: int) -> str:
     """At most 15 rows."""
-    lines = [
-        f"| rule, {n} evaluations | one setting for all | nine tenths | worst | tuned on each | equal alignment | reach it |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    heads = ("one setting for all", "nine tenths", "worst", "tuned on each", "equal alignment", "reach it")
+    lines = [f"| rule, {n} evaluations | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     for name in TABLE:
         row = result.row(n, name)
         spread = f"{row.regret_q90:.2f} | {row.regret_worst:.2f}" if row.regret.n else "– | –"
         reach = f"{row.reached} of {row.wanted}" if row.wanted else "–"
-        lines.append(
-            f"| {name} | {_cell(row.regret)} | {spread} | {_cell(row.tuned)} | {_cell(row.aligned)} | {reach} |"
-        )
+        cells = (_cell(row.regret), spread, _cell(row.tuned), _cell(row.aligned), reach)
+        lines.append(f"| {'CFG' if name == FIXED.name else name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -140,7 +143,7 @@ def aligned(result: Result) -> str:
     lines = []
     for n, run in result.runs.items():
         rows = [result.row(n, name) for name in run["aligned"] if name != FIXED.name]
-        lines.append(f"- {n} evaluations: {_groups(rows, lambda row: row.aligned)}.")
+        lines.append(f"- {n} evaluations: {_sorted({row.rule: row.aligned for row in rows})}.")
     return "\n".join(lines)
 
 
@@ -187,13 +190,10 @@ def gammas(result: Result) -> str:
         costs = ", ".join(f"λ = {s}: {row.regret}, worst {row.regret_worst:.1f}" for s, row in rows.items())
         caps = _sorted({name: result.row(n, name).tuned for name in _CAPS})
         lines.append(
-            f"- **{n} evaluations.** `Cap(1.1)` with one λ for all problems, over CFG tuned on each: {costs}. Both tuned, over CFG: {caps}."
+            f"- **{n} evaluations.** `Cap(1.1)` with one λ for all problems, over CFG tuned on each: "
+            f"{costs}. Both tuned, over CFG: {caps}."
         )
     return "\n".join(lines)
-
-
-def _groups(rows: list[Row], of: object) -> str:
-    return _sorted({row.rule: of(row) for row in rows})  # type: ignore[operator]
 
 
 def _sorted(found: dict[str, Ratio]) -> str:

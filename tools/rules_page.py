@@ -110,7 +110,7 @@ class Figures:
         if row is None:
             return [f"In the benchmark: {self.why_not(e)}."]
         return [
-            "| in the benchmark as | problems | one setting for all | worst problem | tuned | equal alignment |",
+            "| in the benchmark as | problems | one setting for all | worst | tuned | equal alignment |",
             "|---|---|---|---|---|---|",
             f"| {_md(name)} | {row.regret.n} | {row.regret} | {row.regret_worst:.3g} | {row.tuned} | "
             f"{row.aligned} |",
@@ -169,8 +169,8 @@ sample. `| Cap(gamma)` may follow any rule and keeps its bound. The names can be
 
 **The figures** are of [the benchmark](benchmark.md) at {evaluations} evaluations: SW2 over that of CFG tuned
 on each problem, geometric mean over at most {count} problems. *One setting for all* was chosen on other
-problems, *tuned* on each problem on other noise; ▼ better and ▲ worse than tuned CFG by a 95 % interval. Small
-mixtures are no images.
+problems, *tuned* on each problem on other noise; ▼ better and ▲ worse than tuned CFG by a 95 % interval.
+Small mixtures are no images.
 [Which rule when](which-rule.md) tells the families apart.
 
 **The drawings** show one gap, in the plane of `m_c` and `m_c - m_u` and in units of `|m_c|`: u and c are the

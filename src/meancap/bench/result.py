@@ -72,15 +72,16 @@ class Plan:
         return known | {name: (one,) for name, one in every.items() if one.group == "yours" and one.knobs}
 
     def cells(self) -> list[Cell]:
-        """Every cell in the order in which they are run: first half of the problems at few evaluations."""
+        """Every cell in the order in which they are run: a share of each part first, then the rest of each."""
         few, *more = self.evaluations
-        problems, half, third = read_cases()[: self.problems], self.problems // 2, self.problems // 3
+        problems, third, sixth = read_cases()[: self.problems], self.problems // 3, self.problems // 6
+        main = [Cell("main", few, case) for case in problems]
+        others = [Cell("others", few, case) for case in problems[:third]] if self.rules is None else []
+        longer = [Cell("main", n, case) for case in problems for n in more]
+        early = sixth * len(more)
         order = [Cell("tuning", few, case) for case in read_cases("tuning")[: self.tuning]]
-        order += [Cell("main", few, case) for case in problems[:half]]
-        order += [Cell("others", few, case) for case in problems[:third]] if self.rules is None else []
-        order += [Cell("main", n, case) for case in problems[:third] for n in more]
-        order += [Cell("main", few, case) for case in problems[half:]]
-        return order + [Cell("main", n, case) for case in problems[third:] for n in more]
+        order += [*main[:third], *others[:sixth], *longer[:early], *others[sixth:], *main[third:]]
+        return order + longer[early:]
 
 
 QUICK = Plan(problems=21, tuning=7, evaluations=(10,))
