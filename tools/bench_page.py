@@ -4,8 +4,8 @@
     python tools/bench_page.py docs             again, from what the documents keep
 
 keeps result.json, rules.csv, kinds.csv, leaderboard.html and two figures in docs/benchmark/, and fills the
-marked parts of docs/benchmark.md, docs/which-rule.md and docs/choosing-gamma.md. Then write docs/rules.md with
-tools/rules_page.py.
+marked parts of docs/benchmark.md, docs/which-rule.md and docs/choosing-gamma.md. Then write
+docs/rules.md with tools/rules_page.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from meancap.bench.cases import KINDS
-from meancap.bench.comparison import Ratio, Result
+from meancap.bench.ratios import Ratio, Result
 from meancap.bench.families import FIXED, UNGUIDED
 from meancap.bench.leaderboard import write_report
 from meancap.files import write_whole

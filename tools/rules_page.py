@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meancap.bench.comparison import Ratio, Result, Row
+from meancap.bench.ratios import Ratio, Result, Row
 from meancap.files import write_whole
 from meancap.prediction import Prediction
 from meancap.rules import CFG, Entry, Rule, catalogue, guide

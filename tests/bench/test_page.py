@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tools.bench_page import PAGES, TABLE, pages, ran
 
-from meancap.bench.comparison import Result
+from meancap.bench.ratios import Result
 from meancap.bench.families import families
 from meancap.bench.leaderboard import csv_text, tables
 

@@ -24,7 +24,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from ..files import write_whole
 from ..report import style
 from .cases import KINDS
-from .comparison import FEWEST, Ratio, Result, Row
+from .ratios import FEWEST, Ratio, Result, Row
 from .families import FIXED, MATCHED, UNGUIDED
 
 Table = list[dict[str, Any]]

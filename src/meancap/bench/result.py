@@ -72,7 +72,7 @@ class Plan:
         return known | {name: (one,) for name, one in every.items() if one.group == "yours" and one.knobs}
 
     def cells(self) -> list[Cell]:
-        """Every cell in the order in which they are run: a share of each part first, then the rest of each."""
+        """Every cell in the order in which they are run: a share of each part, then the rest of each."""
         few, *more = self.evaluations
         problems, third, sixth = read_cases()[: self.problems], self.problems // 3, self.problems // 6
         main = [Cell("main", few, case) for case in problems]

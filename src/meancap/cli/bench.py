@@ -84,7 +84,7 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def _show(folder: Path) -> int:
-    from ..bench.comparison import Result
+    from ..bench.ratios import Result
     from ..bench.leaderboard import text_table, write_report
     from ..bench.result import write_result
 
