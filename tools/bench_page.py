@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 from meancap.bench.cases import KINDS
-from meancap.bench.ratios import Ratio, Result
 from meancap.bench.families import FIXED, UNGUIDED
 from meancap.bench.leaderboard import write_report
+from meancap.bench.ratios import Ratio, Result
 from meancap.files import write_whole
 from meancap.report.document import with_parts
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from meancap.bench import result
-from meancap.bench.ratios import Result
 from meancap.bench.leaderboard import page_text
+from meancap.bench.ratios import Result
 from meancap.bench.result import Plan, run_bench, write_result
 from meancap.cli import main
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tools.bench_page import PAGES, TABLE, pages, ran
 
-from meancap.bench.ratios import Result
 from meancap.bench.families import families
 from meancap.bench.leaderboard import csv_text, tables
+from meancap.bench.ratios import Result
 
 DOCS = Path(__file__).parents[2] / "docs"
 

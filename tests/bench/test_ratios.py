@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from meancap.bench.cases import KINDS, read_cases
-from meancap.bench.ratios import Ratio, Result, least_squares, quantile, stratified_mean, student
 from meancap.bench.families import FIXED
+from meancap.bench.ratios import Ratio, Result, least_squares, quantile, stratified_mean, student
 
 CASES = read_cases()
 

@@ -24,8 +24,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from ..files import write_whole
 from ..report import style
 from .cases import KINDS
-from .ratios import FEWEST, Ratio, Result, Row
 from .families import FIXED, MATCHED, UNGUIDED
+from .ratios import FEWEST, Ratio, Result, Row
 
 Table = list[dict[str, Any]]
 _COLOURS = {

@@ -84,8 +84,8 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def _show(folder: Path) -> int:
-    from ..bench.ratios import Result
     from ..bench.leaderboard import text_table, write_report
+    from ..bench.ratios import Result
     from ..bench.result import write_result
 
     if (folder / "run.json").is_file():
