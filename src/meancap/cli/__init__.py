@@ -25,11 +25,13 @@ from .reproduce import add_reproduce
 from .rules import add_rules
 from .score import add_score
 from .train import add_train
+from .weights import add_weights
 
 # Every command, in the order of `meancap --help`.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_generate,
     add_score,
+    add_weights,
     add_report,
     add_reproduce,
     add_train,
