@@ -106,7 +106,7 @@ def test_one_module_renames_files():
 
 
 def test_the_demo_loads_no_network_of_another_protocol():
-    code = "import sys, meancap.runs.reproduce, meancap.report.demo; print(*sys.modules)"
+    code = "import sys, meancap.runs.reproduce, meancap.report.pictures; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.startswith("meancap.metrics.extractors.")}
     assert loaded <= {"meancap.metrics.extractors.base", "meancap.metrics.extractors.fashion"}, loaded

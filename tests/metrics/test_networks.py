@@ -23,7 +23,7 @@ from meancap.metrics.extractors.inception import inception
 from meancap.metrics.extractors.inception_net import Inception
 from meancap.metrics.locate import INCEPTION
 from meancap.metrics.resize import tf1_bilinear
-from meancap.runs.scoring import read_scores, results_of, score_runs
+from meancap.runs.scoring import read_scores, results_folder, score_runs
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_adm_evaluates_its_own_samples_as_published() -> None:
     if not samples or not reference:
         pytest.skip("set MEANCAP_ADM_SAMPLES and MEANCAP_ADM_REFERENCE to the .npz files of ADM's README")
     list(score_runs([Path(samples)], ["adm-imagenet256"], reference))
-    found = {s.name: s.value for s in read_scores(results_of(Path(samples)))}
+    found = {s.name: s.value for s in read_scores(results_folder(Path(samples)))}
     assert found["FID"] == pytest.approx(3.9426, abs=0.02)
     assert found["sFID"] == pytest.approx(6.1404, abs=0.03)
     assert found["IS"] == pytest.approx(215.837, rel=0.003)

@@ -18,11 +18,10 @@ from meancap.models import classes
 from meancap.models.checkpoint import save_sit
 from meancap.models.data import FASHION, Pixels
 from meancap.models.sit import SiTConfig
-from meancap.report.scores import collect, tables
-from meancap.report.scores.collect import Name, ScoredRun, method_name
-from meancap.report.scores.compare import at_level
-from meancap.report.scores.page import blocks
-from meancap.report.scores.reading import reading, tally
+from meancap.report import score_tables as tables
+from meancap.report.score_page import blocks
+from meancap.report.score_tables import reading, tally
+from meancap.report.scored_runs import Name, ScoredRun, at_level, collect, method_name
 from meancap.runs.pooled import read_pooled
 from meancap.runs.protocols import paper_source, paper_table
 from meancap.runs.scoring import write_scores

@@ -127,14 +127,14 @@ def test_classes_by_number_and_name(tmp_path, model):
         (("--rule", "CFG(4) | Hat(1)"), "unknown name 'Hat'"),
         (("--rule", "Cap(0.5)"), "gamma >= 1"),
         (("--steps", "0"), "at least 1"),
-        (("--per-class", "0"), "at least 1 for count"),
-        (("--batch", "-1"), "at least 1 for batch"),
-        (("--seed", "-1"), "0 or more"),
+        (("--per-class", "0"), "--per-class must be at least 1"),
+        (("--batch", "-1"), "--batch must be at least 1"),
+        (("--seed", "-1"), "--seed must be at least 0"),
         (("--solver", "magic"), "known solvers"),
         (("--model", "sit:/nowhere.pt"), "no checkpoint at"),
         (("--model", "magic"), "fashion, scenes, sit:PATH or diffusers:PATH"),
         (("--channels", "2"), "1 channels"),
-        (("--prompts", "p.txt"), "prompts go with"),
+        (("--prompts", "p.txt"), "--prompts goes with scenes"),
         (("--guidance-scale", "3"), "--guidance-scale goes with"),
         (("--threads", "0"), "--threads"),
     ],
@@ -240,6 +240,6 @@ def test_a_class_to_avoid_is_the_reference_or_beside_it_and_part_of_the_run(tmp_
     ]
     assert not any((a == b).all() for a, b in ((pictures[i], pictures[i - 1]) for i in range(3)))
     assert made("none", "perp_neg(3)") == 2 and not (tmp_path / "none").exists()
-    assert "say with --negative what to avoid" in capsys.readouterr().err
+    assert "give --negative, what to avoid" in capsys.readouterr().err
     assert made("none", "CFG(4) | AwayFrom('weak', 2)", "--negative", "c") == 2
     assert "'weak', which no shipped model makes" in capsys.readouterr().err

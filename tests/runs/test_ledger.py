@@ -10,7 +10,7 @@ from meancap.runs.bench import BenchConfig
 from meancap.runs.bench.families import UNGUIDED
 from meancap.runs.bench.run import prepare
 from meancap.runs.config import RunConfig, versions
-from meancap.runs.folder import Ledger, RunRefused, Store, locked
+from meancap.runs.folder import Ledger, RunRefused, Store, folder_lock
 from meancap.runs.gmm import GMMConfig
 from meancap.runs.gmm.folder import GMMFolder
 
@@ -98,11 +98,11 @@ def test_a_lock_lets_one_holder_in_at_a_time(tmp_path):
     entered = Event()
 
     def enter() -> None:
-        with locked(tmp_path):
+        with folder_lock(tmp_path):
             entered.set()
 
     waiting = Thread(target=enter)
-    with locked(tmp_path):
+    with folder_lock(tmp_path):
         waiting.start()
         assert not entered.wait(0.3)
     assert entered.wait(30)

@@ -11,10 +11,10 @@ from meancap.cli import main
 from meancap.models.sit import SiT, named
 from meancap.report.sweep import read_table
 from meancap.runs import protocols
+from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
-from meancap.runs.prepare import RunRequest
 from meancap.runs.protocols import plan_text, sit_work
-from meancap.runs.reproduce import requests
+from meancap.runs.reproduce import setting_configs
 
 
 def test_imagenet_has_the_rows_of_the_papers_table():
@@ -40,8 +40,8 @@ def test_the_figure_of_categories_has_the_papers_prompts_four_times_and_leaves_s
     assert len(lines) == p.samples == 16 and lines[0] == lines[3] != lines[4]
     assert lines[0] == "A dog is shown sitting on rocks by the beach, photorealistic"
     assert [str(s.rule) for s in p.settings] == ["CFG(1)", "CFG(5)", "CFG(5) | CapDisplacement(1.15)"]
-    asked = [request for _, request in requests(p, RunRequest("diffusers:x"))]
-    assert [(r.rule, r.guidance_scale) for r in asked][:2] == [(None, 1.0), ("CFG(5)", 5.0)]
+    asked = [config for _, config in setting_configs(p, RunConfig("diffusers:x"))]
+    assert [(r.rule, r.guidance_scale) for r in asked][:2] == [("", 1.0), ("CFG(5)", 5.0)]
     assert all(r.noise == "stream" and r.seed == 42 for r in asked)
 
 

@@ -1,8 +1,8 @@
 """The command line: parse and print, nothing more.
 
-Each command has a module here with a function `add_NAME(commands)` that adds its parser and sets `run`, a
-function of the parsed options that returns an exit code. Modules import what they need inside `run`, so that
-`--help` is quick. Bad input is one sentence on stderr and exit code 2.
+Each command has a function `add_NAME(commands)` that adds its parser and sets `run`, a function of the parsed
+options that returns an exit code. Modules import what they need inside `run`, so that `--help` is quick. Bad
+input is one sentence on stderr and exit code 2.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
 from .bench import add_bench, add_calibrate
-from .demo import add_demo
 from .explore import add_explore
 from .generate import add_generate
-from .pictures import add_pictures
-from .pipelines import add_pipelines
-from .report import add_report
+from .listing import add_pipelines, add_rules
 from .reproduce import add_reproduce
-from .rules import add_rules
-from .score import add_score
+from .score import add_demo, add_pictures, add_report, add_score
 from .train import add_train
 
 # Every command, in the order of `meancap --help`.
@@ -66,8 +63,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    options = parser().parse_args(argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, as in `meancap rules >&-`
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     try:
+        options = parser().parse_args(argv)
         code = int(options.run(options) or 0)
         sys.stdout.flush()
         return code

@@ -137,12 +137,12 @@ class Ledger:
         if self.folder.exists() and not self.folder.is_dir():
             raise RunRefused(f"{self.folder} is a file; a run needs a folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder):
+        with folder_lock(self.folder):
             yield
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Admits one process at a time; the system releases the lock when the process ends, however it ends."""
     try:
         import fcntl
@@ -222,7 +222,7 @@ class Store:
 
     def finish(self) -> bool:
         """Puts the blocks together once all of them are there; whichever process sees that first does it."""
-        with locked(self.folder):
+        with folder_lock(self.folder):
             if self.finished:
                 self._tidy()
                 return True

@@ -25,11 +25,10 @@ from ..files import write_whole, writing
 from ..models.classes import fashion
 from ..models.scenes import scenes
 from ..models.sit import SiT, SiTConfig
-from ..sampling import uniform
-from .config import versions
-from .folder import Ledger, Run, Store, locked
-from .generate import class_run, make_run, run, scene_blocks, scene_run
-from .prepare import RunRequest, open_model
+from .config import RunConfig
+from .folder import Ledger, Run, folder_lock
+from .generate import make_run
+from .prepare import ClassSource, SceneSource, open_model
 from .protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .scoring import read_scores, score_runs
 
@@ -43,45 +42,36 @@ class BlockProgress:
     total: int
 
 
-def requests(protocol: ImageProtocol, base: RunRequest) -> list[tuple[ImageSetting, RunRequest]]:
-    """Each setting as the options of `meancap generate`; `base` tells model, samples and format."""
+def setting_configs(protocol: ImageProtocol, base: RunConfig) -> list[tuple[ImageSetting, RunConfig]]:
+    """Each setting as a run; `base` has model, samples and format."""
     pairs = []
     for s in protocol.settings:
-        request = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
+        config = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
         if protocol.name == "sd35":
             # The chain replaces the pipeline's combination, whose scale only switches guidance on; at scale 1
             # it is off, and the pipeline is left to itself.
-            rule = None if s.scale == 1 else request.rule
-            request = replace(
-                request, rule=rule, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream"
-            )
-        pairs.append((s, request))
+            rule = "" if s.scale == 1 else config.rule
+            config = replace(config, rule=rule, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
+        pairs.append((s, config))
     return pairs
 
 
 def reproduce(
-    protocol: ImageProtocol,
-    base: RunRequest,
-    out: Path,
-    *,
-    device: str = "cpu",
-    rank: int = 0,
-    world: int = 1,
+    protocol: ImageProtocol, base: RunConfig, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
 ) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
     out.mkdir(parents=True, exist_ok=True)
-    todo = requests(protocol, base)
+    todo = setting_configs(protocol, base)
     done = 0
-    source = open_model(todo[0][1], device)
-    for setting, request in todo:
-        prepared = source.prepare(request)
-        store = Store(out / setting.name, prepared.config, prepared.made_with)
-        mine = len(range(rank, prepared.config.blocks, world))
-        ready = mine - len(store.missing(range(rank, prepared.config.blocks, world)))
-        done += ready
+    source = open_model(base, device)
+    for setting, config in todo:
+        prepared = source.prepare(config)
+        store = prepared.store(out / setting.name)
+        mine = range(rank, prepared.config.blocks, world)
+        done += len(mine) - len(store.missing(mine))
         for _ in make_run(store, prepared.make, rank, world):
             done += 1
-            yield BlockProgress(setting.name, done, mine * len(todo))
+            yield BlockProgress(setting.name, done, len(mine) * len(todo))
 
 
 def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
@@ -89,7 +79,7 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
 
     Whichever process ends last does it.
     """
-    with locked(out):
+    with folder_lock(out):
         if not all(Ledger(out / s.name, "images").finished for s in protocol.settings):
             return False
         if score_by:
@@ -306,36 +296,25 @@ BLOCKS = 4 * len(RULES)  # of each rule 120 garments, 40 at a time, and a scene 
 
 def make_demo(out: Path) -> Iterator[str]:
     """Makes the missing parts of the three runs, yielding a title after each block, and scores them."""
-    model = fashion()
+    garments, drawing = ClassSource(fashion()), SceneSource(scenes())
+    base = RunConfig("fashion", steps=32, per_class=12, batch=40, diagnostics=True)
     for title, rule in RULES.items():
-        config = class_run(model, rule, per_class=12, times=uniform(32), batch=40, diagnostics=True)
-        for _ in run(folder_of(out, title), model, config):
+        prepared = garments.prepare(replace(base, rule=rule))
+        for _ in make_run(prepared.store(_demo_folder(out, title)), prepared.make):
             yield title
-    drawing, none = scenes(), [""] * len(PROMPTS)
+    few = RunConfig("scenes", steps=32, per_class=1, batch=len(PROMPTS))
     for title, rule in RULES.items():
-        config = scene_run(drawing, rule, PROMPTS, none, steps=32, batch=len(PROMPTS))
-        store = Store(scene_folder_of(out, title), config, versions())
-        for _ in make_run(store, scene_blocks(drawing, config, PROMPTS, none)):
+        prepared = drawing.prepare_lines(replace(few, rule=rule), PROMPTS, [""] * len(PROMPTS))
+        for _ in make_run(prepared.store(_demo_folder(out / "scenes", title)), prepared.make):
             yield title
-    for _ in score_runs([folder_of(out, title) for title in RULES], ["fashion"]):
+    for _ in score_runs([_demo_folder(out, title) for title in RULES], ["fashion"]):
         pass
 
 
 def open_demo(out: Path) -> dict[str, Run]:
-    """The finished runs of the garments by title."""
-    return {title: Run.open(folder_of(out, title)) for title in RULES}
+    """The finished runs of the garments by title; those of the scenes are in out/scenes."""
+    return {title: Run.open(_demo_folder(out, title)) for title in RULES}
 
 
-def open_scenes(out: Path) -> dict[str, Run]:
-    """The finished runs of the scenes by title."""
-    return {title: Run.open(scene_folder_of(out, title)) for title in RULES}
-
-
-def folder_of(out: Path, title: str) -> Path:
-    """The folder of one of the garments' runs."""
+def _demo_folder(out: Path, title: str) -> Path:
     return out / title.replace(" ", "-").replace(",", "")
-
-
-def scene_folder_of(out: Path, title: str) -> Path:
-    """The folder of one of the scenes' runs."""
-    return out / "scenes" / folder_of(out, title).name

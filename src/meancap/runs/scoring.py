@@ -41,7 +41,7 @@ from ..metrics.images import (
 from ..metrics.protocols import Generated, Protocol, Reference, adm_reference, protocol
 from ..metrics.score import Estimate, Score
 from ..models.data import fashion
-from .folder import Run, locked, sample_name
+from .folder import Run, folder_lock, sample_name
 
 _FIELDS = {field.name for field in fields(Score)}
 
@@ -79,13 +79,13 @@ def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Est
     parts = {e.name: e.parts.double().contiguous() for e in estimates if e.parts is not None}
     new = [{**e.score(text).as_json(), "images": mark} for e in estimates]
     (folder / "scores").mkdir(parents=True, exist_ok=True)
-    with locked(folder):  # another process may be scoring the same run by another protocol
+    with folder_lock(folder):  # another process may be scoring the same run by another protocol
         write_whole(folder / "scores" / f"{protocol}.safetensors", save(parts))
         rows = [r for r in _rows(folder) if not r["protocol"].startswith(f"{protocol}:")] + new
         write_whole(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def scored(folder: Path, protocol: str, mark: str) -> bool:
+def _is_scored(folder: Path, protocol: str, mark: str) -> bool:
     """Whether these images have been scored under this very protocol."""
     return any(r["protocol"] == protocol and r.get("images") == mark for r in _rows(folder))
 
@@ -203,16 +203,16 @@ def open_target(path: str | Path) -> Target:
     if (path / "run.json").is_file():
         run = Run.open(path)
         labels = torch.tensor(run.labels) if run.labels else None
-        return Target(path, run_images(run), labels, tuple(run.prompts), tuple(run.seeds))
+        return Target(path, _run_images(run), labels, tuple(run.prompts), tuple(run.seeds))
     if path.suffix == ".npz" and path.is_file():
         images = open_npz(path)
-        return Target(results_of(path), images, npz_labels(path, len(images)), (), ())
+        return Target(results_folder(path), images, _npz_labels(path, len(images)), (), ())
     if not path.exists():
         raise Unreadable(f"there is no {path} to score")
     return Target(path, open_images(path), None, (), ())
 
 
-def npz_labels(path: Path, count: int) -> Tensor | None:
+def _npz_labels(path: Path, count: int) -> Tensor | None:
     """arr_1 of an .npz file; None where it is absent, or negative as in runs with prompts."""
     labels = npz_array(path, "arr_1")
     if labels is None:
@@ -225,19 +225,19 @@ def npz_labels(path: Path, count: int) -> Tensor | None:
     return labels.long() if int(labels.min()) >= 0 else None
 
 
-def results_of(path: Path) -> Path:
+def results_folder(path: Path) -> Path:
     """The folder that keeps the results for what stands at a path."""
     return path.with_name(f"{path.name}.scores") if path.suffix == ".npz" and path.is_file() else path
 
 
-def run_images(run: Run) -> Images:
+def _run_images(run: Run) -> Images:
     """The pictures of a run, in the order of its records."""
     if run.config["images"] == "npz":
         return replace(open_npz(run.folder / "samples.npz"), name=run.folder.name)
     return PictureFolder(tuple(run.folder / sample_name(r["index"]) for r in run.records), run.folder.name)
 
 
-def scoring(
+def score_target(
     target: Target,
     protocol: Protocol,
     extractor: Extractor,
@@ -251,8 +251,8 @@ def scoring(
     mark = f"{target.images.identity()}-{len(target.images)}"
     if reference is not None and reference.identity:  # two folders may share a name
         mark += f"-{reference.identity}"
-    text = describe(protocol, extractor, reference)
-    if not force and scored(target.folder, text, mark):
+    text = _protocol_text(protocol, extractor, reference)
+    if not force and _is_scored(target.folder, text, mark):
         return
     kept = FeatureCache.of(target.folder / "features", protocol.name, extractor, target.images)
     kept.drop_older(protocol.name)
@@ -264,20 +264,10 @@ def scoring(
     write_scores(target.folder, protocol.name, text, estimates, mark)
 
 
-def describe(protocol: Protocol, extractor: Extractor, reference: Reference | None) -> str:
+def _protocol_text(protocol: Protocol, extractor: Extractor, reference: Reference | None) -> str:
     """The protocol of a score in full: name, network and resize, reference."""
     against = f"; against {reference.name}" if reference is not None else ""
     return f"{protocol.name}: {extractor.identity}{against}"
-
-
-def paired(a: str | Path, b: str | Path) -> bool:
-    """Whether two runs share noise and conditions image by image."""
-    one, two = open_target(a), open_target(b)
-    if not one.seeds or one.seeds != two.seeds or one.prompts != two.prompts:
-        return False
-    if one.labels is None or two.labels is None:
-        return one.labels is two.labels
-    return bool(torch.equal(one.labels, two.labels))
 
 
 FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
@@ -365,5 +355,5 @@ def score_runs(
         search = ReferenceSearch(p, extractor, reference if p.reference else None)
         yield from search
         for path, target in zip(runs, targets, strict=True):
-            for step in scoring(target, p, extractor, search.reference, force=force):
+            for step in score_target(target, p, extractor, search.reference, force=force):
                 yield replace(step, what=f"{path.resolve().name}, {p.name}")
