@@ -168,7 +168,7 @@ class RunConfig:
         return range(block * self.batch, min((block + 1) * self.batch, self.count))
 
     def as_json(self) -> dict[str, Any]:
-        """As it comes back from a file: tuples are lists. Without eta or negative there is no entry for it."""
+        """As it comes back from a file: tuples are lists. Unset eta and negative are left out."""
         names = [f.name for f in fields(self)]
         plain = {name: getattr(self, name) for name in names[: names.index("negative") + 1]}
         if not self.eta:
