@@ -16,13 +16,13 @@ from meancap.explorer.comparison import COMPILED, with_slider_values
 from meancap.explorer.jobs import Left, Work
 from meancap.explorer.numbers import FULL, OUTSIDE, packed
 from meancap.explorer.scene import PRESETS
+from meancap.gmm import SETTINGS
+from meancap.gmm.experiment import row_values
 from meancap.lab.branches import branches
 from meancap.lab.problems import problem
 from meancap.lab.sampler import flow
 from meancap.lab.scenes import PAIR, SINGLE, TRIPLE
 from meancap.lab.volume import displaced, kl_terms, log_volumes
-from meancap.runs.gmm import SETTINGS
-from meancap.runs.gmm.measure import row_values
 from meancap.sampling import rk4
 
 WORK = Work()
@@ -271,7 +271,7 @@ def test_a_billion_samples_are_refused_before_any_work(server, monkeypatch):
 
 
 def test_text_is_checked_by_the_librarys_parser(server):
-    from meancap.rules.text.parse import ParseError
+    from meancap.rules.parse import ParseError
 
     assert ask(server, "mixture/check", {"text": "pmc(λ, Γ)", "scale": 2, "gamma": 1.5}) == (
         200,

@@ -8,12 +8,12 @@ from browser import until
 
 from meancap import parse, uniform
 from meancap.explorer.scene import PRESETS
+from meancap.gmm import SETTINGS
 from meancap.lab import Condition, Mixture
 from meancap.lab.branches import branches
 from meancap.lab.sampler import flow
 from meancap.lab.scenes import STD, TRIPLE, circle
-from meancap.rules.text.parse import ParseError
-from meancap.runs.gmm import SETTINGS
+from meancap.rules.parse import ParseError
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

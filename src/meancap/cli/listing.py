@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from .command import add_command
 
 _RULES = """\
   meancap rules                    one line per method: name, space it acts in, how sure we are, title
-  meancap rules apg mambo_g        all facts of these
-  meancap rules --page docs        write docs/rules.md and its drawings
+  meancap rules apg mambo_g        the fact sheets of these
+  meancap rules cap                methods whose name, family or fact sheet has this word
 """
 _PIPELINES = """\
   meancap pipelines                what `guided` from meancap.adapters.diffusers supports
@@ -25,30 +24,21 @@ with random weights; a layout is checked against the pipeline's own result at th
 
 def add_rules(commands: Any) -> None:
     p = add_command(commands, "rules", rules, "list the guidance rules, or print all facts of some", _RULES)
-    p.add_argument("names", nargs="*", metavar="NAME", help="a method, such as apg")
-    p.add_argument(
-        "--page",
-        type=Path,
-        metavar="DOCS",
-        help="write DOCS/rules.md and drawings, figures from DOCS/benchmark",
-    )
+    p.add_argument("names", nargs="*", metavar="NAME", help="a method, such as apg, or a word to search for")
 
 
 def rules(args: argparse.Namespace) -> int:
-    from ..rules.methods.registry import entry
-    from ..rules.text.listing import catalogue_table, entry_text
+    from ..rules.catalogue import catalogue_table, entry, entry_text, search
 
-    if args.page is not None and args.names:
-        raise ValueError("--page is the whole catalogue; leave the names out")
-    if args.page is not None:
-        from ..report.rules_page import write_rules_page
-
-        written = write_rules_page(args.page)
-        print(f"{written[0]}, and {len(written) - 1} drawings in {args.page / 'rules'}")
-    elif args.names:
-        print("\n\n".join(entry_text(e) for e in [entry(name) for name in args.names]))
-    else:
-        print(catalogue_table())
+    sheets = []
+    for name in args.names:
+        try:
+            sheets.append(entry_text(entry(name)))
+        except ValueError:
+            if not (matches := search(name)):
+                raise
+            sheets.append(catalogue_table(matches))
+    print("\n\n".join(sheets) if sheets else catalogue_table())
     return 0
 
 

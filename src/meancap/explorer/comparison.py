@@ -21,7 +21,7 @@ from ..lab.plan import plan
 from ..lab.sampler import engine_for, flow
 from ..notation import number_text as written
 from ..rules import Rule
-from ..rules.text.parse import parse
+from ..rules.parse import parse
 from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
 from .jobs import Work
 from .requests import Request, choice, integer, items, number, text

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..gmm.settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..rules import Rule, catalogue
-from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..runs.protocols import paper_source, paper_table
 from . import comparison, paths, scene
 from .comparison import COMPILED, RULE_ERRORS, Settings, attempt, read_rule, read_settings

@@ -1,4 +1,4 @@
-"""The numbers under the pictures, by the same functions as the paper's table (`runs.gmm`), and packed points.
+"""The numbers under the pictures, by the same functions as the paper's table (`gmm`), and packed points.
 
 occupancy, tv, mean_error, ratios   `lab.branches`; occupancy with its binomial standard error
 kl                                  `lab.volume`: KL(q | p) of what the sampler makes, +- one error
