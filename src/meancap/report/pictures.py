@@ -180,7 +180,7 @@ def _show(axes: Axes, image: npt.NDArray[np.uint8]) -> None:
         side.set_visible(False)
 
 
-_PAGE = """<!doctype html>
+_GALLERY = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
@@ -227,7 +227,7 @@ def gallery(
         "Every row has one noise and one condition; only the rule differs."
     )
     small = images[0].shape[1] < 128
-    return _PAGE.format(
+    return _GALLERY.format(
         title=escape(title),
         note=note,
         heads=heads,
@@ -333,7 +333,7 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
     return written
 
 
-_PAGE = """\
+_DEMO_PAGE = """\
 # The same noise and the same request, three rules
 
 ![scenes](demo.png)
@@ -372,7 +372,7 @@ def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path, nam
         save_png(meters(folders, titles), out / "meter.png")
     write_gallery(folders, out / "gallery.html", names=names)
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
-    page = _PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
+    page = _DEMO_PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
     return write_whole(out / "report.md", page)
 
 
