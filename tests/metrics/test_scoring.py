@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from threading import Thread
 
@@ -124,7 +125,7 @@ def test_nothing_is_done_twice_and_changed_images_are(
     assert sum(s.done for s in score_target(target, p, extractor, shipped_fashion())) == 600
     assert list(score_target(target, p, extractor, shipped_fashion())) == []
     again = list(score_target(target, p, extractor, shipped_fashion(), force=True))
-    assert sum(s.done for s in again) == 0 and len(again) == 1  # numbers anew, from the kept features
+    assert sum(s.done for s in again) == 600  # features anew too
     (runs["clean"] / "samples.npz").unlink()
     made_run(tmp_path / "other", garments[0][:300], garments[1][:300])
     for name in ("run.json", "samples.npz", "records.jsonl"):
@@ -134,6 +135,36 @@ def test_nothing_is_done_twice_and_changed_images_are(
     )
     assert len(list((runs["clean"] / "features").iterdir())) == 1  # the old features are gone
     assert {s.n for s in read_scores(runs["clean"])} == {300}
+
+
+def test_images_of_the_same_size_and_time_are_known_by_their_content(
+    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor]
+) -> None:
+    command, path = ["score", str(runs["clean"]), "--protocol", "fashion"], runs["clean"] / "samples.npz"
+    assert main(command) == 0
+    before, stamp = numbers(runs["clean"]), path.stat()
+    other = made_run(tmp_path / "other", noisy(garments[0]), garments[1]) / "samples.npz"
+    path.write_bytes(other.read_bytes())
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert path.stat().st_size == stamp.st_size
+    assert main(command) == 0
+    assert numbers(runs["clean"])["FD-fashion"] > 2 * before["FD-fashion"]
+
+
+def test_damaged_features_are_named_and_force_makes_them_again(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["score", str(runs["clean"]), "--protocol", "fashion"]
+    assert main(command) == 0
+    before = numbers(runs["clean"])
+    (block,) = (runs["clean"] / "features").glob("*/00000.safetensors")
+    content = bytearray(block.read_bytes())
+    content[-5] ^= 0x40
+    block.write_bytes(content)
+    (runs["clean"] / "scores.jsonl").unlink()
+    assert main(command) == 2
+    assert f"{block} is damaged; score again with --force" in capsys.readouterr().err
+    assert main([*command, "--force"]) == 0 and numbers(runs["clean"]) == before
 
 
 def test_runs_that_share_seeds_pair(runs: dict[str, Path]) -> None:

@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     try:
         options = parser().parse_args(argv)
+        _check_out(getattr(options, "out", None))
         code = int(options.run(options) or 0)
         sys.stdout.flush()
         return code
@@ -81,3 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("meancap: stopped; what was finished is kept", file=sys.stderr)
         return 130
+
+
+def _check_out(out: Path | None) -> None:
+    if out is not None and out.is_symlink() and not out.exists():
+        raise ValueError(
+            f"--out {out} is a link to {out.readlink()}, which does not exist; make it or give another folder"
+        )

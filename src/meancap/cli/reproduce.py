@@ -16,7 +16,6 @@ from .generate import add_processes, device_of, start_processes, starts_processe
 from .reproduce_gmm import add_gmm
 from .reproduce_scenes import add_scenes
 from .reproduce_studies import add_avoid, add_feedback, add_label_noise, add_wind
-from .score import idle_cores, watch
 
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
@@ -62,10 +61,7 @@ def add_fashion(kinds: Any) -> None:
     p = _parser(kinds, "fashion", fashion, "the ImageNet protocol on the shipped model", "--per-class 20")
     p.add_argument("--scales", default="2,3,6", metavar="L", help="guidance scales (2,3,6)")
     p.add_argument("--evaluations", default="20", metavar="N", help="network evaluations, like 20,50 (20)")
-    p.add_argument("--seeds", type=int, default=1, metavar="N", help="of the noise that all rules share (1)")
-    p.add_argument("--protocols", default="fashion", metavar="P",
-                   help="how the runs are scored, like fashion,efficientnet-lite0 (fashion)")  # fmt: skip
-    add_options(p, "per_class", "batch", "device", "threads")
+    add_options(p, "per_class", "batch", "seed", "device", "threads")
     p.set_defaults(per_class=20)
 
 
@@ -143,68 +139,35 @@ def sd35(args: argparse.Namespace) -> int:
 
 
 def fashion(args: argparse.Namespace) -> int:
-    from ..metrics.protocols import protocol as measured_by
     from ..runs import protocols
 
-    scales = comma_numbers(args.scales, float)
-    counts = [int(n) for n in comma_numbers(args.evaluations, int)]
-    names = [measured_by(name.strip()).name for name in args.protocols.split(",")]  # before hours of work
-    if args.seeds < 1:
-        raise ValueError(f"--seeds must be at least 1; got {args.seeds}")
-    config = config_of(args, model="fashion", images="npz", diagnostics=True)
-    code = 0
-    if starts_processes(args):
-        code = start_processes(args)
-    else:
-        for seed in range(args.seeds):
-            study = protocols.fashion(args.per_class, scales, counts, seed)
-            code = max(code, _run(study, config, args, args.out / f"seed-{seed}", "fashion"))
-    if code == 0 and place()[1] == 1:  # the process that started the others reports
-        _score_and_report(args.out, names)
-    return code
+    scales, counts = comma_numbers(args.scales, float), comma_numbers(args.evaluations, int)
+    protocol = protocols.fashion(args.per_class, scales, [int(n) for n in counts], args.seed)
+    return _run(protocol, config_of(args, model="fashion", images="npz", diagnostics=True), args, "fashion")
 
 
-def _score_and_report(out: Path, protocols: Iterable[str]) -> None:
-    """Scores the finished runs of `out` by each protocol and writes the report beside them."""
-    import torch
-
-    from ..report.score_page import write_report
-    from ..runs.scoring import score_runs
-
-    torch.set_num_threads(idle_cores())
-    runs = sorted(path.parent for path in out.glob("seed-*/*/run.json"))
-    for name in protocols:
-        try:
-            watch(score_runs(runs, [name], None if name == "fashion" else "fashion-mnist"))
-        except (ImportError, FileNotFoundError) as error:
-            print(f"meancap: {name} is left out: {error}", file=sys.stderr)
-    for path in write_report(out):
-        print(path, file=sys.stderr)
-
-
-def _run(
-    protocol: ImageProtocol,
-    base: RunConfig,
-    args: argparse.Namespace,
-    out: Path | None = None,
-    score_by: str = "",
-) -> int:
-    """Makes the runs of a protocol in the command's folder and shows the table; or in a folder inside it."""
+def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, score_by: str = "") -> int:
+    """Makes the runs of a protocol and shows the table."""
     from ..runs.reproduce import finish, reproduce
 
-    out = out or args.out
     if starts_processes(args):
         return start_processes(args)
     rank, world, local = place()
-    steps = reproduce(protocol, base, out, device=device_of(args, local), rank=rank, world=world)
+    steps = reproduce(protocol, base, args.out, device=device_of(args, local), rank=rank, world=world)
     try:
         _watch(steps, protocol.name)
     except OSError as error:
-        raise SystemExit(unwritable(out, error, "finished blocks are kept")) from None
-    if finish(protocol, out, score_by) and out == args.out:
-        print((out / "table.csv").read_text(encoding="utf-8"), end="")
-        _draw(protocol, out)
-        print(f"{out}: {len(protocol.settings)} runs; choices and rules in protocol.json", file=sys.stderr)
+        raise SystemExit(unwritable(args.out, error, "finished blocks are kept")) from None
+    if finish(protocol, args.out, score_by):
+        print((args.out / "table.csv").read_text(encoding="utf-8"), end="")
+        _draw(protocol, args.out)
+        print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
+    else:
+        print(
+            f"meancap: {args.out} is unfinished: process {rank} of {world} has made its blocks; if the other "
+            "processes have ended, rerun the command",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
-from zipfile import ZIP_STORED, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from ..extras import need
 from ..files import is_temporary, remove_leftovers, write_whole, writing
@@ -302,8 +303,13 @@ def _npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as archive:
-        return dict(archive)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return dict(archive)
+    except (ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); move the folder away and make the run again"
+        ) from None
 
 
 def _png(image: Bytes) -> bytes:
@@ -371,8 +377,7 @@ class Run:
         path = self.folder / "diagnostics.npz"
         if not path.is_file():
             raise ValueError(f"the run in {self.folder} kept no diagnostics; make it with --diagnostics")
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
+        return _load(path)
 
     @cached_property
     def _pixels(self) -> Bytes:

@@ -136,20 +136,26 @@ class FeatureCache:
             self._write(block, {name: torch.cat([p[name] for p in parts]) for name in parts[0]})
 
     def load(self) -> Features:
-        """All features; every block must be there."""
-        from safetensors import SafetensorError
+        """All features; every block must be there, with the bytes that were written."""
+        from safetensors import SafetensorError, safe_open
         from safetensors.torch import load_file
 
-        try:
-            blocks = [load_file(self._path(b)) for b in range(-(-self.count // BLOCK))]
-        except SafetensorError:
-            raise Damaged(f"the features in {self.folder} are damaged; delete them and score again") from None
+        blocks = []
+        for path in map(self._path, range(-(-self.count // BLOCK))):
+            try:
+                blocks.append(load_file(path))
+                with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+                    written = (file.metadata() or {}).get("sha256")
+            except SafetensorError:
+                written = None
+            if written is None or written != _hash_of(blocks[-1]):
+                raise Damaged(f"{path} is damaged; score again with --force")
         return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
-    def drop_older(self, protocol: str) -> None:
-        """Removes what was kept under the same protocol for other images or weights."""
+    def drop(self, protocol: str, *, own: bool) -> None:
+        """Removes what was kept under the same protocol for other images or weights; with `own`, all of it."""
         for other in self.folder.parent.glob(f"{protocol}-????????????"):
-            if other != self.folder:
+            if own or other != self.folder:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _path(self, block: int) -> Path:
@@ -159,7 +165,15 @@ class FeatureCache:
         from safetensors.torch import save
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path(block), save({name: value.contiguous() for name, value in features.items()}))
+        whole = {name: value.contiguous() for name, value in features.items()}
+        write_whole(self._path(block), save(whole, {"sha256": _hash_of(whole)}))
+
+
+def _hash_of(features: Features) -> str:
+    combined = hashlib.sha256()
+    for name in sorted(features):
+        combined.update(name.encode() + features[name].contiguous().numpy().tobytes())
+    return combined.hexdigest()
 
 
 def cache_root() -> Path:
@@ -255,7 +269,7 @@ def score_target(
     if not force and _is_scored(target.folder, text, mark):
         return
     kept = FeatureCache.of(target.folder / "features", protocol.name, extractor, target.images)
-    kept.drop_older(protocol.name)
+    kept.drop(protocol.name, own=force)
     total = len(target.images)
     for done in kept.fill(target.images, extractor, target.prompts):
         yield ScoreProgress("features", done, total)
