@@ -307,9 +307,7 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
     except (ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is damaged ({error}); move the folder away and make the run again"
-        ) from None
+        raise ValueError(f"{path} is damaged ({error}); delete the folder and make the run again") from None
 
 
 def _png(image: Bytes) -> bytes:

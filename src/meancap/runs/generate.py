@@ -21,12 +21,12 @@ from torch import Tensor
 
 from ..diagnostics import Record
 from ..models.classes import ClassModel
-from ..models.inference import ConditionCache, Predictor
-from ..models.scenes import SceneModel, ScenePredictor
+from ..models.sit import ConditionCache, Predictor
 from ..prediction import Prediction
 from ..rules import Rule, parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample
 from ..sampling.steps import StepMethod
+from ..scenes.model import SceneModel, ScenePredictor
 from ..torch_settings import torch_settings
 from .config import RunConfig, sample_seed, versions
 from .folder import Bytes, Store

@@ -14,14 +14,13 @@ from typing import Any, Protocol
 
 import torch
 
-from ..drawing import parse_prompt
-from ..models.checkpoint import digest
-from ..models.classes import ClassModel, fashion, open_sit
-from ..models.hub import local_folder
-from ..models.scenes import SceneModel, scenes
-from ..models.vae import decoder
+from ..files import sha256_of
+from ..models.checkpoint import local_folder
+from ..models.classes import ClassModel, decoder, fashion, open_sit
 from ..rules import parse
 from ..sampling import shifted, uniform
+from ..scenes import parse_prompt
+from ..scenes.model import SceneModel, scenes
 from .config import RunConfig, versions
 from .folder import Store
 from .generate import SHIFT, SOLVERS, MakeBlock, class_blocks, make_run, scene_blocks
@@ -208,5 +207,5 @@ def _source_hash(source: str | Path) -> str:
     folder = local_folder(source)
     combined = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        combined.update(f"{path.relative_to(folder).as_posix()}\0{digest(path)}\n".encode())
+        combined.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of(path)}\n".encode())
     return combined.hexdigest()

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from ..extras import need
-from ..models.hub import loaded
+from ..models.checkpoint import load_pretrained
 from ..rules import parse
 from .config import RunConfig, sample_seed
 from .generate import MadeBlock, MakeBlock
@@ -47,7 +47,7 @@ def read_prompts(path: str | Path) -> list[str]:
 
 def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pipeline:
     """A pipeline from a folder or from the local Hugging Face cache; nothing is downloaded."""
-    pipe = loaded(need("diffusers", "diffusers").DiffusionPipeline, source, dtype)
+    pipe = load_pretrained(need("diffusers", "diffusers").DiffusionPipeline, source, dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(device)
 

@@ -23,8 +23,8 @@ import torch
 
 from ..files import write_whole, writing
 from ..models.classes import fashion
-from ..models.scenes import scenes
 from ..models.sit import SiT, SiTConfig
+from ..scenes.model import scenes
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
 from .generate import make_run

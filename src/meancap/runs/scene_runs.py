@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..drawing import draw, prompt_of
-from ..models.scenes import SceneModel
 from ..rules import Rule
+from ..scenes import draw, prompt_of
+from ..scenes.model import SceneModel
 from .config import RunConfig, sample_seed
 from .prepare import SceneSource
 

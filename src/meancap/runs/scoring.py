@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from ..files import write_whole
-from ..metrics.extractors import Extractor, Features
-from ..metrics.extractors.fashion import WEIGHTS
-from ..metrics.gaussian import Gaussian
+from ..metrics.classifiers import WEIGHTS
+from ..metrics.distances import Gaussian
+from ..metrics.extractor import Extractor, Features
 from ..metrics.images import (
     Images,
     PictureFolder,
@@ -153,7 +153,7 @@ class FeatureCache:
         return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
     def drop(self, protocol: str, *, own: bool) -> None:
-        """Removes what was kept under the same protocol for other images or weights; with `own`, all of it."""
+        """Removes what the protocol kept for other images or weights; with `own`, all of it."""
         for other in self.folder.parent.glob(f"{protocol}-????????????"):
             if own or other != self.folder:
                 shutil.rmtree(other, ignore_errors=True)
