@@ -40,7 +40,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, without the usage lines; sub-commands inherit it."""
 
     def error(self, message: str) -> NoReturn:
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(
+    top = _Parser(
         prog="meancap",
         description="Guidance for flow-matching models.",
         epilog="example:\n  meancap reproduce gmm --out out/gmm",

@@ -34,18 +34,18 @@ def add_reproduce(commands: Any) -> None:
     )
     kinds = p.add_subparsers(title="experiments", metavar="KIND", required=True)
     studies = (add_scenes, add_feedback, add_label_noise, add_wind, add_avoid)
-    for add in (add_gmm, add_imagenet, add_sd35, add_fashion, *studies):
+    for add in (add_gmm, _add_imagenet, _add_sd35, _add_fashion, *studies):
         add(kinds)
 
 
-def add_imagenet(kinds: Any) -> None:
+def _add_imagenet(kinds: Any) -> None:
     p = _parser(kinds, "imagenet", imagenet, "SiT-XL/2 on ImageNet 256: the paper's second table")
     p.add_argument("--checkpoint", type=Path, metavar="FILE", help="SiT-XL-2-256.pt, or the like")
     add_options(p, "vae", "per_class", "channels", "batch", *_MACHINE)
     p.set_defaults(dtype="tf32", per_class=50, vae="stabilityai/sd-vae-ft-mse")
 
 
-def add_sd35(kinds: Any) -> None:
+def _add_sd35(kinds: Any) -> None:
     about = "Stable Diffusion 3.5 Medium on COCO prompts: the paper's third table"
     p = _parser(kinds, "sd35", sd35, about)
     p.add_argument("--pipeline", metavar="DIR", default="stabilityai/stable-diffusion-3.5-medium",
@@ -57,7 +57,7 @@ def add_sd35(kinds: Any) -> None:
     p.set_defaults(dtype="bfloat16", size=(1024, 1024))
 
 
-def add_fashion(kinds: Any) -> None:
+def _add_fashion(kinds: Any) -> None:
     p = _parser(kinds, "fashion", fashion, "the ImageNet protocol on the shipped model", "--per-class 20")
     p.add_argument("--scales", default="2,3,6", metavar="L", help="guidance scales (2,3,6)")
     p.add_argument("--evaluations", default="20", metavar="N", help="network evaluations, like 20,50 (20)")

@@ -70,21 +70,21 @@ def score(args: argparse.Namespace) -> int:
 
     from ..runs.scoring import score_runs
 
-    torch.set_num_threads(idle_cores() if args.threads is None else max(1, args.threads))
+    torch.set_num_threads(_idle_cores() if args.threads is None else max(1, args.threads))
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
-    watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
+    _watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
     print(_score_table(args.runs, protocols))
     return 0
 
 
-def idle_cores() -> int:
+def _idle_cores() -> int:
     """The number of idle cores, at least one: more threads than idle cores are very slow."""
     cores = os.cpu_count() or 1
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return max(1, cores - round(busy))
 
 
-def watch(steps: Iterable[ScoreProgress]) -> None:
+def _watch(steps: Iterable[ScoreProgress]) -> None:
     """Scores to the end, with a bar on stderr for each run that has something to do."""
     for what, group in groupby(steps, key=lambda step: step.what):
         first = next((step for step in group if step.done), None)

@@ -84,7 +84,7 @@ def class_panels(
 ) -> Figure:
     """One panel for each run, side by side: rows of classes, `per_class` seeds each; `page` inches wide."""
     need_matched(runs)
-    rows, names = class_rows(runs[0], per_class), names or class_names(runs[0])
+    rows, names = class_rows(runs[0], per_class), names or _class_names(runs[0])
     width = 0.45 + page
     count, gap = len(runs), 0.04
     first = runs[0].images([0])
@@ -105,7 +105,7 @@ def class_panels(
     return figure
 
 
-def prompt_rows(runs: Sequence[Run], titles: Sequence[str], page: float = 4.05) -> Figure:
+def _prompt_rows(runs: Sequence[Run], titles: Sequence[str], page: float = 4.05) -> Figure:
     """One row for each run, a column for each prompt; `page` inches wide, to be read on a phone."""
     need_matched(runs)
     count, side = len(runs[0]), (page - 1.0) / len(runs[0])
@@ -150,12 +150,12 @@ def title(run: Run) -> str:
     return run.rule.replace(" | ", "\n| ") or "no rule"
 
 
-def class_names(run: Run) -> tuple[str, ...]:
+def _class_names(run: Run) -> tuple[str, ...]:
     """The names of the classes, where the run's model is the shipped one; otherwise none."""
     return FASHION if run.config.get("model") == "fashion" else ()
 
 
-def class_name(label: int, names: Sequence[str]) -> str:
+def _class_name(label: int, names: Sequence[str]) -> str:
     """The name of a class, or its number where it has none."""
     return names[label] if label < len(names) else f"class {label}"
 
@@ -166,7 +166,7 @@ def condition(run: Run, position: int) -> str:
     if record.get("prompt") is not None:
         text = str(record["prompt"])
         return text if len(text) <= 24 else text[:23] + "…"
-    return f"{class_name(record['label'], class_names(run))}\nseed {record['seed']}"
+    return f"{_class_name(record['label'], _class_names(run))}\nseed {record['seed']}"
 
 
 def _show(axes: Axes, image: npt.NDArray[np.uint8]) -> None:
@@ -216,7 +216,7 @@ def gallery(
         record = runs[0].records[i]
         asked = record.get("prompt")
         if asked is None:
-            asked = class_name(record["label"], names or class_names(runs[0]))
+            asked = _class_name(record["label"], names or _class_names(runs[0]))
         cells = "".join(f'<td><img alt="sample {i}" src="{_data_uri(batch[i])}"></td>' for batch in images)
         what = f"{escape(str(asked))}<br>seed {record['seed']}"
         rows.append(f'<tr><td class="what">{what}</td>{cells}</tr>')
@@ -238,7 +238,7 @@ def gallery(
     )
 
 
-def write_gallery(runs: Sequence[Run], path: Path, count: int = 40, names: Sequence[str] = ()) -> Path:
+def _write_gallery(runs: Sequence[Run], path: Path, count: int = 40, names: Sequence[str] = ()) -> Path:
     """The page as a file that appears whole or not at all."""
     return write_whole(path, gallery(runs, count, names=names))
 
@@ -320,7 +320,7 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
     """sheet.png, gallery.html, and what else the runs have data for; returns what was written."""
     need_matched(runs)
     out.mkdir(parents=True, exist_ok=True)
-    written = [write_gallery(runs, out / "gallery.html", shown)]
+    written = [_write_gallery(runs, out / "gallery.html", shown)]
     with look():
         written.append(save_png(sheet(runs, range(min(rows, *map(len, runs)))), out / "sheet.png"))
         if runs[0].labels:
@@ -367,10 +367,10 @@ def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path, nam
     with look():
         # Narrow, so that the labels can be read on a phone.
         short = [title.replace(", ", ",\n") for title in titles]
-        save_png(prompt_rows(list(drawn.values()), short), out / "demo.png", 260)
+        save_png(_prompt_rows(list(drawn.values()), short), out / "demo.png", 260)
         save_png(class_panels(folders, 5, short, names, 3.6), out / "garments.png", 260)
         save_png(meters(folders, titles), out / "meter.png")
-    write_gallery(folders, out / "gallery.html", names=names)
+    _write_gallery(folders, out / "gallery.html", names=names)
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
     page = _DEMO_PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
     return write_whole(out / "report.md", page)

@@ -30,7 +30,7 @@ from .score_tables import reading, tally
 from .scored_runs import DISTANCES, FEWEST, ScoredRun, alignment_of, collect, sweeps
 from .style import save_figure
 
-COLOURS = {
+_COLOURS = {
     "Fixed CFG": style.VERMILION,
     "APG": style.AMBER,
     "C2FG": style.PURPLE,
@@ -39,7 +39,7 @@ COLOURS = {
     "PMC-CFG, calibrated": style.INK,
     "PMC-CFG, displacement": style.GREEN,
 }
-MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
+_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
 
 
 def shown(entries: Sequence[ScoredRun], protocol: str) -> list[tuple[str, str]]:
@@ -106,8 +106,8 @@ def _panels(have: set[str]) -> list[tuple[str, str]]:
 def _look(label: str, k: int) -> dict[str, Any]:
     base = label.rstrip("0123456789.").strip()
     return {
-        "color": COLOURS.get(base, style.GREY),
-        "marker": MARKERS[k % len(MARKERS)],
+        "color": _COLOURS.get(base, style.GREY),
+        "marker": _MARKERS[k % len(_MARKERS)],
         "linestyle": "--" if label.endswith("1.05") else "-",
     }
 
@@ -144,12 +144,12 @@ def _whisker(e: Estimate) -> list[list[float]] | None:
     return None if interval is None else [[e.value - interval[0]], [interval[1] - e.value]]
 
 
-PAPER_COLUMNS = {
+_PAPER_COLUMNS = {
     "fashion": ("FD-fashion", "sFD-fashion", "IS", "precision", "recall"),
     "efficientnet-lite0": ("FD-EffLite0", "KD-EffLite0", "precision", "recall"),
     "adm-imagenet256": ("FID", "sFID", "IS", "precision", "recall"),
 }
-COMPARED = {
+_COMPARED = {
     "fashion": ("FD-fashion", "recall", "precision", "diversity", "brightness"),
     "efficientnet-lite0": ("FD-EffLite0", "KD-EffLite0", "recall", "precision", "diversity"),
     "adm-imagenet256": ("FID", "sFID", "precision", "recall"),
@@ -200,13 +200,13 @@ def _tables(entries: Sequence[ScoredRun], protocol: str) -> list[Block]:
     if beside := tables.beside_paper(entries, protocol):
         source = paper_source(tables.PAPER[protocol][0])
         page += [Heading("Beside the paper", 3), Text(source), beside]
-    columns = [c for c in PAPER_COLUMNS.get(protocol, ()) if c in have]
+    columns = [c for c in _PAPER_COLUMNS.get(protocol, ()) if c in have]
     if columns:
         page += [
             Heading("In the layout of the paper's table", 3),
             tables.paper_layout(entries, protocol, columns),
         ]
-    compared = [c for c in COMPARED.get(protocol, ()) if c in have]
+    compared = [c for c in _COMPARED.get(protocol, ()) if c in have]
     if compared and any(e.name.method == "Fixed CFG" for e in entries):
         page += [
             Heading("At equal nominal scale", 3),

@@ -26,7 +26,7 @@ from .scored_runs import (
     sweeps,
 )
 
-ARROWS = {-1: "↓", 0: "", 1: "↑"}
+_ARROWS = {-1: "↓", 0: "", 1: "↑"}
 # Which table of the paper a protocol belongs to, and what its columns are called there.
 PAPER = {
     "adm-imagenet256": (
@@ -57,7 +57,7 @@ def measures(protocol: str, number: str) -> bool:
 
 def titled(number: str) -> str:
     """A score with an arrow towards what is better."""
-    return f"{number}{ARROWS[direction(number)]}"
+    return f"{number}{_ARROWS[direction(number)]}"
 
 
 def cell(e: Estimate | None, *, sign: bool = False) -> str:
@@ -239,13 +239,13 @@ def _number(value: float | None) -> str:
     return "—" if value is None else f"{value:g}"
 
 
-BASE, RIVAL = "Fixed CFG", "PMC-CFG"
+_BASE, _RIVAL = "Fixed CFG", "PMC-CFG"
 
 
 def reading(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
     """The paper's claim, tested on these runs: is the cap better in distance and recall at large scales?"""
     chosen = [e for e in entries if protocol in e.scores]
-    numbers = judged(chosen, protocol)
+    numbers = _judged(chosen, protocol)
     said = []
     for evaluations in sorted({e.evaluations for e in chosen}) if numbers else ():
         some = [e for e in chosen if e.evaluations == evaluations]
@@ -254,7 +254,7 @@ def reading(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
     return said
 
 
-def judged(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
+def _judged(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
     """The numbers that the paper's claim is about, distance first; none where there is no distance."""
     have = {name for e in entries for name in e.scores.get(protocol, {})}
     distance = [d for d in DISTANCES if d in have][:1]
@@ -264,8 +264,8 @@ def judged(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
 def tally(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
     """In how many comparisons each cap is better or worse than fixed CFG, by 95 % intervals."""
     chosen = [e for e in entries if protocol in e.scores]
-    numbers, curves = judged(chosen, protocol), sweeps(chosen, protocol)
-    labels = list(dict.fromkeys(label for _, label in curves if label != BASE))
+    numbers, curves = _judged(chosen, protocol), sweeps(chosen, protocol)
+    labels = list(dict.fromkeys(label for _, label in curves if label != _BASE))
     groups = []
     for label in labels:
         lines = []
@@ -274,7 +274,7 @@ def tally(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
                 counts = {"better": 0, "worse": 0, "undecided": 0, "not reached": 0}
                 for evaluations in sorted({n for n, _ in curves}):
                     sweep = curves.get((evaluations, label), [])
-                    for b in (e for e in curves.get((evaluations, BASE), []) if e.name.method == BASE):
+                    for b in (e for e in curves.get((evaluations, _BASE), []) if e.name.method == _BASE):
                         d = _compared(how, sweep, b, protocol, number)
                         counts["not reached" if d is None else word(d, number)] += 1
                 lines.append((label, how, number, *(str(v) if v else "·" for v in counts.values())))
@@ -295,13 +295,13 @@ def _compared(
 def _largest_scale(
     entries: Sequence[ScoredRun], protocol: str, numbers: Sequence[str], evaluations: int
 ) -> list[str]:
-    fixed = [e for e in entries if e.name.method == BASE and e.name.scale is not None]
+    fixed = [e for e in entries if e.name.method == _BASE and e.name.scale is not None]
     if not fixed:
         return []
     largest = max(e.name.scale or 0.0 for e in fixed)
     said = []
     for e in entries:
-        if e.name.method.startswith(RIVAL) and e.name.scale == largest:
+        if e.name.method.startswith(_RIVAL) and e.name.scale == largest:
             b = companions([one for one in fixed if one.name.scale == largest], e)[0]
             parts = [_change(e, b, protocol, n) for n in numbers if both_have(e, b, protocol, n)]
             said.append(
@@ -313,8 +313,8 @@ def _largest_scale(
 
 def _best_scale(entries: Sequence[ScoredRun], protocol: str, distance: str, evaluations: int) -> list[str]:
     having = [e for e in entries if e.name.scale is not None and distance in e.scores[protocol]]
-    fixed = [e for e in having if e.name.method == BASE]
-    capped = [e for e in having if e.name.method.startswith(RIVAL)]
+    fixed = [e for e in having if e.name.method == _BASE]
+    capped = [e for e in having if e.name.method.startswith(_RIVAL)]
     if not fixed or not capped:
         return []
 

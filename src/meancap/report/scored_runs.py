@@ -28,7 +28,7 @@ from ..runs.folder import Run
 from ..runs.scoring import read_estimates, read_scores
 from ..schedules import Exponential
 
-ORDER = ("Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG")
+_ORDER = ("Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG")
 
 
 @dataclass(frozen=True)
@@ -142,18 +142,18 @@ def _is_run(folder: Path) -> bool:
 
 def _place(e: ScoredRun) -> tuple[int, float, int, str, float]:
     base = e.name.method.partition(",")[0]
-    rank = ORDER.index(base) if base in ORDER else len(ORDER)
+    rank = _ORDER.index(base) if base in _ORDER else len(_ORDER)
     return e.evaluations, e.name.scale or 0.0, rank, e.name.method, e.name.gamma or 0.0
 
 
 DISTANCES = ("FID", "FD-fashion", "FD-EffLite0")
-ALIGNMENTS = ("alignment", "CLIP", "IS")
+_ALIGNMENTS = ("alignment", "CLIP", "IS")
 FEWEST = 50  # images: below, an interval may be 0 by chance, and nothing is called better or worse
 
 
 def alignment_of(scores: dict[str, Estimate]) -> str | None:
     """Which number of a protocol says how well the condition is met."""
-    return next((name for name in ALIGNMENTS if name in scores), None)
+    return next((name for name in _ALIGNMENTS if name in scores), None)
 
 
 def companions(entries: Sequence[ScoredRun], e: ScoredRun) -> list[ScoredRun]:

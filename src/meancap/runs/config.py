@@ -1,6 +1,5 @@
 """What a run is: one frozen value whose fields are the options of `meancap generate` and of run.json.
 
-    item    one sample to make: its index, its seed, and its class or its prompt
     block   `batch` neighbouring indices; made together, saved together, the most that a kill can lose
     seed    of sample i: 1,000,003 times the run's seed, plus i; two runs of one seed share all their noise,
             two runs of different seeds none of it (up to a million samples)
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _STRIDE = 1_000_003
-DTYPES = ("float32", "tf32", "bfloat16", "float16")
+_DTYPES = ("float32", "tf32", "bfloat16", "float16")
 # Which models take an option, as an error message names them.
 _MODELS = {"class": "fashion, sit:PATH", "scenes": "scenes", "pipeline": "diffusers:PATH"}
 _GROUPS = {
@@ -71,7 +70,7 @@ class RunConfig:
     )
     # Of the network; guidance is computed in float32 at least, whatever this is.
     dtype: str = _option(
-        "precision of the network (%(default)s); guidance stays in float32", "float32", choices=DTYPES
+        "precision of the network (%(default)s); guidance stays in float32", "float32", choices=_DTYPES
     )
     channels: int | None = _option(
         "guide only the first N latent channels", None, "class", metavar="N", type=int
@@ -203,16 +202,6 @@ def config_of(args: argparse.Namespace, **given: Any) -> RunConfig:
 def _flag(f: Any) -> str:
     argument: Mapping[str, Any] = f.metadata.get("argument", {})
     return str(argument.get("flag", f.name)).replace("_", "-")
-
-
-@dataclass(frozen=True)
-class Item:
-    """One sample to make."""
-
-    index: int
-    seed: int
-    label: int | None = None
-    prompt: str | None = None
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:

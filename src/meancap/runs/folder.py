@@ -36,11 +36,11 @@ import numpy as np  # noqa: E402
 from numpy import typing as npt  # noqa: E402
 
 Bytes = npt.NDArray[np.uint8]
-Streamed = tuple["np.dtype[Any]", tuple[int, ...], Iterable[bytes]]
+_Streamed = tuple["np.dtype[Any]", tuple[int, ...], Iterable[bytes]]
 
 
 def write_npz(
-    file: IO[bytes], streamed: Mapping[str, Streamed], arrays: Mapping[str, npt.NDArray[Any]]
+    file: IO[bytes], streamed: Mapping[str, _Streamed], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> None:
     """`streamed` arrays come as (dtype, shape, pieces of bytes), `arrays` as they are."""
     with ZipFile(file, "w", ZIP_STORED) as archive:

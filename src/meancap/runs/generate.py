@@ -45,7 +45,7 @@ class MadeBlock:
 
 
 MakeBlock = Callable[[int], MadeBlock]
-Predictors = Callable[[Sequence[int]], Predictor | ScenePredictor]  # for the samples with these indices
+_Predictors = Callable[[Sequence[int]], Predictor | ScenePredictor]  # for the samples with these indices
 
 
 def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
@@ -83,7 +83,7 @@ def scene_blocks(
 def _blocks(
     model: ClassModel | SceneModel,
     config: RunConfig,
-    predictor: Predictors,
+    predictor: _Predictors,
     condition: Callable[[int], dict[str, Any]],
     more: Callable[[int], dict[str, Any]] = lambda _: {},
 ) -> MakeBlock:

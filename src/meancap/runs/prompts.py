@@ -71,7 +71,7 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
     """The maker of a prompt run's blocks, one prompt each."""
     from ..adapters.diffusers import guided
 
-    stream, texts = _NoiseStream(pipe, config), TextCache(pipe)
+    stream, texts = _NoiseStream(pipe, config), _TextCache(pipe)
 
     def make(block: int) -> MadeBlock:
         prompt = prompts[block]
@@ -159,7 +159,7 @@ _MOST = 8  # answers kept for each encoder; the empty prompt is asked for at eve
 _NAMES = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
 
 
-class TextCache:
+class _TextCache:
     """Within this context the text encoders of a pipeline remember; what they remember stays for the next."""
 
     def __init__(self, pipe: Any) -> None:
@@ -167,7 +167,7 @@ class TextCache:
         self.encoders = [encoder for encoder in candidates if isinstance(encoder, torch.nn.Module)]
         self.known: list[OrderedDict[object, Any]] = [OrderedDict() for _ in self.encoders]
 
-    def __enter__(self) -> TextCache:
+    def __enter__(self) -> _TextCache:
         self.before = [encoder.__dict__.get("forward") for encoder in self.encoders]
         for encoder, known in zip(self.encoders, self.known, strict=True):
             encoder.forward = _cached_forward(encoder.forward, known)

@@ -145,7 +145,7 @@ _PIPELINE = (
     ),
 )
 # The prompts of the paper's qualitative figure on SD3.5.
-CATEGORIES = {
+_CATEGORIES = {
     "dog": "A dog is shown sitting on rocks by the beach, photorealistic",
     "landscape": "A beautiful mountain and river landscape, photorealistic",
     "bedroom": "A bedroom with a large bed sitting under a painting, photorealistic",
@@ -156,7 +156,7 @@ _ROWS = 4  # pictures of each category in the figure
 
 def category_prompts() -> list[str]:
     """The lines of the figure's prompt file: each category's prompt four times."""
-    return [prompt for prompt in CATEGORIES.values() for _ in range(_ROWS)]
+    return [prompt for prompt in _CATEGORIES.values() for _ in range(_ROWS)]
 
 
 def sd35_categories() -> ImageProtocol:
@@ -230,16 +230,16 @@ def _text(name: str) -> str:
     return (files("meancap") / "paper_tables" / name).read_text(encoding="utf-8")
 
 
-SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third
+_SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third
 # Dense peaks from the data sheets, in the precision that each protocol uses.
-PEAKS = {
+_PEAKS = {
     "tf32": {"A100": 156e12, "H100": 494e12, "RTX 4090": 82.6e12},
     "bfloat16": {"A100": 312e12, "H100": 989e12, "RTX 4090": 165e12},
 }
 
 
 @dataclass(frozen=True)
-class Need:
+class _Need:
     """Something that a run needs, and whether it is here."""
 
     what: str
@@ -247,17 +247,17 @@ class Need:
     how: str
 
 
-def imagenet_needs(checkpoint: Path | None, vae: str) -> list[Need]:
+def imagenet_needs(checkpoint: Path | None, vae: str) -> list[_Need]:
     """What the ImageNet protocol needs."""
     return [
-        Need(
+        _Need(
             "the checkpoint",
             checkpoint is not None and checkpoint.is_file(),
             "give --checkpoint; SiT-XL-2-256.pt is linked from github.com/willisma/SiT",
         ),
-        Need("the autoencoder", _is_local(vae), f"hf download {vae}"),
+        _Need("the autoencoder", _is_local(vae), f"hf download {vae}"),
         _gpu(),
-        Need(
+        _Need(
             "ADM's reference statistics, for scores",
             False,
             "VIRTUAL_imagenet256_labeled.npz, given to `meancap score --reference`",
@@ -265,18 +265,18 @@ def imagenet_needs(checkpoint: Path | None, vae: str) -> list[Need]:
     ]
 
 
-def sd35_needs(pipeline: str, prompts: Path | None) -> list[Need]:
+def sd35_needs(pipeline: str, prompts: Path | None) -> list[_Need]:
     """What the SD3.5 protocol needs."""
     given = prompts is not None and prompts.is_file()
     return [
-        Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"),
-        Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
+        _Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"),
+        _Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
         _gpu(),
     ]
 
 
-def _gpu() -> Need:
-    return Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
+def _gpu() -> _Need:
+    return _Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
 
 
 def _is_local(source: str) -> bool:
@@ -296,7 +296,7 @@ def sit_work(config: SiTConfig) -> float:
     return 2.0 * (config.tokens * per_token + modulation) + attention
 
 
-def sd35_work() -> float:
+def _sd35_work() -> float:
     """SD3.5 Medium at 1024 x 1024: 2.24 G weights, 4,096 picture and 333 text tokens, 24 joint attentions and
     13 more over the picture tokens alone, 1,536 wide."""
     tokens, text, width = 4096, 333, 1536
@@ -306,9 +306,9 @@ def sd35_work() -> float:
     return 2.0 * weights * (tokens + text) + attention
 
 
-def plan_text(protocol: ImageProtocol, needs: list[Need], out: Path, *, picture: int) -> str:
+def plan_text(protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int) -> str:
     """The plan as text: settings, arithmetic, what is missing."""
-    work = sit_work(named("SiT-XL/2")) if protocol.name == "imagenet" else sd35_work()
+    work = sit_work(named("SiT-XL/2")) if protocol.name == "imagenet" else _sd35_work()
     calls = sum(2 * s.evaluations for s in protocol.settings) * protocol.samples
     disk = len(protocol.settings) * protocol.samples * picture * picture * 3
     lines = [f"{protocol.name}: {len(protocol.settings)} runs of {protocol.samples:,} samples", ""]
@@ -322,11 +322,11 @@ def plan_text(protocol: ImageProtocol, needs: list[Need], out: Path, *, picture:
         f"      one call = {work / 1e9:.1f} GFLOP, together {calls * work:.3g} FLOP, without the decoder",
     ]
     dtype = "tf32" if protocol.name == "imagenet" else "bfloat16"
-    for gpu, peak in PEAKS[dtype].items():
-        seconds = calls * work / (peak * SHARE)
+    for gpu, peak in _PEAKS[dtype].items():
+        seconds = calls * work / (peak * _SHARE)
         per_run = seconds / 3600 / len(protocol.settings)
         lines.append(
-            f"      {gpu}, {dtype}: {calls * work:.3g} / ({peak / 1e12:.0f} T x {SHARE}) = "
+            f"      {gpu}, {dtype}: {calls * work:.3g} / ({peak / 1e12:.0f} T x {_SHARE}) = "
             f"{seconds / 3600:.0f} h on one, "
             f"{per_run:.2f} h a run; N of them under torchrun take 1/N"
         )

@@ -85,11 +85,11 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
         if score_by:
             for _ in score_runs([out / s.name for s in protocol.settings], [score_by]):
                 pass
-        write_protocol(protocol, out, score_by)
+        _write_protocol(protocol, out, score_by)
         return True
 
 
-def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> None:
+def _write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> None:
     """protocol.json and table.csv."""
     about = {
         "protocol": protocol.name,
@@ -99,12 +99,12 @@ def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> No
         "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
     }
     write_whole(out / "protocol.json", json.dumps(about, indent=1) + "\n")
-    write_whole(out / "table.csv", settings_table(protocol, out, score_by))
+    write_whole(out / "table.csv", _settings_table(protocol, out, score_by))
 
 
-def settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
+def _settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
     """The settings with their facts, as CSV."""
-    rows = [setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
+    rows = [_setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
     columns = list(dict.fromkeys(key for r in rows for key in r))
     text = StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -113,7 +113,7 @@ def settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> st
     return text.getvalue()
 
 
-def setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
+def _setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
     """One line of the table, from the run folder alone."""
     cells: dict[str, Any] = {
         "method": setting.method,
@@ -130,10 +130,10 @@ def setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str
             "share_capped": round(float(meter["active"].mean()), 4),
             "largest_ratio": round(float(meter["ratio"].max()), 4),
         }
-    return cells | scores_by_name(run.folder, score_by)
+    return cells | _scores_by_name(run.folder, score_by)
 
 
-def scores_by_name(folder: Path, first: str) -> dict[str, float]:
+def _scores_by_name(folder: Path, first: str) -> dict[str, float]:
     """The scores of a run; a number that several protocols have is told apart by its protocol's name."""
     named = [(s.protocol.partition(":")[0], s) for s in read_scores(folder)]
     values: dict[str, float] = {}
@@ -148,9 +148,9 @@ def tiny_imagenet(folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     weights, vae = folder / "sit.pt", folder / "vae"
     if not weights.is_file():
-        tiny_sit(weights)
+        _tiny_sit(weights)
     if not vae.is_dir():
-        tiny_vae(vae)
+        _tiny_vae(vae)
     return weights, vae
 
 
@@ -164,7 +164,7 @@ def tiny_sd35(folder: Path) -> tuple[Path, Path]:
     return pipeline, prompts
 
 
-def tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
+def _tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
     """A bare `.pt` like the released SiT files: a published width, one block, 8 x 8 latents."""
     config = SiTConfig(size=8, channels=4, patch=2, width=384, depth=1, heads=6, classes=classes)
     model = SiT(config).requires_grad_(False)
@@ -176,7 +176,7 @@ def tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
     return path
 
 
-def tiny_vae(folder: Path, *, seed: int = 0) -> Path:
+def _tiny_vae(folder: Path, *, seed: int = 0) -> Path:
     """An autoencoder of 4-channel latents that doubles height and width."""
     from diffusers import AutoencoderKL
 
@@ -235,7 +235,7 @@ def tiny_sd3(folder: Path, *, seed: int = 0) -> Path:
     encoders: list[Any] = [*(CLIPTextModelWithProjection(text) for _ in range(2)), T5EncoderModel(third)]
     from diffusers import AutoencoderKL
 
-    vae: Any = AutoencoderKL.from_pretrained(tiny_vae(folder / "tiny-vae", seed=seed))  # type: ignore[no-untyped-call]
+    vae: Any = AutoencoderKL.from_pretrained(_tiny_vae(folder / "tiny-vae", seed=seed))  # type: ignore[no-untyped-call]
     vae.register_to_config(shift_factor=0.0609, scaling_factor=1.5305)
     for i, module in enumerate((transformer, *encoders)):
         _randomise(module, seed + i, 0.2)

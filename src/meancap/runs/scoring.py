@@ -176,7 +176,7 @@ def _hash_of(features: Features) -> str:
     return combined.hexdigest()
 
 
-def cache_root() -> Path:
+def _cache_root() -> Path:
     """Where features of reference images are kept: $MEANCAP_CACHE, else the user's cache folder."""
     if own := os.environ.get("MEANCAP_CACHE"):
         return Path(own)
@@ -284,8 +284,8 @@ def _protocol_text(protocol: Protocol, extractor: Extractor, reference: Referenc
     return f"{protocol.name}: {extractor.identity}{against}"
 
 
-FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
-FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
+_FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
+_FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
 
 
 @dataclass
@@ -308,7 +308,7 @@ class ReferenceSearch:
                 return
             raise ValueError(f"{self.protocol.name} needs --reference: {self.protocol.reference}")
         images = reference_images(self.source)
-        kept = FeatureCache.of(cache_root() / "features", self.protocol.name, self.extractor, images)
+        kept = FeatureCache.of(_cache_root() / "features", self.protocol.name, self.extractor, images)
         for done in kept.fill(images, self.extractor):
             yield ScoreProgress("reference", done, len(images))
         features = kept.load()
@@ -338,7 +338,7 @@ def reference_images(source: str) -> Images:
 
 def fashion_folder() -> Path:
     """Where the Fashion-MNIST files are looked for."""
-    return Path(os.environ.get(FASHION_VARIABLE) or FASHION_DEBIAN)
+    return Path(os.environ.get(_FASHION_VARIABLE) or _FASHION_DEBIAN)
 
 
 @cache
