@@ -68,6 +68,18 @@ def test_processes_started_here_make_the_same_files(tmp_path, model, capfd):
     assert capfd.readouterr().err.count("classes 0 to 9; got 99") == 1
 
 
+def test_a_task_of_slurm_makes_its_share_and_says_what_is_missing(tmp_path, model, monkeypatch, capsys):
+    assert main(options(model, tmp_path / "one", "--batch", "8")) == 0
+    for name, value in (("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_LOCALID", "0")):
+        monkeypatch.setenv(name, value)
+    assert main(options(model, tmp_path / "two", "--batch", "8")) == 0
+    assert "is unfinished: 6 of 13 blocks are missing, none of process 0 of 2" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert main(options(model, tmp_path / "two", "--batch", "8")) == 0
+    assert "unfinished" not in capsys.readouterr().err
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
 def interrupted(command: list[str], out: Path, how: signal.Signals) -> int:
     """The exit code of a run that got this signal after a block."""
     before = len(list(out.glob("blocks/*.json")))

@@ -169,6 +169,17 @@ def test_a_strange_folder_is_left_alone(tmp_path, model):
         list(run(tmp_path / "file", model, settings(model)))
 
 
+def test_a_damaged_meter_is_named(tmp_path, model):
+    finished(tmp_path / "r", model, settings(model, diagnostics=True))
+    path = tmp_path / "r" / "diagnostics.npz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    for damage in (bytes(content), bytes(content[:100]), b""):
+        path.write_bytes(damage)
+        with pytest.raises(ValueError, match=r"diagnostics\.npz is damaged"):
+            len(Run.open(tmp_path / "r").meter)
+
+
 def test_a_finished_run_is_not_made_again(tmp_path, model):
     config = settings(model)
     finished(tmp_path / "r", model, config)
@@ -206,9 +217,12 @@ def test_a_moved_run_still_opens(tmp_path, model):
 
 
 def test_the_place_among_processes_comes_from_the_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     assert place() == (0, 1, 0)
+    for name, value in (("SLURM_PROCID", "5"), ("SLURM_NTASKS", "16"), ("SLURM_LOCALID", "1")):
+        monkeypatch.setenv(name, value)
+    assert place() == (5, 16, 1)  # torchrun's own variables come first, also inside a SLURM job
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert place() == (3, 8, 0)
