@@ -99,7 +99,8 @@ def imagenet(args: argparse.Namespace) -> int:
         return _run(replace(protocol, samples=3), few, args)
     if args.plan:
         needs = protocols.imagenet_needs(args.checkpoint, args.vae)
-        print(protocols.plan_text(protocol, needs, args.out, picture=256))
+        given = f"--checkpoint {args.checkpoint or 'SiT-XL-2-256.pt'} --vae {args.vae} "
+        print(protocols.plan_text(protocol, needs, args.out, picture=256, given=given))
         return 0
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
@@ -131,7 +132,8 @@ def sd35(args: argparse.Namespace) -> int:
         protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
     if args.plan:
         needs = protocols.sd35_needs(args.pipeline, args.prompts)
-        print(protocols.plan_text(protocol, needs, args.out, picture=args.size[0]))
+        given = "--categories " if args.categories else f"--prompts {args.prompts or 'coco-val-5000.txt'} "
+        print(protocols.plan_text(protocol, needs, args.out, picture=args.size[0], given=given))
         return 0
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
@@ -172,16 +174,32 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
 
 
 def _draw(protocol: ImageProtocol, out: Path) -> None:
-    """sweep-nN.png for every number N of evaluations."""
+    """sweep-nN.png for every number N of evaluations; mechanism.png and qualitative.png if there are runs."""
     try:
+        from ..report.pictures import sheet, write_paths
         from ..report.style import look, save_png
         from ..report.sweep import sweep
     except ImportError:
         print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
         return
-    for n in sorted({s.evaluations for s in protocol.settings}):
-        with look():
+    from ..runs.folder import Run
+
+    with look():
+        for n in sorted({s.evaluations for s in protocol.settings}):
             save_png(sweep(out, evaluations=n), out / f"sweep-n{n}.png")
+        if protocol.figures:
+            plain, capped = (Run.open(out / "figures" / s.name) for s in protocol.figures)
+            write_paths(plain, capped, out)
+            fixed = protocol.fixed_of_figures
+            rows = min(16, len(plain))
+            spread = [k * len(plain) // rows for k in range(rows)]  # over all classes or prompts
+            titles = [
+                "no guidance\nλ = 1",
+                f"fixed CFG\nλ = {fixed.scale:g}",
+                f"PMC-CFG\nλ = {fixed.scale:g}",
+            ]
+            figure = sheet([plain, Run.open(out / fixed.name), capped], spread, titles)
+            save_png(figure, out / "qualitative.png")
 
 
 def _watch(steps: Iterable[BlockProgress], name: str) -> None:

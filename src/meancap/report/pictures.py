@@ -251,6 +251,7 @@ def _data_uri(image: npt.NDArray[np.uint8]) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
+_EPSILON = 1e-12  # epsilon_m of chi, which the paper does not state
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY)
 Array = npt.NDArray[np.float64]
 
@@ -288,6 +289,41 @@ def mechanism(runs: Sequence[Run], titles: Sequence[str] = (), samples: int = 30
     for place in axes[-1]:
         place.set_xlabel("t (noise at 0, data at 1)")
     return figure
+
+
+def write_paths(plain: Run, capped: Run, out: Path) -> list[Path]:
+    """The paper's mechanism figure and its numbers, mechanism.png and mechanism.csv.
+
+    The lengths of the means and the gap are those of the unguided path, the effective scale that of the cap;
+    chi = |m| / (|m_c| + epsilon_m) is the ratio that the paper logs.
+    """
+    figure = Figure(figsize=(PAGE, 2.1), layout="constrained")
+    axes: Any = figure.subplots(1, 3)
+    m_c, m_u = mean_lengths(plain.meter)
+    t, used = plain.meter["t"][:, 0], capped.meter["t"][:, 0]
+    bundle(axes[0], t, m_c, BLUE, 30, "conditional")
+    bundle(axes[0], t, m_u, GREY, 30, "unconditional")
+    bundle(axes[1], t, plain.meter["gap"], PURPLE, 30)
+    bundle(axes[2], used, capped.meter["scale"], GREEN, 30, "effective")
+    nominal = capped.meter["asked"].mean(1)
+    axes[2].plot(used, nominal, color=VERMILION, linestyle="--", linewidth=0.9, label="nominal")
+    for place, title in zip(axes, ("length of the means, λ = 1", "gap, λ = 1", "PMC scale"), strict=True):
+        place.set_title(title)
+        place.set_xlabel("t (noise at 0, data at 1)")
+    axes[0].legend(loc="best")
+    axes[2].legend(loc="best")
+    own = mean_lengths(capped.meter)[0]
+    columns = {
+        "t": t, "m_c": m_c.mean(1), "m_u": m_u.mean(1), "gap": plain.meter["gap"].mean(1),
+        "t_capped": used, "effective_scale": capped.meter["scale"].mean(1),
+        "chi": (capped.meter["length"] / (own + _EPSILON)).mean(1),
+    }  # fmt: skip
+    rows = [
+        ",".join(columns),
+        *(",".join(f"{v:.6g}" for v in row) for row in zip(*columns.values(), strict=True)),
+    ]
+    table = write_whole(out / "mechanism.csv", "\n".join(rows) + "\n")
+    return [save_png(figure, out / "mechanism.png"), table]
 
 
 def meters(runs: Sequence[Run], titles: Sequence[str] = ()) -> Figure:

@@ -19,13 +19,15 @@ import csv
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..metrics.extractor import MissingWeights
+from ..metrics.inception import INCEPTION
 from ..models.checkpoint import local_folder
 from ..models.sit import SiTConfig, named
 from ..rules import CFG, Cap, CapDisplacement, Rule, apg
@@ -68,14 +70,18 @@ class ImageProtocol:
     choices: tuple[Choice, ...]
     samples: int
     seed: int
+    # Runs with diagnostics beside the table, one sample of each class or all prompts: unguided, then capped.
+    figures: tuple[ImageSetting, ...] = ()
 
-    def some(self, methods: Sequence[str]) -> ImageProtocol:
-        """Only the settings whose method is named."""
-        known = sorted({s.method for s in self.settings})
-        for method in methods:
-            if method not in known:
-                raise ValueError(f"{self.name} has the methods {', '.join(known)}; got {method!r}")
-        return replace(self, settings=tuple(s for s in self.settings if s.method in methods))
+    @property
+    def fixed_of_figures(self) -> ImageSetting:
+        """The row of fixed CFG that stands between the two runs of the figures."""
+        capped = self.figures[1]
+        return next(
+            s
+            for s in self.settings
+            if (s.method, s.scale, s.evaluations) == ("CFG", capped.scale, capped.evaluations)
+        )
 
 
 _CHANNELS = Choice(
@@ -88,6 +94,7 @@ _STEPS = Choice(
     "counted: 20 and 50 network evaluations",
     "the reference's --num-sampling-steps N makes N - 1 Euler evaluations; N = 21 and 51 correspond",
 )
+_CHI = Choice("epsilon_m of chi", "1e-12", "not stated; chi = |m| / (|m_c| + epsilon_m)")
 
 
 def imagenet(per_class: int = 50) -> ImageProtocol:
@@ -108,8 +115,14 @@ def imagenet(per_class: int = 50) -> ImageProtocol:
         ),
         Choice("precision", "float32 with TF32 products", "not stated; the default of SiT's sampler"),
         Choice("class order and noise", "classes in turn, one seed per sample", "not stated"),
+        Choice("gamma and evaluations of the figures", "1.10, 50", "not stated; scale 2.5 is"),
+        _CHI,
     )
-    return ImageProtocol("imagenet", tuple(settings), choices, 1000 * per_class, seed=0)
+    figures = (
+        ImageSetting("Conditional", 1.0, CFG(1.0), 50),
+        ImageSetting("PMC", 2.5, CFG(2.5) | Cap(1.10), 50, gamma=1.10),
+    )
+    return ImageProtocol("imagenet", tuple(settings), choices, 1000 * per_class, 0, figures)
 
 
 def sd35(prompts: int = 5000) -> ImageProtocol:
@@ -170,8 +183,11 @@ def sd35_categories() -> ImageProtocol:
         *_PIPELINE,
         Choice("gamma and steps of the figure", "1.15, 10", "not stated; those of the table"),
         Choice("its seeds", "the stream's 16 pictures in order", "the figure's seeds are not published"),
+        _CHI,
     )
-    return ImageProtocol("sd35", settings, choices, len(category_prompts()), seed=42)
+    return ImageProtocol(
+        "sd35", settings, choices, len(category_prompts()), 42, figures=(settings[0], settings[2])
+    )
 
 
 def fashion(
@@ -230,6 +246,7 @@ def _text(name: str) -> str:
     return (files("meancap") / "paper_tables" / name).read_text(encoding="utf-8")
 
 
+_ADM_REFERENCE = "VIRTUAL_imagenet256_labeled.npz"
 _SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third
 # Dense peaks from the data sheets, in the precision that each protocol uses.
 _PEAKS = {
@@ -257,10 +274,11 @@ def imagenet_needs(checkpoint: Path | None, vae: str) -> list[_Need]:
         ),
         _Need("the autoencoder", _is_local(vae), f"hf download {vae}"),
         _gpu(),
+        _inception_weights(),
         _Need(
             "ADM's reference statistics, for scores",
-            False,
-            "VIRTUAL_imagenet256_labeled.npz, given to `meancap score --reference`",
+            Path(_ADM_REFERENCE).is_file(),
+            f"{_ADM_REFERENCE}, given to `meancap score --reference`",
         ),
     ]
 
@@ -272,7 +290,21 @@ def sd35_needs(pipeline: str, prompts: Path | None) -> list[_Need]:
         _Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"),
         _Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
         _gpu(),
+        _inception_weights(),
+        _Need(
+            "the images of COCO 2017 val, for scores",
+            False,
+            "give their folder to `meancap score --reference`",
+        ),
     ]
+
+
+def _inception_weights() -> _Need:
+    try:
+        found, how = str(INCEPTION.find()), ""
+    except MissingWeights as error:
+        found, how = "", str(error)
+    return _Need(f"Inception for scores{f', {found}' if found else ''}", bool(found), how)
 
 
 def _gpu() -> _Need:
@@ -306,9 +338,12 @@ def _sd35_work() -> float:
     return 2.0 * weights * (tokens + text) + attention
 
 
-def plan_text(protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int) -> str:
-    """The plan as text: settings, arithmetic, what is missing."""
-    work = sit_work(named("SiT-XL/2")) if protocol.name == "imagenet" else _sd35_work()
+def plan_text(
+    protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int, given: str = ""
+) -> str:
+    """The plan as text: settings, arithmetic, what is missing, and commands; `given` are options to repeat."""
+    imagenet = protocol.name == "imagenet"
+    work = sit_work(named("SiT-XL/2")) if imagenet else _sd35_work()
     calls = sum(2 * s.evaluations for s in protocol.settings) * protocol.samples
     disk = len(protocol.settings) * protocol.samples * picture * picture * 3
     lines = [f"{protocol.name}: {len(protocol.settings)} runs of {protocol.samples:,} samples", ""]
@@ -321,7 +356,7 @@ def plan_text(protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture
         f"work: 2 calls x evaluations x samples, over all runs = {calls:.3g} calls",
         f"      one call = {work / 1e9:.1f} GFLOP, together {calls * work:.3g} FLOP, without the decoder",
     ]
-    dtype = "tf32" if protocol.name == "imagenet" else "bfloat16"
+    dtype = "tf32" if imagenet else "bfloat16"
     for gpu, peak in _PEAKS[dtype].items():
         seconds = calls * work / (peak * _SHARE)
         per_run = seconds / 3600 / len(protocol.settings)
@@ -331,6 +366,14 @@ def plan_text(protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture
             f"{per_run:.2f} h a run; N of them under torchrun take 1/N"
         )
     lines.append("      times are arithmetic, not measured: no GPU run stands behind them")
+    if protocol.figures:
+        samples = min(protocol.samples, 1000) if imagenet else protocol.samples
+        more = sum(2 * s.evaluations for s in protocol.figures) * samples
+        lines.append(
+            f"figures: {len(protocol.figures)} runs of {samples:,} samples with diagnostics, "
+            f"{', '.join(f'figures/{s.name}' for s in protocol.figures)}: {more:.3g} calls, "
+            f"{more / calls:.1%} of the table's"
+        )
     free = shutil.disk_usage(_existing(out)).free
     lines += [
         f"disk: {disk / 1e9:.0f} GB of pixels (less as PNG), and one run more while its .npz is made; "
@@ -339,7 +382,48 @@ def plan_text(protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture
         "needed:",
     ]
     lines += [f"  [{'x' if n.here else ' '}] {n.what}" + ("" if n.here else f": {n.how}") for n in needs]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_commands(protocol, out, given)])
+
+
+def _commands(protocol: ImageProtocol, out: Path, given: str) -> list[str]:
+    """Lines to copy: making the runs on one GPU or many, scoring them, the report beside the paper's table."""
+    reproduce = f"reproduce {protocol.name} {given}--out {out}"
+    counts = sorted({s.evaluations for s in protocol.settings})
+    runs = " ".join(f"{out}/*-n{n}" for n in counts)
+    lines = [
+        "commands to copy (rerun one to resume it):",
+        "  one GPU:",
+        f"    meancap {reproduce}",
+        "  one machine with eight:",
+        f"    torchrun --standalone --nproc_per_node 8 -m meancap {reproduce}",
+        f"  two machines with eight each that share {out}; start it on both, HOST is one of them:",
+        "    torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint HOST:29500 "
+        f"-m meancap {reproduce}",
+        "  the same under SLURM:",
+        f"    srun --nodes 2 --ntasks 16 --gpus-per-task 1 meancap {reproduce}",
+        "  then the scores, on one machine, and the report beside the paper's table:",
+    ]
+    for name, reference in _SCORED_BY[protocol.name]:
+        against = f" --reference {reference}" if reference else ""
+        lines.append(f"    meancap score {runs} --protocol {name}{against}")
+    return [*lines, f"    meancap report {out}", f"  {_LOOKED_FOR}"]
+
+
+# The protocols of each table, with the file or folder of real images that the user brings.
+_SCORED_BY = {
+    "imagenet": (("adm-imagenet256", _ADM_REFERENCE),),
+    "sd35": (
+        ("coco-torchmetrics", "COCO_VAL2017_DIR"),
+        ("coco-cleanfid-recall", "COCO_VAL2017_DIR"),
+        ("clip-b32", ""),
+        ("imagereward-1.0", ""),
+        ("hsv", ""),
+    ),
+}
+_LOOKED_FOR = (
+    "weights for scores are looked for at --weights, in the network's own variable (such as MEANCAP_INCEPTION), "
+    "in $MEANCAP_WEIGHTS and in torch's and Hugging Face's caches; `meancap score` names what it misses"
+)
 
 
 def _existing(path: Path) -> Path:

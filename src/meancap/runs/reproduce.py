@@ -1,6 +1,7 @@
 """A protocol as a folder of runs that share their noise, and one table over them.
 
     OUT/<setting>/    a run folder for each setting
+    OUT/figures/<setting>/   small runs with diagnostics, for the paper's mechanism and qualitative figures
     OUT/table.csv     one row per setting: scale, what guidance did, and scores if there are any
     OUT/protocol.json the settings and the choices that the paper leaves open
 
@@ -35,25 +36,35 @@ from .scoring import read_scores, score_runs
 
 @dataclass(frozen=True)
 class BlockProgress:
-    """A block of a setting has been made; `total` counts the blocks of all settings."""
+    """A block of a setting has been made; `total` counts this process's blocks of all settings."""
 
     setting: str
     done: int
     total: int
 
 
-def setting_configs(protocol: ImageProtocol, base: RunConfig) -> list[tuple[ImageSetting, RunConfig]]:
-    """Each setting as a run; `base` has model, samples and format."""
-    pairs = []
-    for s in protocol.settings:
-        config = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
-        if protocol.name == "sd35":
-            # The chain replaces the pipeline's combination, whose scale only switches guidance on; at scale 1
-            # it is off, and the pipeline is left to itself.
-            rule = "" if s.scale == 1 else config.rule
-            config = replace(config, rule=rule, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
-        pairs.append((s, config))
-    return pairs
+def setting_configs(protocol: ImageProtocol, base: RunConfig) -> dict[str, RunConfig]:
+    """The runs of a protocol by folder: its settings, then those of its figures; `base` has model and format."""
+    runs = {s.name: _setting_config(protocol, s, base) for s in protocol.settings}
+    few = replace(base, diagnostics=True)
+    if protocol.name == "imagenet":
+        few = replace(few, per_class=1)
+    for s in protocol.figures:
+        runs[f"figures/{s.name}"] = _setting_config(protocol, s, few, both=True)
+    return runs
+
+
+def _setting_config(
+    protocol: ImageProtocol, s: ImageSetting, base: RunConfig, *, both: bool = False
+) -> RunConfig:
+    config = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
+    if protocol.name != "sd35":
+        return config
+    config = replace(config, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
+    if s.scale != 1:  # the chain replaces the pipeline's combination, whose scale only switches guidance on
+        return config
+    # At scale 1 the pipeline's guidance is off, and it makes one prediction only; diagnostics need `both`.
+    return replace(config, guidance_scale=2.0) if both else replace(config, rule="")
 
 
 def reproduce(
@@ -61,17 +72,16 @@ def reproduce(
 ) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
     out.mkdir(parents=True, exist_ok=True)
-    todo = setting_configs(protocol, base)
-    done = 0
     source = open_model(base, device)
-    for setting, config in todo:
-        prepared = source.prepare(config)
-        store = prepared.store(out / setting.name)
-        mine = range(rank, prepared.config.blocks, world)
-        done += len(mine) - len(store.missing(mine))
-        for _ in make_run(store, prepared.make, rank, world):
+    runs = {name: source.prepare(config) for name, config in setting_configs(protocol, base).items()}
+    shares = {name: range(rank, run.config.blocks, world) for name, run in runs.items()}
+    done, total = 0, sum(map(len, shares.values()))
+    for name, run in runs.items():
+        store = run.store(out / name)
+        done += len(shares[name]) - len(store.missing(shares[name]))
+        for _ in make_run(store, run.make, rank, world):
             done += 1
-            yield BlockProgress(setting.name, done, len(mine) * len(todo))
+            yield BlockProgress(name, done, total)
 
 
 def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
@@ -80,7 +90,8 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
     Whichever process ends last does it.
     """
     with folder_lock(out):
-        if not all(Ledger(out / s.name, "images").finished for s in protocol.settings):
+        folders = [*(s.name for s in protocol.settings), *(f"figures/{s.name}" for s in protocol.figures)]
+        if not all(Ledger(out / name, "images").finished for name in folders):
             return False
         if score_by:
             for _ in score_runs([out / s.name for s in protocol.settings], [score_by]):
