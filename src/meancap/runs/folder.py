@@ -304,7 +304,7 @@ def _npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return dict(archive)
     except (ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}); delete the folder and make the run again") from None

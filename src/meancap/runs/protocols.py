@@ -341,7 +341,7 @@ def _sd35_work() -> float:
 def plan_text(
     protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int, given: str = ""
 ) -> str:
-    """The plan as text: settings, arithmetic, what is missing, and commands; `given` are options to repeat."""
+    """Settings, arithmetic, what is missing, and commands to copy; `given` are options to repeat."""
     imagenet = protocol.name == "imagenet"
     work = sit_work(named("SiT-XL/2")) if imagenet else _sd35_work()
     calls = sum(2 * s.evaluations for s in protocol.settings) * protocol.samples
@@ -386,7 +386,7 @@ def plan_text(
 
 
 def _commands(protocol: ImageProtocol, out: Path, given: str) -> list[str]:
-    """Lines to copy: making the runs on one GPU or many, scoring them, the report beside the paper's table."""
+    """Lines to copy: making the runs on one GPU or many, scoring them, the report."""
     reproduce = f"reproduce {protocol.name} {given}--out {out}"
     counts = sorted({s.evaluations for s in protocol.settings})
     runs = " ".join(f"{out}/*-n{n}" for n in counts)
@@ -421,8 +421,8 @@ _SCORED_BY = {
     ),
 }
 _LOOKED_FOR = (
-    "weights for scores are looked for at --weights, in the network's own variable (such as MEANCAP_INCEPTION), "
-    "in $MEANCAP_WEIGHTS and in torch's and Hugging Face's caches; `meancap score` names what it misses"
+    "weights for scores are looked for at --weights, at the network's own variable (as MEANCAP_INCEPTION), "
+    "in $MEANCAP_WEIGHTS and in torch's and Hugging Face's caches; `meancap score` names what is missing"
 )
 
 

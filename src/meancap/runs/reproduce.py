@@ -44,7 +44,7 @@ class BlockProgress:
 
 
 def setting_configs(protocol: ImageProtocol, base: RunConfig) -> dict[str, RunConfig]:
-    """The runs of a protocol by folder: its settings, then those of its figures; `base` has model and format."""
+    """The runs of a protocol by folder: its settings, then its figures; `base` has model and format."""
     runs = {s.name: _setting_config(protocol, s, base) for s in protocol.settings}
     few = replace(base, diagnostics=True)
     if protocol.name == "imagenet":
