@@ -26,8 +26,6 @@ from typing import Any
 
 import torch
 
-from ..metrics.extractor import MissingWeights
-from ..metrics.inception import INCEPTION
 from ..models.checkpoint import local_folder
 from ..models.sit import SiTConfig, named
 from ..rules import CFG, Cap, CapDisplacement, Rule, apg
@@ -300,6 +298,9 @@ def sd35_needs(pipeline: str, prompts: Path | None) -> list[_Need]:
 
 
 def _inception_weights() -> _Need:
+    from ..metrics.extractor import MissingWeights
+    from ..metrics.inception import INCEPTION
+
     try:
         found, how = str(INCEPTION.find()), ""
     except MissingWeights as error:
