@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
-from .bench import add_bench, add_calibrate
+from .bench import add_bench
+from .calibrate import add_calibrate
 from .explore import add_explore
 from .generate import add_generate
 from .listing import add_pipelines, add_rules
 from .reproduce import add_reproduce
 from .score import add_demo, add_pictures, add_report, add_score
 from .train import add_train
+from .weights import add_weights
 
 # Every command, in the order of `meancap --help`.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_generate,
     add_score,
+    add_weights,
     add_report,
     add_reproduce,
     add_train,
