@@ -131,7 +131,7 @@ def test_imagenet_rehearses_from_a_released_format_to_the_table(tmp_path, capsys
     assert runs[0].seeds == runs[1].seeds and runs[0].labels == [0, 207, 980]
     assert runs[0].images().shape == (3, 16, 16, 3)
     assert runs[0].config["channels"] is None and len(runs[0].config["decoder"]) == 64
-    mechanism = list(csv.DictReader((tmp_path / "mechanism.csv").open()))
+    mechanism = list(csv.DictReader((tmp_path / "mechanism.csv").read_text().splitlines()))
     assert len(mechanism) == 50 and float(mechanism[0]["gap"]) > 0
     assert all(1 <= float(row["effective_scale"]) <= 2.5 + 1e-4 for row in mechanism)
     assert max(float(row["chi"]) for row in mechanism) <= 1.1 + 1e-4
