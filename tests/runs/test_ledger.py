@@ -1,18 +1,13 @@
 """A folder belongs to one run: begun once, it goes on under the same configuration and refuses any other."""
 
-import json
-from dataclasses import asdict
 from threading import Event, Thread
 
 import pytest
 
 from meancap.gmm import GMMConfig
 from meancap.gmm.experiment import begin_run
-from meancap.runs.bench import BenchConfig
-from meancap.runs.bench.families import UNGUIDED
-from meancap.runs.bench.run import prepare
 from meancap.runs.config import RunConfig, versions
-from meancap.runs.folder import Ledger, RunRefused, Store, locked
+from meancap.runs.folder import Ledger, RunRefused, Store, folder_lock
 
 
 def begin_images(folder, **changes):
@@ -23,11 +18,7 @@ def begin_mixture(folder, **changes):
     begin_run(folder, GMMConfig(**changes))
 
 
-def begin_benchmark(folder, **changes):
-    prepare(folder, BenchConfig(**changes), ["single"], [UNGUIDED])
-
-
-BEGIN = {"images": begin_images, "gmm": begin_mixture, "bench": begin_benchmark}
+BEGIN = {"images": begin_images, "gmm": begin_mixture}
 kinds = pytest.mark.parametrize("kind", BEGIN)
 
 
@@ -86,23 +77,15 @@ def test_a_kill_before_the_first_file_does_not_block_the_folder(tmp_path, kind):
     BEGIN[kind](tmp_path)
 
 
-def test_a_benchmark_of_an_earlier_version_goes_on(tmp_path):
-    config = BenchConfig()
-    old = {"format": 1, "config": config.as_json(), "problems": ["triple"], "families": [asdict(UNGUIDED)]}
-    (tmp_path / "run.json").write_text(json.dumps(old))
-    begin_benchmark(tmp_path)
-    assert Ledger(tmp_path, "bench").read()["problems"] == ["triple", "single"]
-
-
 def test_a_lock_lets_one_holder_in_at_a_time(tmp_path):
     entered = Event()
 
     def enter() -> None:
-        with locked(tmp_path):
+        with folder_lock(tmp_path):
             entered.set()
 
     waiting = Thread(target=enter)
-    with locked(tmp_path):
+    with folder_lock(tmp_path):
         waiting.start()
         assert not entered.wait(0.3)
     assert entered.wait(30)
