@@ -8,11 +8,11 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
     "extras": 0, "files": 0, "torch_settings": 0,
-    "array": 0, "drawing": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
-    "operation": 1,
+    "array": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
+    "cap": 1, "fast": 2,
     "prediction": 2,
     "rules": 3,
-    "diagnostics": 4, "sampling": 4,
+    "record": 4, "sampling": 4,
     "lab": 5, "adapters": 5, "models": 5, "metrics": 5,
     "scenes": 6,
     "runs": 7,
@@ -23,9 +23,7 @@ LAYERS = {
 
 
 # Modules that import a compiler; others import them inside a function only, where they are used.
-KERNELS = {"host": {"numpy"}, "host_kernels": {"numba", "numpy"}, "host_memory": {"numba", "llvmlite"},
-           "host_threads": {"numba", "numpy"},
-           "triton_kernels": {"triton"}}  # fmt: skip
+KERNELS = {"fast": {"numba", "numpy"}}
 GROUND = {
     "extras",
     "files",
@@ -108,7 +106,7 @@ def test_one_module_renames_files():
 
 
 def test_the_demo_loads_no_network_of_another_protocol():
-    code = "import sys, meancap.runs.reproduce, meancap.report.demo; print(*sys.modules)"
+    code = "import sys, meancap.runs.reproduce, meancap.report.pictures; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     networks = {"meancap.metrics.inception", "meancap.metrics.image_text", "efficientnet_lite_pytorch"}
     assert not networks & set(done.stdout.split())
