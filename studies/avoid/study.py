@@ -1,34 +1,47 @@
 """Something to avoid: rules with a third prediction against CFG with the negative as its reference.
 
-    narrow, wide   eight Gaussians on a circle (std 0.03 and 0.35), exact means. The prompt means components
-                   0, 1 and 2, the negative 2 and 3, so that the truth is the law of 0 and 1
-    garments       the shipped model asked for a shirt and not a pullover; the shipped classifier counts
+    narrow, wide   eight Gaussians on a circle (std 0.03 and 0.35), exact means, float64. The prompt means
+                   components 0, 1 and 2, the negative 2 and 3, so that the truth is the law of 0 and 1
+    garments       the shipped model asked for a shirt and not a pullover, float32; the shipped classifier
+                   counts
 
-A cell is one subject and one rule, with one entry per seed. Every rule has its published values, nothing is
-tuned; SLD's warm-up is a fifth of the steps, as 10 of 50 are.
+A cell is one subject, rule and seed. Rules have their published values, nothing is tuned; SLD's warm-up is a
+fifth of the steps, as 10 of 50 are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
+from studies.common import (
+    Cells,
+    Row,
+    chosen,
+    command,
+    markdown,
+    option,
+    read_csv,
+    write_csv,
+    write_figures,
+    write_page,
+)  # fmt: skip
 from torch import Tensor
 
-from ..lab import Condition
-from ..lab.measures import Ruler
-from ..lab.problems import Circle
-from ..metrics.extractors.fashion import fashion_classifier
-from ..models.classes import ClassModel, fashion
-from ..rules import parse
-from ..sampling import Predict, autoguidance, beside, noise, sample, uniform
-from .cell_folder import CellFolder
-from .config import sample_seed, versions
+from meancap.lab import Condition
+from meancap.lab.measures import Ruler
+from meancap.lab.problems import Circle
+from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.models.classes import ClassModel, fashion
+from meancap.report.style import BLUE, GREEN, GREY, PAGE, panels
+from meancap.rules import parse
+from meancap.runs.config import sample_seed
+from meancap.sampling import autoguidance, beside, noise, sample, uniform
 
+HERE = Path(__file__).parent
 WIDTHS = {"narrow": 0.03, "wide": 0.35}
 PROMPT, NEGATIVE, TRUTH = (0, 1, 2), (2, 3), (0, 1)
 SHIRT, PULLOVER = 6, 2
@@ -44,23 +57,20 @@ METHODS = (
 
 
 @dataclass(frozen=True)
-class AvoidStudy:
+class Study:
     """How much to run."""
 
-    samples: int = 512  # of a mixture, for each rule and seed
-    steps: int = 50
-    scales: tuple[float, ...] = (1.5, 3.0, 7.5)
-    pictures: int = 60  # of the garments, for each rule and seed
-    picture_steps: int = 12
-    picture_scales: tuple[float, ...] = (2.0, 5.0)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    picture_seeds: tuple[int, ...] = (0, 1)
+    samples: int = option(512, "samples of a mixture, for each rule and seed")
+    steps: int = option(50, "Euler steps on mixtures")
+    scales: tuple[float, ...] = option((1.5, 3.0, 7.5), "guidance scales on mixtures")
+    seeds: tuple[int, ...] = option((0, 1, 2), "noise seeds of the mixtures")
+    pictures: int = option(60, "pictures of garments, for each rule and seed")
+    picture_steps: int = option(12, "Euler steps on garments")
+    picture_scales: tuple[float, ...] = option((2.0, 5.0), "guidance scales on garments")
+    picture_seeds: tuple[int, ...] = option((0, 1), "noise seeds of the garments")
 
-    def __post_init__(self) -> None:
-        if self.samples < 2 or self.pictures < 1:
-            raise ValueError(
-                f"the study needs 2 samples and 1 picture or more; got {self.samples} and {self.pictures}"
-            )
+
+QUICK = Study(64, 10, (3.0,), (0, 1), 6, 4, (2.0,), (0,))
 
 
 @dataclass(frozen=True)
@@ -71,47 +81,29 @@ class Line:
     method: str
     scale: float
     rule: str
-    as_reference: bool
+    as_reference: bool = False
 
-    @property
-    def cell(self) -> str:
-        kept = "".join(c if c.isalnum() else "-" for c in f"{self.method}-{self.rule}")
-        return f"{self.subject}-{kept.strip('-')}"
+    def cell(self, seed: int) -> str:
+        return f"{self.subject}-{self.method}-{self.rule}-seed{seed}"
 
 
-def lines(study: AvoidStudy) -> list[Line]:
+def lines(study: Study) -> Iterator[Line]:
     """Every rule plain and under Cap(1.1), at every scale."""
-    found = []
     for subject in (*WIDTHS, "garments"):
         steps = study.picture_steps if subject == "garments" else study.steps
-        found.append(Line(subject, "unguided", 1.0, "CFG(1)", False))
+        yield Line(subject, "unguided", 1.0, "CFG(1)")
         for method, template, as_reference in METHODS:
             for scale in study.picture_scales if subject == "garments" else study.scales:
                 rule = template.format(scale=f"{scale:g}", warmup=steps // 5)
-                found += [
-                    Line(subject, method, scale, text, as_reference) for text in (rule, f"{rule} | Cap(1.1)")
-                ]
-    return found
-
-
-def run_avoid(study: AvoidStudy, out: Path) -> Iterator[str]:
-    """Makes what is missing, yielding the name of each finished cell."""
-    about = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(study).items()}
-    about |= {"dtype": "float64 on the mixtures, float32 on the garments"}
-    cells = CellFolder.begin(out, "avoid", about, versions())
-    for line in lines(study):
-        if line.cell not in cells:
-            made = garments if line.subject == "garments" else mixture
-            cells.save(line.cell, made(study, line))
-        yield line.cell
+                for text in (rule, f"{rule} | Cap(1.1)"):
+                    yield Line(subject, method, scale, text, as_reference)
 
 
 @cache
 def laws(width: float) -> tuple[Condition, Condition, Condition]:
     """What the prompt means, what the negative means, and the truth: the prompt without the negative."""
     whole = Circle(width).mixture()
-    prompt, negative, truth = (Condition(whole, members) for members in (PROMPT, NEGATIVE, TRUTH))
-    return prompt, negative, truth
+    return Condition(whole, PROMPT), Condition(whole, NEGATIVE), Condition(whole, TRUTH)
 
 
 @cache
@@ -120,20 +112,16 @@ def ruler(width: float, samples: int) -> Ruler:
     return Ruler(laws(width)[2], samples)
 
 
-def mixture(study: AvoidStudy, line: Line) -> dict[str, Tensor]:
-    """Shares of p(negative | x) and p(truth | x), and SW2 to the truth, one for each seed."""
+def mixture_cell(study: Study, line: Line, seed: int) -> dict[str, Tensor]:
+    """Shares of p(negative | x) and p(truth | x), and SW2 to the truth."""
     prompt, negative, _ = laws(WIDTHS[line.subject])
     measure = ruler(WIDTHS[line.subject], study.samples)
     make = autoguidance if line.as_reference else lambda one, other: beside(one, negative=other)
-    predict: Predict = make(prompt.predict, negative.predict)
-    found: dict[str, list[float]] = {"avoided": [], "wanted": [], "sw2": []}
-    for seed in study.seeds:
-        seeds = [sample_seed(seed, i) for i in range(study.samples)]
-        x = sample(predict, parse(line.rule), noise(seeds, (2,)).double(), uniform(study.steps))
-        found["avoided"].append(float(negative.log_posterior(x, 1.0).exp().mean()))
-        found["wanted"].append(float(measure.alignment(x)))
-        found["sw2"].append(float(measure.sw2(x)))
-    return {name: torch.tensor(values, dtype=torch.float64) for name, values in found.items()}
+    start = noise([sample_seed(seed, i) for i in range(study.samples)], (2,)).double()
+    x = sample(make(prompt.predict, negative.predict), parse(line.rule), start, uniform(study.steps))
+    avoided = negative.log_posterior(x, 1.0).exp().mean()
+    values = {"avoided": avoided, "wanted": measure.alignment(x), "sw2": measure.sw2(x)}
+    return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
 @cache
@@ -141,46 +129,91 @@ def _garments() -> ClassModel:
     return fashion()
 
 
-def garments(study: AvoidStudy, line: Line) -> dict[str, Tensor]:
-    """The class that the shipped classifier sees, and the share of clipped pixels, (seeds, pictures) each."""
-    model, classifier = _garments(), fashion_classifier()
-    predict = model.predict([SHIRT] * study.pictures, negative=PULLOVER)
-    if not line.as_reference and not parse(line.rule).needs:
-        predict = model.predict([SHIRT] * study.pictures)
-    seen, clipped = [], []
-    for seed in study.picture_seeds:
-        x = noise([sample_seed(seed, i) for i in range(study.pictures)], model.shape)
-        pictures = model.decode(sample(predict, parse(line.rule), x, uniform(study.picture_steps)))
-        features = classifier(pictures.permute(0, 2, 3, 1))
-        seen.append(features["logits"].argmax(1))
-        clipped.append(features["clipped"][:, 0])
-    return {"seen": torch.stack(seen), "clipped": torch.stack(clipped)}
+def garment_cell(study: Study, line: Line, seed: int) -> dict[str, Tensor]:
+    """The class that the shipped classifier sees, and the share of clipped pixels, for each picture."""
+    model = _garments()
+    third = line.as_reference or bool(parse(line.rule).needs)
+    predict = model.predict([SHIRT] * study.pictures, **({"negative": PULLOVER} if third else {}))
+    x = noise([sample_seed(seed, i) for i in range(study.pictures)], model.shape)
+    pictures = model.decode(sample(predict, parse(line.rule), x, uniform(study.picture_steps)))
+    features = fashion_classifier()(pictures.permute(0, 2, 3, 1))
+    return {"seen": features["logits"].argmax(1), "clipped": features["clipped"][:, 0]}
 
 
-def avoid_table(study: AvoidStudy, out: Path) -> list[dict[str, Any]]:
+def readings(study: Study, cells: Cells) -> Iterator[Row]:
     """One row for each rule: shares with their standard errors, and the distance to the truth."""
-    cells, rows = CellFolder(out), []
     for line in lines(study):
-        cell = cells.load(line.cell)
-        row: dict[str, Any] = {
-            "subject": line.subject, "method": line.method, "scale": line.scale, "rule": line.rule
-        }  # fmt: skip
-        if line.subject == "garments":
-            row["clipped"] = float(cell["clipped"].mean())
-            for name, label in (("avoided", PULLOVER), ("wanted", SHIRT)):
-                hits = (cell["seen"] == label).double().flatten()
-                row |= {name: float(hits.mean()), f"{name} ±": float(hits.std() / len(hits) ** 0.5)}
+        row: Row = {"subject": line.subject, "method": line.method, "scale": line.scale, "rule": line.rule}
+        garments = line.subject == "garments"
+        work, seeds = (garment_cell, study.picture_seeds) if garments else (mixture_cell, study.seeds)
+        made = [cells.make(line.cell(s), lambda s=s: work(study, line, s)) for s in seeds]
+        if garments:
+            seen = torch.cat([cell["seen"] for cell in made])
+            values = {"avoided": seen == PULLOVER, "wanted": seen == SHIRT}
+            row["clipped"] = float(torch.cat([cell["clipped"] for cell in made]).mean())
         else:
-            for name in ("avoided", "wanted", "sw2"):
-                values = cell[name]
-                error = float(values.std() / len(values) ** 0.5) if len(values) > 1 else None
-                row |= {name: float(values.mean()), f"{name} ±": error}
-        rows.append(row)
+            values = {k: torch.stack([cell[k] for cell in made]) for k in ("avoided", "wanted", "sw2")}
+        for name, value in values.items():
+            row[name] = float(value.double().mean())
+            row[f"{name} ±"] = float(value.double().std() / len(value) ** 0.5) if len(value) > 1 else ""
+        yield row
     for subject, width in WIDTHS.items():
         _, negative, truth = laws(width)
         x = truth.conditional.sample(study.samples, torch.Generator().manual_seed(0))
         floor = ruler(width, study.samples).floor()
-        avoided = float(negative.log_posterior(x, 1.0).exp().mean())
-        rows.append({"subject": subject, "method": "the truth itself", "scale": 1.0, "rule": "",
-                     "avoided": avoided, "wanted": floor["alignment"], "sw2": floor["sw2"]})  # fmt: skip
-    return rows
+        row = {"subject": subject, "method": "the truth itself", "scale": 1.0, "rule": ""}
+        row["avoided"] = float(negative.log_posterior(x, 1.0).exp().mean())
+        yield row | {"wanted": floor["alignment"], "sw2": floor["sw2"]}
+
+
+def parts(folder: Path) -> dict[str, str]:
+    """The table of the page: each rule plain and capped, its scales in order."""
+    rows = read_csv(folder / "readings.csv")
+    groups: dict[tuple[str, bool], dict[str, list[dict[str, str]]]] = {}
+    for row in rows:
+        key = (row["method"], row["rule"].endswith("Cap(1.1)"))
+        groups.setdefault(key, {}).setdefault(row["subject"], []).append(row)
+
+    def cell(found: list[dict[str, str]], name: str) -> str:
+        return ", ".join(f"{float(row[name]):.2f}" for row in found) or "–"
+
+    columns = [("narrow", "avoided"), ("narrow", "sw2"), ("wide", "avoided"), ("wide", "sw2"),
+               ("garments", "avoided"), ("garments", "wanted")]  # fmt: skip
+    table = [
+        [f"{method}, Cap(1.1)" if capped else method, *(cell(of.get(s, []), name) for s, name in columns)]
+        for (method, capped), of in groups.items()
+    ]
+    head = ["rule", "narrow: avoided", "distance", "wide: avoided", "distance", "pullovers", "shirts"]
+    return {"readings": markdown(head, table)}
+
+
+def draw(folder: Path):
+    """What should be avoided over the distance to the truth: left of a rule's point is better, and below."""
+    figure, axes = panels(1, 3, PAGE, 2.4)
+    rows = [row for row in read_csv(folder / "readings.csv") if row["rule"] or row["subject"] == "garments"]
+    for place, subject in zip(axes[0], (*WIDTHS, "garments"), strict=True):
+        x = "wanted" if subject == "garments" else "sw2"
+        for capped, colour in ((False, BLUE), (True, GREEN)):
+            own = [r for r in rows if r["subject"] == subject and r["rule"].endswith("Cap(1.1)") == capped]
+            points = [(float(r[x]), float(r["avoided"])) for r in own if r["method"] != "unguided"]
+            label = "under Cap(1.1)" if capped else "plain"
+            place.plot(*zip(*points, strict=True), "o", color=colour, markersize=3, label=label)
+        plain = next(r for r in rows if r["subject"] == subject and r["method"] == "unguided")
+        place.plot(float(plain[x]), float(plain["avoided"]), "D", color=GREY, markersize=4, label="unguided")
+        place.set_title(subject)
+        place.set_xlabel("shirts" if x == "wanted" else "distance to the truth (SW2)")
+        if x == "sw2":
+            place.set_xscale("log")
+    axes[0, 0].set_ylabel("share that should be avoided")
+    axes[0, 2].legend(fontsize=6)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    p = command(__doc__, "python -m studies.avoid --out out/avoid", Study())
+    args = p.parse_args(argv)
+    if args.page:
+        return write_page(HERE, parts(HERE))
+    study = chosen(args, Study(), QUICK)
+    write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study)))
+    return write_figures(args.out, {"avoided": lambda: draw(args.out)})

@@ -18,13 +18,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..models.classes import ClassModel
-from ..prediction import Prediction
-from ..rules import DensityFeedback, feedback_scale
-from ..sampling import Predict
-from ..sampling.tracking import memoryless_gain
-from ..tensors import per_sample
-from .config import sample_seed
+from meancap.models.classes import ClassModel
+from meancap.prediction import Prediction
+from meancap.rules import DensityFeedback, feedback_scale
+from meancap.runs.config import sample_seed
+from meancap.sampling import Predict
+from meancap.sampling.tracking import memoryless_gain
+from meancap.tensors import per_sample
 
 
 class Renoised:

@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 
 import torch
+from meancap.report.scenes_compared import KINDS, SceneContrast, compared, contrast_rows, said
+from meancap.runs.scenes_readings import CLAUSES, SceneReading, chosen, read_readings
+from meancap.runs.scenes_table import write_table
 
 from meancap.files import write_whole
 from meancap.metrics.score import bootstrap
 from meancap.metrics.shares import paired_interval, share_interval
 from meancap.report.document import with_parts
-from meancap.report.scenes_compared import KINDS, SceneContrast, compared, contrast_rows, said
-from meancap.runs.scenes_readings import CLAUSES, SceneReading, chosen, read_readings
-from meancap.runs.scenes_table import write_table
 
 KEPT = ("study.json", "table.csv", "readings.csv", "curves.png", "sheet.png")
 CAPS = ("Cap 1.05", "Cap 1.1", "Displacement 1.15", "Anchored 1.1", "Calibrated")

@@ -1,6 +1,6 @@
 """Trains the classifier behind the `fashion` protocol and writes what ships with the package.
 
-    python tools/train_fashion_classifier.py DATA --out src/meancap/metrics/weights
+    python -m studies.training classifier --folder DATA --out src/meancap/metrics/weights
 
 DATA holds the four idx .gz files of Fashion-MNIST (Debian: dataset-fashion-mnist). One thread, one seed.
 Writes `fashion_classifier.safetensors`, `fashion_reference.safetensors` (features of the 10,000 held-out test
@@ -9,7 +9,6 @@ images in half precision, against which the protocol measures) and a JSON card w
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -96,14 +95,10 @@ def reference(found: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+def run_classifier(data: Path, out: Path) -> Path:
+    """Trains the classifier and writes it with its reference and card."""
     begun = time.process_time()
-    training, test = fashion(arguments.data), fashion(arguments.data, train=False)
+    training, test = fashion(data), fashion(data, train=False)
     model = train(training.images, training.labels)
     network = model.folded()
     y_test = test.labels
@@ -121,12 +116,8 @@ def main() -> None:
         "test_cross_entropy": round(F.cross_entropy(found["logits"], y_test).item(), 4),
         "training_cpu_seconds": round(time.process_time() - begun),
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "fashion_classifier.safetensors").write_bytes(save(network.state_dict()))
-    (arguments.out / "fashion_reference.safetensors").write_bytes(save(reference(found)))
-    (arguments.out / "fashion_classifier.json").write_text(json.dumps(card, indent=1) + "\n")
-    print(json.dumps(card, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "fashion_classifier.safetensors").write_bytes(save(network.state_dict()))
+    (out / "fashion_reference.safetensors").write_bytes(save(reference(found)))
+    (out / "fashion_classifier.json").write_text(json.dumps(card, indent=1) + "\n")
+    return out / "fashion_classifier.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -11,9 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..drawing import draw, render
-from ..metrics.scenes.detector import SceneDetector, answers_of, burnt, detect, spoilt
-from ..models.checkpoint import write_tensors
+from meancap.drawing import draw, render
+from meancap.files import write_whole
+from meancap.metrics.scenes.detector import SceneDetector, answers_of, burnt, detect, spoilt
+from meancap.models.checkpoint import write_tensors
 
 NAMES = ("axis", "shape 1", "colour 1", "shape 2", "colour 2")
 
@@ -26,11 +28,6 @@ class DetectorConfig:
     batch: int = 128
     rate: float = 3e-3
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"training needs {name} above 0; got {getattr(self, name)}")
 
 
 def train_detector(config: DetectorConfig) -> Iterator[tuple[int, float, SceneDetector]]:
@@ -76,21 +73,16 @@ def examine(network: SceneDetector, count: int = 10_000, seed: int = 77) -> dict
     return table
 
 
-def write_detector(out: Path, network: SceneDetector, config: DetectorConfig, seconds: float) -> Path:
-    """detector.safetensors, and beside it detector.json with the recipe and the examination."""
-    network.eval()
-    path = write_tensors(out / "scene_detector.safetensors", network.state_dict(), {})
-    about = {"recipe": asdict(config), "seconds": round(seconds, 1), "examination": examine(network)}
-    path.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
-    return path
-
-
-def run_detector(out: str | Path, config: DetectorConfig) -> Iterator[tuple[int, float]]:
-    """The whole way into a folder, yielding step and loss."""
-    out = Path(out)
+def run_detector(out: Path, config: DetectorConfig) -> Path:
+    """scene_detector.safetensors, and beside it a JSON file with the recipe and the examination."""
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     for step, loss, network in train_detector(config):
-        if step == config.steps:
-            write_detector(out, network, config, time.monotonic() - began)
-        yield step, loss
+        if step % 50 == 0 or step == config.steps:
+            print(f"step {step}  loss {loss:.4f}", file=sys.stderr, flush=True)
+    seconds = round(time.monotonic() - began, 1)
+    network.eval()
+    path = write_tensors(out / "scene_detector.safetensors", network.state_dict(), {})
+    about = {"recipe": asdict(config), "seconds": seconds, "examination": examine(network)}
+    write_whole(path.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
+    return path

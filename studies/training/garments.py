@@ -19,13 +19,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..models.checkpoint import load_sit, save_sit
-from ..models.data import Pictures, Pixels
-from ..models.optimise import optimisers
-from ..models.sit import SiT, SiTConfig
-from .loop import LogLine, TrainingLoop, TrainingRecipe, read_log
+from meancap.models.checkpoint import load_sit, save_sit
+from meancap.models.data import Pictures, Pixels
+from meancap.models.sit import SiT, SiTConfig
 
-__all__ = ["SMALL", "LogLine", "TrainConfig", "Training", "read_log"]
+from .loop import TrainingLoop, TrainingRecipe, need_within, optimisers
 
 SMALL = SiTConfig(size=28, channels=1, patch=4, width=128, depth=5, heads=4, classes=10, learn_sigma=False)
 
@@ -52,14 +50,8 @@ class TrainConfig(TrainingRecipe):
     start: str = ""  # the sha256 of weights to start from; empty for a random start
 
     def __post_init__(self) -> None:
-        for name in ("images", "batch", "warmup", "rate", "adam", "labels"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"training needs {name} above 0; got {getattr(self, name)}")
-        for name in ("dropout", "ema", "cooling", "label_noise"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"training needs {name} from 0 to below 1; got {getattr(self, name)}")
-        if self.seed < 0:
-            raise ValueError(f"training needs a seed of 0 or more; got {self.seed}")
+        need_within(self, ("images", "batch", "warmup", "rate", "adam", "labels"), above=0)
+        need_within(self, ("dropout", "ema", "cooling", "label_noise"), below=1)
 
 
 class Training(TrainingLoop):

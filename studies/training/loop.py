@@ -3,6 +3,10 @@
 train.json   the recipe; another one is refused, a longer one is not
 log.jsonl    one line per `every` steps
 state.pt     weights, their running mean, the optimisers, the step and the seconds
+
+Muon trains the hidden matrices, AdamW the rest. Muon's momentum is a running sum of gradients, looked at half a
+step ahead (Nesterov); its update is the nearest matrix with orthonormal rows or columns, by five Newton-Schulz
+iterations in which only the singular values change (Jordan et al. 2024).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import copy
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..files import write_whole, writing
-from .ledger import RunRefused, differences
+from meancap.files import write_whole, writing
 
 
 class TrainingRecipe:
@@ -45,6 +48,19 @@ class TrainingRecipe:
         """The learning rate of step `step`, counted from 0."""
         left = (self.steps - step) / max(1.0, self.cooling * self.steps)
         return self.rate * min(1.0, (step + 1) / self.warmup, left)
+
+
+def need_within(
+    recipe: Any, names: Iterable[str], above: float | None = None, below: float | None = None
+) -> None:
+    """Requires fields of a recipe above a number, or from 0 to below one, and a seed of 0 or more."""
+    for name in names:
+        value = getattr(recipe, name)
+        if (above is not None and not value > above) or (below is not None and not 0 <= value < below):
+            bounds = f"above {above:g}" if above is not None else f"from 0 to below {below:g}"
+            raise ValueError(f"training needs {name} {bounds}; got {value}")
+    if recipe.seed < 0:
+        raise ValueError(f"training needs a seed of 0 or more; got {recipe.seed}")
 
 
 @dataclass(frozen=True)
@@ -158,8 +174,70 @@ def _line(row: LogLine) -> str:
 
 
 def _need_same(old: dict[str, object], new: dict[str, object], folder: Path) -> None:
-    """Only the length of a run may change when it is taken up again."""
-    fixed = [key for key in new if key not in ("images", "cooling")]
-    changed = differences({key: old.get(key) for key in fixed}, {key: new[key] for key in fixed})
+    """Only the length of a run may change when it is resumed."""
+    changed = [k for k in new if k not in ("images", "cooling") and old.get(k) != new[k]]
     if changed:
-        raise RunRefused(f"{folder} was begun with another recipe: {'; '.join(changed)}; give another folder")
+        words = "; ".join(f"{k} was {old.get(k)}, now {new[k]}" for k in changed)
+        raise ValueError(f"{folder} was begun with another recipe: {words}; give another folder")
+
+
+def inside_blocks(name: str, p: Tensor) -> bool:
+    """The matrices inside the blocks of a SiT, modulation excepted."""
+    return name.startswith("blocks.") and p.dim() == 2 and "adaLN" not in name
+
+
+def optimisers(
+    model: nn.Module,
+    rate: float,
+    adam: float = 0.3,
+    hidden_weights: Callable[[str, Tensor], bool] = inside_blocks,
+) -> list[torch.optim.Optimizer]:
+    """Muon for the hidden weights; AdamW, at a share `adam` of the rate, for embeddings, modulation, biases
+    and the ends.
+    """
+    hidden: list[Tensor] = []
+    rest: list[Tensor] = []
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            (hidden if hidden_weights(name, p) else rest).append(p)
+    others = torch.optim.AdamW(rest, lr=adam * rate, betas=(0.9, 0.99), weight_decay=0.0)
+    both: list[torch.optim.Optimizer] = [Muon(hidden, rate), others]
+    for group in (group for optimiser in both for group in optimiser.param_groups):
+        group["full"] = group["lr"]  # a schedule sets lr to a share of it
+    return both
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update matrix has all its singular values near one."""
+
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, decay: float = 0.01
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            beta, lr = group["momentum"], group["lr"]
+            for p in group["params"]:
+                state = self.state[p]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(p)
+                state["momentum"].lerp_(p.grad, 1 - beta)
+                ahead = torch.lerp(p.grad, state["momentum"], beta)
+                p.mul_(1 - lr * group["decay"])
+                matrix = ahead.flatten(1)  # a convolution: outputs by everything that one of them reads
+                # A taller matrix has longer columns; the factor keeps the change of its outputs the same.
+                factor = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                p.add_(orthogonal(matrix).view(ahead.shape), alpha=-lr * factor)
+
+
+def orthogonal(g: Tensor, iterations: int = 5) -> Tensor:
+    """About U V' of g = U S V': each iteration sends singular values s to a s + b s^3 + c s^5."""
+    a, b, c = 3.4445, -4.7750, 2.0315  # steep at 0; leaves s between about 0.7 and 1.2
+    x = g.T if g.shape[0] > g.shape[1] else g
+    x = x / (x.norm() + 1e-7)
+    for _ in range(iterations):
+        s = x @ x.T
+        x = torch.addmm(x, torch.addmm(s, s, s, beta=b, alpha=c), x, beta=a)
+    return x.T if g.shape[0] > g.shape[1] else x

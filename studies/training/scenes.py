@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..drawing import ATTRIBUTES, draw, render
-from ..models.data import Pixels
-from ..models.optimise import optimisers
-from ..models.scene_files import load_scene_net, save_scene_net
-from ..models.scene_net import SceneNet, SceneNetConfig
-from .loop import TrainingLoop, TrainingRecipe
+from meancap.drawing import ATTRIBUTES, draw, render
+from meancap.models.data import Pixels
+from meancap.models.scene_files import load_scene_net, save_scene_net
+from meancap.models.scene_net import SceneNet, SceneNetConfig
+
+from .loop import TrainingLoop, TrainingRecipe, need_within, optimisers
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,8 @@ class SceneTrainConfig(TrainingRecipe):
     start: str = ""  # the sha256 of weights to start from; empty for a random start
 
     def __post_init__(self) -> None:
-        for name in ("images", "batch", "warmup", "rate", "adam", "time_spread"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"training needs {name} above 0; got {getattr(self, name)}")
-        for name in ("dropout", "partial", "wrong", "ema", "cooling"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"training needs {name} from 0 to 1; got {getattr(self, name)}")
-        if self.seed < 0:
-            raise ValueError(f"training needs a seed of 0 or more; got {self.seed}")
+        need_within(self, ("images", "batch", "warmup", "rate", "adam", "time_spread"), above=0)
+        need_within(self, ("dropout", "partial", "wrong", "ema", "cooling"), below=1)
 
 
 class SceneTraining(TrainingLoop):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction
+from meancap.prediction import Prediction
 
 PRESETS = ("1ch", "2ch", "3ch")
 REGIMES = ("low", "mid", "high")
@@ -139,6 +139,6 @@ def wind_model(preset: str) -> WindModel:
     try:
         package = importlib.import_module("enerdatasynth.generators.wind_conditioning")
     except ImportError as error:
-        raise ImportError(f'the wind models need {error.name}: pip install "meancap[wind]"') from error
+        raise ImportError(f'the wind models need {error.name}: pip install "enerdatasynth>=0.8.4"') from error
     made = package.wind_construct(preset)
     return WindModel(preset, made.generator, made.metadata)
