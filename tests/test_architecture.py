@@ -7,7 +7,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
-    "files": 0, "torch_settings": 0,
+    "extras": 0, "files": 0, "torch_settings": 0,
     "array": 0, "drawing": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
     "operation": 1,
     "prediction": 2,
@@ -25,6 +25,7 @@ KERNELS = {"host": {"numpy"}, "host_kernels": {"numba", "numpy"}, "host_memory":
            "host_threads": {"numba", "numpy"},
            "triton_kernels": {"triton"}}  # fmt: skip
 GROUND = {
+    "extras",
     "files",
     "notation",
     "tensors",
@@ -105,7 +106,7 @@ def test_one_module_renames_files():
 
 
 def test_the_demo_loads_no_network_of_another_protocol():
-    code = "import sys, meancap.runs.demo, meancap.report.demo; print(*sys.modules)"
+    code = "import sys, meancap.runs.reproduce, meancap.report.demo; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.startswith("meancap.metrics.extractors.")}
     assert loaded <= {"meancap.metrics.extractors.base", "meancap.metrics.extractors.fashion"}, loaded

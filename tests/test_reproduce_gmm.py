@@ -17,11 +17,11 @@ from meancap.cli import main
 from meancap.lab import sampler
 from meancap.report import gmm as report
 from meancap.report import style
+from meancap.runs.folder import RunRefused
 from meancap.runs.gmm import SETTINGS, GMMConfig, Result, count_stages, measure, reproduce, stages
 from meancap.runs.gmm.config import start_noise
 from meancap.runs.gmm.table import spread_of
-from meancap.runs.ledger import RunRefused
-from meancap.runs.paper import paper_run, paper_source, paper_table
+from meancap.runs.protocols import paper_run, paper_source, paper_table
 
 METRICS = ("occupancy_percent", "variance_ratio", "tv", "mean_error")
 FIGURES = {draw.__name__ for draw in report.FIGURES}

@@ -25,12 +25,9 @@ from ..metrics.extractors import Features
 from ..metrics.protocols import Generated, Protocol, Reference, protocol
 from ..metrics.score import Estimate
 from ..models.data import fashion
-from .features import FeatureCache
 from .folder import Run
 from .protocols import ImageSetting
-from .references import fashion_folder, shipped_fashion
-from .scores import read_scores
-from .scoring import open_target
+from .scoring import FeatureCache, fashion_folder, open_target, read_scores, shipped_fashion
 
 GROUPS = 50
 NUMBERS = ("FD-fashion", "recall", "precision", "alignment", "accuracy", "diversity", "brightness")

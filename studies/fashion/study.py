@@ -24,7 +24,7 @@ from ..sampling import noise, sample, uniform
 from .calibrate import Calibration, calibrate, load_calibration
 from .config import sample_seed
 from .protocols import Choice, ImageProtocol, ImageSetting, fashion
-from .references import shipped_fashion
+from .scoring import shipped_fashion
 
 PILOT, PILOT_SEED = 200, 1000
 TUNED = 100  # pictures of each radius

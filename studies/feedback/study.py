@@ -33,7 +33,7 @@ from meancap.lab.measures import Ruler
 from meancap.lab.problems import Cloud, Problem
 from meancap.report.style import BLUE, COLUMN, GREEN, GREY, PURPLE, VERMILION, panels
 from meancap.rules import CFG, Rule, density_feedback
-from meancap.runs.learned_scale import LearnedScale, load_scale
+from meancap.runs.calibrate import LearnedScale, load_scale
 from meancap.sampling import ancestral, noise, sample, uniform
 
 HERE = Path(__file__).parent

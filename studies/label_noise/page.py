@@ -11,7 +11,7 @@ from studies.feedback.study import draw_scales
 from torch import Tensor
 
 from meancap.report.style import AMBER, BLUE, GREEN, GREY, PAGE, VERMILION, panels
-from meancap.runs.learned_scale import load_scale
+from meancap.runs.calibrate import load_scale
 
 
 def parts(folder: Path) -> dict[str, str]:

@@ -34,9 +34,9 @@ from meancap.models.checkpoint import digest, read_tensors
 from meancap.models.classes import ClassModel, open_sit
 from meancap.rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
 from meancap.runs.config import sample_seed
-from meancap.runs.examples import examples
-from meancap.runs.learned_scale import LearnedScale, learn_scale, load_scale
-from meancap.runs.references import shipped_fashion
+from meancap.runs.calibrate import examples
+from meancap.runs.calibrate import LearnedScale, learn_scale, load_scale
+from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
 from meancap.sampling.tracking import memoryless_gain
 

@@ -144,7 +144,7 @@ def grouped(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
 
 def is_finished(folder: Path) -> bool:
     """Whether the run in a folder made all its pictures."""
-    from .ledger import Ledger
+    from .folder import Ledger
 
     known = Ledger(folder, "images").read()
     return known is not None and known["finished"] is not None

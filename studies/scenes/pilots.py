@@ -25,7 +25,7 @@ from ..rules import CFG, DensityFeedback, Rule, apg, density_feedback, parse
 from ..sampling import noise, sample, shifted
 from .calibrate import calibrate
 from .config import sample_seed
-from .scene_runs import SHIFT, complete_and_partial
+from .generate import SHIFT, complete_and_partial
 
 if TYPE_CHECKING:
     from .scenes_study import SceneStudy

@@ -19,11 +19,10 @@ from ..models.scenes import WRONG, SceneModel, scenes
 from ..rules import CFG, Cap, CapDisplacement, density_feedback
 from ..schedules import Exponential
 from .config import versions
-from .generate import make_run
+from .folder import Store
+from .generate import complete_and_partial, make_run, scene_blocks, scene_run, with_negatives
 from .protocols import ImageSetting
-from .scene_runs import complete_and_partial, scene_blocks, scene_run, with_negatives
 from .scenes_pilots import ScenePilots, open_pilots
-from .store import Store
 
 WRONG_SHARE = 0.2  # of the captions of the second model; they are drawn at random, as feedback supposes
 

@@ -39,7 +39,7 @@ from meancap.metrics.score import Estimate, difference, mean_estimate
 from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
 from meancap.rules import CFG, Cap, Rule, Threshold, density_feedback
 from meancap.runs.config import sample_seed
-from meancap.runs.learned_scale import learn_scale
+from meancap.runs.calibrate import learn_scale
 from meancap.sampling import ancestral, noise, sample
 from meancap.schedules import Piecewise
 

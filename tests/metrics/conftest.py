@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from meancap.models.data import fashion
-from meancap.runs.references import fashion_folder, shipped_fashion
+from meancap.runs.scoring import fashion_folder, shipped_fashion
 
 
 @pytest.fixture(autouse=True)

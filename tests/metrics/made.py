@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from meancap.runs.config import RunConfig, sample_seed
-from meancap.runs.store import Store
+from meancap.runs.folder import Store
 
 
 def made_run(

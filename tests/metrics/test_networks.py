@@ -23,9 +23,7 @@ from meancap.metrics.extractors.inception import inception
 from meancap.metrics.extractors.inception_net import Inception
 from meancap.metrics.locate import INCEPTION
 from meancap.metrics.resize import tf1_bilinear
-from meancap.runs.score_runs import score_runs
-from meancap.runs.scores import read_scores
-from meancap.runs.scoring import results_of
+from meancap.runs.scoring import read_scores, results_of, score_runs
 
 
 @pytest.fixture(scope="module")

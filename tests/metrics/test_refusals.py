@@ -13,8 +13,7 @@ from meancap.cli import main
 from meancap.metrics import protocol
 from meancap.metrics.extractors import Extractor
 from meancap.metrics.images import Unreadable, open_images, open_npz
-from meancap.runs.scores import Damaged, read_scores
-from meancap.runs.scoring import open_target, scoring
+from meancap.runs.scoring import Damaged, open_target, read_scores, scoring
 
 
 @pytest.mark.parametrize(

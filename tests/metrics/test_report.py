@@ -23,9 +23,9 @@ from meancap.report.scores.collect import Name, ScoredRun, method_name
 from meancap.report.scores.compare import at_level
 from meancap.report.scores.page import blocks
 from meancap.report.scores.reading import reading, tally
-from meancap.runs.paper import paper_source, paper_table
 from meancap.runs.pooled import read_pooled
-from meancap.runs.scores import write_scores
+from meancap.runs.protocols import paper_source, paper_table
+from meancap.runs.scoring import write_scores
 from small_sit import random_sit
 
 

@@ -16,12 +16,20 @@ from meancap.metrics import Estimate, difference, frechet_distance, protocol
 from meancap.metrics.extractors import Extractor
 from meancap.metrics.extractors.fashion import fashion_classifier
 from meancap.metrics.images import PictureFolder, open_images, open_npz
-from meancap.runs import features as kept_features
-from meancap.runs.features import FeatureCache
-from meancap.runs.ledger import locked
-from meancap.runs.references import ReferenceSearch, reference_images, shipped_fashion
-from meancap.runs.scores import read_estimates, read_scores, write_scores
-from meancap.runs.scoring import open_target, paired, scoring
+from meancap.runs import scoring as kept_features
+from meancap.runs.folder import locked
+from meancap.runs.scoring import (
+    FeatureCache,
+    ReferenceSearch,
+    open_target,
+    paired,
+    read_estimates,
+    read_scores,
+    reference_images,
+    scoring,
+    shipped_fashion,
+    write_scores,
+)
 
 
 def blurred(images: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from meancap.report.meter import bundle, mean_lengths, mechanism
 from meancap.report.sheets import Unmatched, class_panels, class_rows, need_matched, sheet, tiled
 from meancap.report.sweep import sweep
 from meancap.runs.config import RunConfig, versions
-from meancap.runs.folder import Run
-from meancap.runs.store import Store
+from meancap.runs.folder import Run, Store
 
 PROMPT = '</td><script>alert("x")</script> & "cats"'
 

@@ -9,7 +9,7 @@ import torch
 from meancap import CFG, Cap, parse
 from meancap.cli import main
 from meancap.lab.problems import problem
-from meancap.runs.learned_scale import KNOTS, LearnedScale, learn_scale, load_scale, scale_from
+from meancap.runs.calibrate import KNOTS, LearnedScale, learn_scale, load_scale, scale_from
 
 EARLY = tuple(t for t in KNOTS if t <= 0.8)
 

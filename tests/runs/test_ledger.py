@@ -10,10 +10,9 @@ from meancap.runs.bench import BenchConfig
 from meancap.runs.bench.families import UNGUIDED
 from meancap.runs.bench.run import prepare
 from meancap.runs.config import RunConfig, versions
+from meancap.runs.folder import Ledger, RunRefused, Store, locked
 from meancap.runs.gmm import GMMConfig
 from meancap.runs.gmm.folder import GMMFolder
-from meancap.runs.ledger import Ledger, RunRefused, locked
-from meancap.runs.store import Store
 
 
 def begin_images(folder, **changes):

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from meancap.runs import texts
+from meancap.runs import prompts as texts
 from meancap.runs.config import versions
-from meancap.runs.folder import Run
+from meancap.runs.folder import Run, Store
 from meancap.runs.generate import make_run
 from meancap.runs.prepare import RunRequest, open_model
 from meancap.runs.prompts import read_prompts
 from meancap.runs.protocols import PINNED_SIGMAS
-from meancap.runs.store import Store
 
 pytest.importorskip("diffusers")
 pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their own future
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory):
-    from meancap.runs.tiny_models import tiny_sd3
+    from meancap.runs.reproduce import tiny_sd3
 
     return tiny_sd3(tmp_path_factory.mktemp("sd3"))
 

@@ -11,9 +11,9 @@ from meancap.cli import main
 from meancap.models.sit import SiT, named
 from meancap.report.sweep import read_table
 from meancap.runs import protocols
-from meancap.runs.cost import plan_text, sit_work
 from meancap.runs.folder import Run
 from meancap.runs.prepare import RunRequest
+from meancap.runs.protocols import plan_text, sit_work
 from meancap.runs.reproduce import requests
 
 

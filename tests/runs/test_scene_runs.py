@@ -12,9 +12,9 @@ from meancap.drawing import codes, draw, parse_prompt
 from meancap.models.scene_net import SceneNetConfig
 from meancap.models.scenes import scenes
 from meancap.runs.folder import Run
+from meancap.runs.generate import complete_and_partial, with_negatives
 from meancap.runs.loop import read_log
 from meancap.runs.protocols import ImageSetting
-from meancap.runs.scene_runs import complete_and_partial, with_negatives
 from meancap.runs.scenes_pilots import ScenePilots
 from meancap.runs.scenes_readings import chosen as reading_of
 from meancap.runs.scenes_readings import read_readings

@@ -14,11 +14,8 @@ from meancap import CFG, Cap, noise, parse, sample, uniform
 from meancap.models.checkpoint import save_sit
 from meancap.models.classes import open_sit
 from meancap.runs.config import RunConfig, class_items, sample_seed, versions
-from meancap.runs.folder import Run
+from meancap.runs.folder import Run, RunRefused, Store, write_npz
 from meancap.runs.generate import class_blocks, class_run, make_run, place, run
-from meancap.runs.ledger import RunRefused
-from meancap.runs.npz import write_npz
-from meancap.runs.store import Store
 from small_sit import pixels, random_sit
 
 

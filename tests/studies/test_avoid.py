@@ -16,7 +16,7 @@ from meancap.runs.avoid import (
     mixture,
     run_avoid,
 )
-from meancap.runs.ledger import RunRefused
+from meancap.runs.folder import RunRefused
 
 SMALL = AvoidStudy(
     300, 20, scales=(3.0,), pictures=2, picture_steps=2, picture_scales=(2.0,), seeds=(0,), picture_seeds=(0,)

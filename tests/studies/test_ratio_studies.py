@@ -10,11 +10,11 @@ from meancap.models.classes import ClassModel
 from meancap.models.inference import Predictor
 from meancap.models.sit import SiTConfig
 from meancap.rules import Threshold, density_feedback
+from meancap.runs.calibrate import LearnedScale
 from meancap.runs.cell_folder import CellFolder
 from meancap.runs.feedback_mixtures import MixtureStudy, geometric_mean, mixture_table, run_mixtures
+from meancap.runs.folder import RunRefused
 from meancap.runs.label_noise import LabelNoiseStudy, arms, make_cell
-from meancap.runs.learned_scale import LearnedScale
-from meancap.runs.ledger import RunRefused
 from meancap.runs.ratio_repairs import Renoised, Rivals
 from small_sit import pixels, random_sit
 

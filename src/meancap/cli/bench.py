@@ -131,7 +131,7 @@ def calibrate(args: argparse.Namespace) -> int:
         return _learn_scale(args)
 
     from ..runs.calibrate import calibrate as run
-    from ..runs.pilots import pilots
+    from ..runs.calibrate import pilots
     from ..sampling import uniform
 
     if args.model.startswith("lab:"):
@@ -148,8 +148,7 @@ def calibrate(args: argparse.Namespace) -> int:
 
 
 def _learn_scale(args: argparse.Namespace) -> int:
-    from ..runs.examples import examples
-    from ..runs.learned_scale import KNOTS, learn_scale
+    from ..runs.calibrate import KNOTS, examples, learn_scale
 
     batches = examples(args.model, args.samples, data=args.data, seed=args.seed, batch=args.batch)
     with progress(len(batches) * len(KNOTS), "examples") as bar:

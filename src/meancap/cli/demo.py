@@ -27,7 +27,7 @@ def demo(args: argparse.Namespace) -> int:
 
     from ..models.data import FASHION
     from ..report.demo import write_demo
-    from ..runs.demo import BLOCKS, make_demo, open_demo, open_scenes
+    from ..runs.reproduce import BLOCKS, make_demo, open_demo, open_scenes
 
     torch.set_num_threads(1)
     for _ in bar(make_demo(args.out), BLOCKS, "demo"):

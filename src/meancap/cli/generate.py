@@ -88,9 +88,9 @@ def add_machine(p: argparse.ArgumentParser) -> None:
 def generate(args: argparse.Namespace) -> int:
     if args.processes > 1 and "RANK" not in os.environ:
         return spread(args)
+    from ..runs.folder import Store
     from ..runs.generate import make_run, place
     from ..runs.prepare import open_model
-    from ..runs.store import Store
 
     rank, world, local = place()
     request = request_of(args)

@@ -68,13 +68,13 @@ def imagenet(args: argparse.Namespace) -> int:
     protocol = protocols.imagenet(args.per_class)
     machine = {"dtype": args.dtype, "threads": args.threads, "channels": args.channels}
     if args.tiny:
-        from ..runs.tiny_models import tiny_imagenet
+        from ..runs.reproduce import tiny_imagenet
 
         weights, vae = tiny_imagenet(args.out / "tiny")
         few = RunRequest(f"sit:{weights}", vae=str(vae), per_class=1, classes="0,207,980", batch=3, **machine)
         return _run(replace(protocol, samples=3), replace(few, npz=True, diagnostics=True), args)
     if args.plan:
-        from ..runs.cost import imagenet_needs, plan_text
+        from ..runs.protocols import imagenet_needs, plan_text
 
         print(plan_text(protocol, imagenet_needs(args.checkpoint, args.vae), args.out, picture=256))
         return 0
@@ -100,7 +100,7 @@ def sd35(args: argparse.Namespace) -> int:
             args.out.mkdir(parents=True, exist_ok=True)
             write_whole(args.prompts, "\n".join(protocols.category_prompts()) + "\n")
     if args.tiny:
-        from ..runs.tiny_models import tiny_sd35
+        from ..runs.reproduce import tiny_sd35
 
         pipeline, prompts = tiny_sd35(args.out / "tiny")
         few = RunRequest(f"diffusers:{pipeline}", prompts=prompts, size=32, diagnostics=True, **machine)
@@ -111,7 +111,7 @@ def sd35(args: argparse.Namespace) -> int:
         given = args.prompts is not None and args.prompts.is_file()
         protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
     if args.plan:
-        from ..runs.cost import plan_text, sd35_needs
+        from ..runs.protocols import plan_text, sd35_needs
 
         print(plan_text(protocol, sd35_needs(args.pipeline, args.prompts), args.out, picture=args.size))
         return 0

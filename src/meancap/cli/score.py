@@ -65,7 +65,7 @@ def score(args: argparse.Namespace) -> int:
         raise ValueError("give at least one RUN and one --protocol (meancap score --list names them)")
     import torch
 
-    from ..runs.score_runs import score_runs
+    from ..runs.scoring import score_runs
 
     torch.set_num_threads(idle_cores() if args.threads is None else max(1, args.threads))
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
@@ -94,8 +94,7 @@ def watch(steps: Iterable[ScoreProgress]) -> None:
 
 def score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:
     """One line per run, one block per protocol; half of the 95 % interval below each value."""
-    from ..runs.scores import read_scores
-    from ..runs.scoring import results_of
+    from ..runs.scoring import read_scores, results_of
 
     folders, lines = [results_of(name) for name in names], []
     for protocol in protocols:

@@ -20,7 +20,7 @@ def finish_study(out: Path, studies: Mapping[Path, ImageProtocol], protocols: Se
 
     from ..report.scores import write_report
     from ..runs.pooled import pooled_study, write_pooled
-    from ..runs.score_runs import score_runs
+    from ..runs.scoring import score_runs
 
     torch.set_num_threads(idle_cores())
     runs = [folder / s.name for folder, study in studies.items() for s in study.settings]

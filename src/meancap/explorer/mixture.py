@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..rules import Rule, catalogue
 from ..runs.gmm.config import PAPER_SAMPLES, SETTINGS, STEPS, Setting
-from ..runs.paper import paper_source, paper_table
+from ..runs.protocols import paper_source, paper_table
 from . import comparison, paths, scene
 from .comparison import COMPILED, RULE_ERRORS, Settings, attempt, read_rule, read_settings
 from .jobs import Route, Work

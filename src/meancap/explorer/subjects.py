@@ -20,7 +20,7 @@ from ..metrics.extractors.fashion import fashion_classifier
 from ..metrics.scenes import detector, measure_pictures
 from ..models.classes import fashion
 from ..models.scenes import scenes
-from ..runs.scene_runs import SHIFT
+from ..runs.generate import SHIFT
 from ..sampling import Predict, Times, shifted, uniform
 
 

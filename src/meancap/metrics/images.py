@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..extras import need
+
 _TORN = (zipfile.BadZipFile, zlib.error, EOFError)  # what a cut or changed archive raises
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
@@ -138,7 +140,7 @@ def open_npz(path: Path) -> Npz:
 
 def npz_array(path: Path, name: str) -> Tensor | None:
     """A small array of numbers in an .npz file, or None where there is none of that name."""
-    numpy = _numpy()
+    numpy = need("numpy", "images")
     try:
         with numpy.load(path, allow_pickle=False) as file:
             return torch.from_numpy(numpy.ascontiguousarray(file[name])) if name in file.files else None
@@ -147,26 +149,20 @@ def npz_array(path: Path, name: str) -> Tensor | None:
 
 
 def _picture(path: Path) -> Tensor:
-    numpy = _numpy()
+    numpy, pillow = need("numpy", "images"), need("PIL.Image", "images")
     try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise ImportError(
-            f'reading pictures needs Pillow: pip install "meancap[images]" ({error})'
-        ) from error
-    try:
-        with Image.open(path) as opened:
+        with pillow.open(path) as opened:
             if opened.mode.startswith(("I", "F")):
                 raise Unreadable(f"{path} has more than 8 bits per channel; save it as an 8-bit picture")
             shown = opened if opened.mode in ("L", "RGB") else opened.convert("RGB")
             array = numpy.array(shown)
-    except (UnidentifiedImageError, OSError) as error:
+    except (pillow.UnidentifiedImageError, OSError) as error:
         raise Unreadable(f"{path} cannot be read as a picture: {error}") from error
     return torch.from_numpy(array[:, :, None] if array.ndim == 2 else array)
 
 
 def _npy_header(file: Any, path: Path) -> tuple[tuple[int, ...], bool, Any]:
-    numpy = _numpy()
+    numpy = need("numpy", "images")
     version = numpy.lib.format.read_magic(file)
     if version == (1, 0):
         header = numpy.lib.format.read_array_header_1_0(file)
@@ -176,11 +172,3 @@ def _npy_header(file: Any, path: Path) -> tuple[tuple[int, ...], bool, Any]:
         raise Unreadable(f"{path}: .npy format {version} is not known here")
     shape, fortran, dtype = header
     return tuple(shape), bool(fortran), dtype
-
-
-def _numpy() -> Any:
-    try:
-        import numpy
-    except ImportError as error:
-        raise ImportError(f'reading images needs numpy: pip install "meancap[images]" ({error})') from error
-    return numpy

@@ -9,11 +9,10 @@ All take (batch, height, width, 3) uint8 and give (batch, 3, size, size) float32
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from ..extras import need
 from .colour import need_images
 
 
@@ -38,7 +37,7 @@ def _lerp_axis(x: Tensor, axis: int, size: int) -> Tensor:
 def clean_bicubic(images: Tensor, size: int) -> Tensor:
     """Pillow's bicubic in mode F, cut to 0..255, not rounded."""
     need_images(images)
-    numpy, image = _libraries()
+    numpy, image = need("numpy", "images"), need("PIL.Image", "images")
     out = torch.empty(len(images), images.shape[3], size, size)
     for i, pixels in enumerate(images.numpy()):
         for c in range(pixels.shape[2]):
@@ -53,7 +52,7 @@ def direct_8bit(images: Tensor, size: int, *, bicubic: bool = False) -> Tensor:
     need_images(images)
     if images.shape[1:3] == (size, size):
         return images.permute(0, 3, 1, 2).float()
-    numpy, image = _libraries()
+    numpy, image = need("numpy", "images"), need("PIL.Image", "images")
     method = image.Resampling.BICUBIC if bicubic else image.Resampling.BILINEAR
     out = torch.empty(len(images), images.shape[3], size, size)
     for i, pixels in enumerate(images.numpy()):
@@ -68,14 +67,3 @@ def three_channels(images: Tensor) -> Tensor:
     """Grey images repeated over three channels; colour ones as they are."""
     need_images(images)
     return images if images.shape[-1] == 3 else images.expand(-1, -1, -1, 3)
-
-
-def _libraries() -> tuple[Any, Any]:
-    try:
-        import numpy
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            f'resizing images as Pillow does needs Pillow: pip install "meancap[metrics]" ({error})'
-        ) from error
-    return numpy, Image

@@ -16,11 +16,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..extras import need
 from ..files import writing
 from .data import Pixels
 from .sit import SiT, SiTConfig
@@ -53,7 +53,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
     path = Path(path)
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with writing(path) as temporary:
-        _safetensors().save_file(plain, str(temporary), metadata=dict(header))
+        need("safetensors.torch", "images").save_file(plain, str(temporary), metadata=dict(header))
         temporary.chmod(0o644)  # the library makes files that only their owner may read
     return path
 
@@ -150,7 +150,7 @@ def _need_same_names(tensors: Mapping[str, Tensor], model: SiT, path: str | Path
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    library = _safetensors()
+    library = need("safetensors.torch", "images")
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -159,11 +159,3 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return _bare(library.load_file(str(path)), path), header
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no readable safetensors file ({error})") from None
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise ImportError('this file format needs safetensors: pip install "meancap[images]"') from error
-    return safetensors.torch

@@ -17,6 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..extras import need
+
 FASHION = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
@@ -122,7 +124,7 @@ def _rows(raw: bytes, width: int) -> Tensor:
 
 def _sheet(path: Path) -> Tensor:
     """A PNG with one 32 x 32 RGB picture per row of 1024 pixels."""
-    from .pillow import Image
+    Image = need("PIL.Image", "images")
 
     with Image.open(path) as sheet:
         raw = bytearray(sheet.convert("RGB").tobytes())

@@ -7,19 +7,17 @@ from typing import Any
 
 import torch
 
+from ..extras import need
+
 
 def local_folder(source: str | Path) -> Path:
     """The folder itself, or the cached snapshot of a repository's name."""
     if Path(source).is_dir():
         return Path(source)
+    hub = need("huggingface_hub", "diffusers")
     try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-    except ImportError as error:
-        raise ImportError('released weights need diffusers: pip install "meancap[diffusers]"') from error
-    try:
-        return Path(snapshot_download(str(source), local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError):
+        return Path(hub.snapshot_download(str(source), local_files_only=True))
+    except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError):
         raise ValueError(
             f"{source} is neither a folder nor in the local Hugging Face cache; nothing is downloaded here: "
             f"fetch it first with `hf download {source}`, or give a folder"

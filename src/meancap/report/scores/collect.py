@@ -16,7 +16,7 @@ from pathlib import Path
 from ...metrics.score import Estimate
 from ...rules import CFG, Cap, CapDisplacement, Momentum, Project, Rule, parse
 from ...runs.folder import Run
-from ...runs.scores import read_estimates, read_scores
+from ...runs.scoring import read_estimates, read_scores
 from ...schedules import Exponential
 
 ORDER = ("Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG")

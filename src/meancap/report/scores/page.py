@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ... import __version__
 from ...files import write_whole
 from ...metrics.protocols import PROTOCOLS
-from ...runs.paper import paper_source
+from ...runs.protocols import paper_source
 from ..document import Block, FigureFile, Heading, Items, Text, html, markdown
 from ..style import save_figure
 from . import tables

@@ -8,7 +8,7 @@ from io import StringIO
 
 from ...metrics.protocols import PROTOCOLS, direction
 from ...metrics.score import Estimate
-from ...runs.paper import paper_table
+from ...runs.protocols import paper_table
 from ..document import Table
 from .collect import ScoredRun
 from .compare import FEWEST, alignment_of, at_alignment, both_have, clear, companions, contrast, sweeps

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...files import write_whole
-from ..ledger import Ledger
+from ..folder import Ledger
 from .config import BenchConfig
 from .families import Family
 from .measure import Reading

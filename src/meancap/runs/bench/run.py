@@ -25,7 +25,7 @@ from ...files import write_whole
 from ...lab.problems import problem as problem_named
 from ...torch_settings import torch_settings
 from ..child_processes import end_with_parent, without_interrupts
-from ..ledger import Ledger
+from ..folder import Ledger
 from .config import BenchConfig, role
 from .families import Family
 from .measure import Reading, score_family, tune

@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...files import remove_leftovers, write_whole
-from ..ledger import Ledger
-from ..npz import write_npz
+from ..folder import Ledger, write_npz
 from .config import GMMConfig
 from .measure import Values
 

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ..paper import paper_table
+from ..protocols import paper_table
 from .config import PAPER_SAMPLES, SETTINGS, GMMConfig, Setting
 from .measure import EXTRA, METRICS, Expectation, Values
 

@@ -1,0 +1,39 @@
+"""Optional packages come through one function, whose error says what to install."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from meancap.extras import need
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_need_returns_the_module_itself():
+    import json.decoder
+
+    assert need("json.decoder", "images") is json.decoder
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r'^this needs Pillow, .* pip install "meancap\[images\]"$'):
+        need("PIL.Image", "images")
+
+
+def test_a_package_that_fails_to_import_gives_its_reason(tmp_path, monkeypatch):
+    (tmp_path / "too_old.py").write_text("raise ImportError('too_old needs NumPy 1')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=r"too_old, which cannot be imported \(too_old needs NumPy 1\)"):
+        need("too_old", "fast")
+
+
+def test_every_extra_that_the_package_names_is_declared():
+    tomllib = pytest.importorskip("tomllib")
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    source = "".join(path.read_text() for path in (ROOT / "src" / "meancap").rglob("*.py"))
+    named = set(re.findall(r'need\("[\w.]+", "(\w+)"\)', source))
+    assert named and named <= set(declared), named - set(declared)
