@@ -1,105 +1,187 @@
-"""The fashion study: the protocol of `reproduce fashion` with two more caps, and what pilots prepare.
+"""The paper's image comparison on the shipped model of garments, over several seeds.
 
-anchored     CFG(λ) | Cap(1.1, anchor='first'): lengths from the unconditional mean of the first step
-calibrated   CFG(λ) | Cap(1, anchor=r, floor=R): no gamma; radii R(t) measured on an unguided pilot
-APG          its radius at each scale is the one with the lowest FD-fashion on the pilot's noise
-beyond       scales that are for caps alone: fixed guidance is past the truth long before
+    rules        those of `meancap reproduce fashion`, and two caps more
+    anchored     CFG(λ) | Cap(1.1, anchor='first'): lengths from the unconditional mean of the first step
+    calibrated   CFG(λ) | Cap(1, anchor=r, floor=R): no gamma; radii R(t) measured on an unguided pilot
+    APG          its radius at each scale is the one with the lowest FD-fashion on the pilot's noise
+    beyond       scales that are for caps alone: fixed guidance is past the truth long before
+    sampler      Euler, float32; all rules share noise and classes; no seed is the pilots'
 
-No seed of the study is the pilots'.
+The shipped classifier measures the pictures of all seeds as one set, and each seed alone. readings.csv keeps
+for each number what 50 groups of pictures say (its parts): groups hold the same noise and classes under every
+rule, so that differences are taken group by group. With --data, as many test pictures are measured against
+the others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from ..files import write_whole
-from ..metrics.extractors.fashion import fashion_classifier
-from ..metrics.frechet import frechet_distance
-from ..models.classes import ClassModel
-from ..rules import CFG, Cap, Rule, apg
-from ..sampling import noise, sample, uniform
-from .calibrate import Calibration, calibrate, load_calibration
-from .config import sample_seed
-from .protocols import Choice, ImageProtocol, ImageSetting, fashion
-from .scoring import shipped_fashion
+import torch
+from torch import Tensor
 
-PILOT, PILOT_SEED = 200, 1000
-TUNED = 100  # pictures of each radius
+from meancap import Record
+from meancap.files import write_whole
+from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.metrics.frechet import frechet_distance
+from meancap.metrics.protocols import Generated, Reference, protocol
+from meancap.metrics.score import Estimate
+from meancap.models import data
+from meancap.models.classes import ClassModel, fashion
+from meancap.rules import CFG, Cap, Rule, apg, parse
+from meancap.runs import protocols
+from meancap.runs.calibrate import calibrate
+from meancap.runs.config import sample_seed
+from meancap.runs.protocols import ImageSetting
+from meancap.runs.scoring import shipped_fashion
+from meancap.sampling import noise, sample, uniform
+from studies.common import Cells, chosen, command, option, write_csv, write_figures, write_page
+
+from .page import REAL, Pooled, comparisons, draw_fronts, parts, read_pooled, write_pooled
+
+HERE = Path(__file__).parent
+PILOT, PILOT_SEED, TUNED = 200, 1000, 100  # pictures of the pilot, its seed, pictures of each radius
 RADII = (1.25, 2.5, 5.0, 10.0)
-SCALES, BEYOND = (2.0, 3.0, 6.0), (15.0, 50.0)
+GROUPS, BATCH = 50, 50
+NUMBERS = ("FD-fashion", "recall", "precision", "alignment", "accuracy", "diversity", "brightness")
 
 
-def fashion_study(
-    model: ClassModel,
-    per_class: int = 200,
-    scales: Sequence[float] = SCALES,
-    evaluations: Sequence[int] = (20,),
-    seed: int = 0,
-    *,
-    beyond: Sequence[float] = BEYOND,
-    out: Path,
-) -> ImageProtocol:
-    """All settings of the study; its pilots, one per evaluation count, are kept in `out` and run once."""
-    settings: list[ImageSetting] = []
-    radii = {n: tuned_radii(model, n, scales, out / f"apg-n{n}.json") for n in evaluations}
-    plain = fashion(per_class, scales, evaluations, seed)
-    for s in plain.settings:
-        tuned = apg(s.scale, radius=radii[s.evaluations][f"{s.scale:g}"]) if s.method == "APG" else s.rule
-        settings.append(replace(s, rule=tuned))
-    for n in evaluations:
-        calibration = pilot_calibration(model, n, out / f"calibration-n{n}.json")
-        for scale in (*scales, *beyond):
-            if scale in beyond:
-                settings += [
-                    ImageSetting("PMC", scale, CFG(scale) | Cap(gamma), n, gamma) for gamma in (1.05, 1.10)
-                ]
-            first = Cap(1.10, anchor="first")
-            settings.append(ImageSetting("PMC anchored", scale, CFG(scale) | first, n, gamma=1.10))
-            settings.append(ImageSetting("PMC calibrated", scale, CFG(scale) | calibration.cap(), n))
-    why = "the calibration's default; a pilot has noise of its own"
-    choices = [
-        Choice("APG", f"eta 0, momentum -0.5, on means; radius by scale {radii}", "lowest FD of a pilot"),
-        *(c for c in plain.choices if c.what != "APG"),
-        Choice("calibrated cap", f"root-mean-square radii of {PILOT} unguided samples", why),
-    ]
-    return replace(plain, settings=tuple(settings), choices=tuple(choices))
+@dataclass(frozen=True)
+class Study:
+    """How much to run."""
+
+    per_class: int = option(5, "pictures of each class, for each seed")
+    scales: tuple[float, ...] = option((2.0, 3.0, 6.0), "guidance scales")
+    beyond: tuple[float, ...] = option((15.0, 50.0), "scales for caps alone")
+    evaluations: int = option(20, "network evaluations")
+    seeds: tuple[int, ...] = option((0, 1, 2, 3), "noise seeds")
 
 
-def tuned_radii(model: ClassModel, evaluations: int, scales: Sequence[float], path: Path) -> dict[str, float]:
-    """APG's radius at each scale, by FD-fashion on noise that no run of the study uses; kept on disk."""
-    known: dict[str, float] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    missing = [scale for scale in scales if f"{scale:g}" not in known]
-    if not missing:
-        return known
-    labels = [i % model.classes for i in range(TUNED)]
-    x = noise([sample_seed(PILOT_SEED, i) for i in range(TUNED)], model.shape, device=model.device)
-    network, reference = fashion_classifier(), shipped_fashion().gaussian("pool")
-
-    def distance(rule: Rule) -> float:
-        pictures = model.decode(sample(model.predict(labels), rule, x, uniform(evaluations)))
-        return frechet_distance(network(pictures.permute(0, 2, 3, 1), [""] * TUNED)["pool"], reference)
-
-    for scale in missing:
-        distances = [distance(apg(scale, radius=r)) for r in RADII]
-        known[f"{scale:g}"] = RADII[distances.index(min(distances))]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(known) + "\n")
-    return known
+QUICK = Study(2, (2.0, 6.0), (), 4, (0, 1))
 
 
-def pilot_calibration(model: ClassModel, evaluations: int, path: Path) -> Calibration:
-    """Unguided samples from noise that no run of the study uses; a result on disk is used again.
+def settings(study: Study, pilots: dict[str, Any]) -> Iterator[ImageSetting]:
+    """Every rule at every scale."""
+    n, calibrated = study.evaluations, parse(pilots["calibrated"])
+    for s in protocols.fashion(study.per_class, study.scales, [n]).settings:
+        radius = pilots["radii"].get(f"{s.scale:g}")
+        rule = apg(s.scale, radius=radius) if s.method == "APG" else s.rule
+        yield ImageSetting(s.method, s.scale, rule, n, s.gamma)
+    for scale in (*study.scales, *study.beyond):
+        for gamma in (1.05, 1.10) if scale in study.beyond else ():
+            yield ImageSetting("PMC", scale, CFG(scale) | Cap(gamma), n, gamma)
+        yield ImageSetting("PMC anchored", scale, CFG(scale) | Cap(1.10, anchor="first"), n, 1.10)
+        yield ImageSetting("PMC calibrated", scale, CFG(scale) | calibrated, n)
 
-    The radii stand in the rules, and a resumed study must have the same rules to the last digit.
-    """
-    if path.is_file():
-        return load_calibration(path)
-    labels = [i % model.classes for i in range(PILOT)]
-    x = noise([sample_seed(PILOT_SEED, i) for i in range(PILOT)], model.shape, device=model.device)
-    calibration = calibrate([(model.predict(labels), x)], uniform(evaluations), model=model.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    calibration.save(path)
-    return load_calibration(path)
+
+@cache
+def garments() -> ClassModel:
+    """The shipped model."""
+    return fashion()
+
+
+def make_pictures(rule: Rule, count: int, evaluations: int, seed: int) -> dict[str, Tensor]:
+    """Pictures (n, 1, 28, 28) whose classes take turns, and the effective scale."""
+    model, made, used = garments(), [], []
+    for rows in (range(i, min(i + BATCH, count)) for i in range(0, count, BATCH)):
+        record = Record()
+        x = noise([sample_seed(seed, i) for i in rows], model.shape)
+        predict = model.predict([i % model.classes for i in rows])
+        made.append(model.decode(sample(predict, rule, x, uniform(evaluations), record=record)))
+        used.append(record.stacked()["scale"].mean() * len(rows) / count)
+    return {"pictures": torch.cat(made), "used": torch.stack(used).sum()}
+
+
+def open_pilots(study: Study, out: Path) -> dict[str, Any]:
+    """What pilots.json says, or what the pilots find: APG's radius at each scale, the calibrated cap."""
+    path = out / "pilots.json"
+    if not path.is_file():
+        model, n = garments(), study.evaluations
+
+        def distance(rule: Rule) -> float:
+            return frechet_distance(features_of(make_pictures(rule, TUNED, n, PILOT_SEED)["pictures"])["pool"],
+                                    shipped_fashion().gaussian("pool"))  # fmt: skip
+
+        x = noise([sample_seed(PILOT_SEED, i) for i in range(PILOT)], model.shape)
+        predict = model.predict([i % model.classes for i in range(PILOT)])
+        cap = calibrate([(predict, x)], uniform(n), model=model.name).cap()
+        radii = {f"{s:g}": min(RADII, key=lambda r, s=s: distance(apg(s, radius=r))) for s in study.scales}
+        write_whole(path, json.dumps({"radii": radii, "calibrated": str(cap)}, indent=1) + "\n")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def features_of(pictures: Tensor) -> dict[str, Tensor]:
+    """What the shipped classifier says of pictures (n, 1, 28, 28)."""
+    return fashion_classifier()(pictures.permute(0, 2, 3, 1), [""] * len(pictures))
+
+
+def readings(study: Study, cells: Cells, folder: Path | None) -> Iterator[Pooled]:
+    """Every setting over all seeds; then the test pictures, if their folder is given."""
+    by, count = protocol("fashion"), 10 * study.per_class
+    labels = torch.arange(count) % 10
+    for s in settings(study, open_pilots(study, cells.folder)):
+        work = partial(make_pictures, s.rule, count, s.evaluations)
+        made = [cells.make(f"{s.name}-seed{seed}", partial(work, seed)) for seed in study.seeds]
+        features = [features_of(cell["pictures"]) for cell in made]
+        joined = {name: torch.cat([one[name] for one in features]) for name in features[0]}
+        numbers = measure(Generated(joined, labels.repeat(len(made))), shipped_fashion())
+        each = [
+            {e.name: e.value for e in by.measure(Generated(f, labels), shipped_fashion())} for f in features
+        ]
+        seeds = {name: tuple(values[name] for values in each) for name in numbers}
+        used = sum(float(cell["used"]) for cell in made) / len(made)
+        yield Pooled(s.method, s.scale, s.gamma, s.evaluations, str(s.rule), used, numbers, seeds)
+    if folder is not None:
+        yield real_pictures(folder, count * len(study.seeds))
+
+
+def real_pictures(folder: Path, count: int) -> Pooled:
+    """As many test pictures of each class as a setting has, against all others."""
+    test = data.fashion(folder, train=False)
+    places = [torch.nonzero(test.labels == k)[: count // 10, 0] for k in range(10)]
+    own = torch.stack(places, dim=1).flatten()
+    rest = torch.ones(len(test.labels), dtype=torch.bool)
+    rest[own] = False
+    features = features_of(test.images)
+    others = Reference("the other test pictures", {name: value[rest] for name, value in features.items()})
+    made = Generated({name: value[own] for name, value in features.items()}, test.labels[own])
+    return Pooled(REAL, None, None, 0, "", 0.0, measure(made, others), {})
+
+
+def measure(made: Generated, reference: Reference) -> dict[str, Estimate]:
+    """The numbers of a set of pictures, in a random order that is the same for all rules."""
+    assert made.labels is not None
+    order = torch.randperm(len(made.labels), generator=torch.Generator().manual_seed(0))
+    mixed = Generated({name: value[order] for name, value in made.features.items()}, made.labels[order])
+    estimates = protocol("fashion").measure(mixed, reference)
+    return {e.name: grouped(e) for e in estimates if e.name in NUMBERS}
+
+
+def grouped(e: Estimate) -> Estimate:
+    """The same number with a part for each group of pictures instead of each picture."""
+    if e.parts is None or len(e.parts) <= GROUPS:
+        return e
+    group = torch.arange(len(e.parts)) % GROUPS
+    total = torch.zeros(GROUPS, dtype=torch.float64).index_add_(0, group, e.parts.double())
+    return Estimate(e.name, e.value, e.n, total / group.bincount())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    p = command(__doc__, "python -m studies.fashion --out out/fashion", Study())
+    p.add_argument("--data", type=Path, metavar="DIR", help="the files of Fashion-MNIST, for real pictures")
+    args = p.parse_args(argv)
+    out = HERE if args.page else args.out
+    if not args.page:
+        study = chosen(args, Study(), QUICK)
+        cells = Cells(out, study, model=garments().sha256)
+        write_pooled([*readings(study, cells, args.data)], out / "readings.csv")
+    pooled = read_pooled(out / "readings.csv")
+    write_csv(out / "compared.csv", comparisons(pooled))
+    write_figures(out, {"fronts": lambda: draw_fronts(pooled)})
+    if args.page:
+        write_page(HERE, parts(HERE))

@@ -1,4 +1,4 @@
-"""Rules of the scenes study against fixed guidance where the two do equally much, from readings.csv.
+"""The readings of the scenes study, and its rules against fixed guidance where the two do equally much.
 
     equal scale        fixed guidance at the same λ
     equal use          fixed guidance at the rule's effective scale (mean over steps and pictures)
@@ -14,15 +14,70 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..runs.scenes_readings import SceneReading
+from studies.common import read_csv
 
+CLAUSES = ("shape 1", "colour 1", "shape 2", "colour 2", "place", "background")
+NUMBERS = ("saturation", "clipped")
 COLUMNS = ("right", "drawn", "saturation", "clipped")
 KINDS = ("equal scale", "equal use", "equal adherence")
 DRAWS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class SceneReading:
+    """A rule at a scale, over all seeds."""
+
+    part: str
+    method: str
+    gamma: str
+    scale: float
+    used: float  # the effective scale, mean over steps and pictures
+    seeds: int
+    right: dict[str, Tensor]  # (n,) bool, by clause, and "all"
+    drawn: Tensor
+    violated: Tensor | None
+    numbers: dict[str, Tensor]
+
+    @property
+    def label(self) -> str:
+        """The method with its gamma."""
+        return f"{self.method} {self.gamma}".strip()
+
+
+def read_readings(path: Path) -> list[SceneReading]:
+    """Every rule and scale of readings.csv, its seeds joined."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in read_csv(path):
+        groups.setdefault((row["part"], row["method"], row["gamma"], row["scale"]), []).append(row)
+    return [_joined(lines) for lines in groups.values()]
+
+
+def _joined(lines: Sequence[dict[str, str]]) -> SceneReading:
+    first = lines[0]
+
+    def bits(name: str) -> Tensor:
+        return torch.tensor([c == "1" for line in lines for c in line[name]])
+
+    return SceneReading(
+        part=first["part"],
+        method=first["method"],
+        gamma=first["gamma"],
+        scale=float(first["scale"]),
+        used=sum(float(line["scale used"]) for line in lines) / len(lines),
+        seeds=len(lines),
+        right={name: bits(f"right {name}") for name in ("all", *CLAUSES)},
+        drawn=bits("drawn"),
+        violated=bits("violated") if first["violated"] else None,
+        numbers={
+            name: torch.tensor([int(v) / 1000 for line in lines for v in line[name].split()])
+            for name in NUMBERS
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -113,12 +168,12 @@ def contrast_rows(lines: Sequence[SceneContrast]) -> list[dict[str, str]]:
             "against": c.kind,
             "fixed scale": "not reached" if math.isnan(c.columns["drawn"][0]) else f"{c.scale:.3g}",
         }
-        | {name: said(*c.columns[name]) for name in COLUMNS}
+        | {name: with_interval(*c.columns[name]) for name in COLUMNS}
         for c in lines
     ]
 
 
-def said(value: float, low: float, high: float) -> str:
+def with_interval(value: float, low: float, high: float) -> str:
     """A difference with its interval; a dash where there is none."""
     if math.isnan(value):
         return "–"

@@ -1,243 +1,194 @@
-"""The marked parts of docs/scenes.md, from a folder of `meancap reproduce scenes`.
-
-    python tools/scenes_page.py FOLDER docs      from a study
-    python tools/scenes_page.py docs             again, from what the documents keep
-
-keeps study.json, table.csv, readings.csv and compared.csv in docs/scenes/ with the two figures. Shares, their
-intervals and all comparisons are worked out from readings.csv; FD, recall and tv stand in table.csv.
-"""
+"""The page of the scenes study: sentences and tables from what was seen on every picture, and its figures."""
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from meancap.report.scenes_compared import KINDS, SceneContrast, compared, contrast_rows, said
-from meancap.runs.scenes_readings import CLAUSES, SceneReading, chosen, read_readings
-from meancap.runs.scenes_table import write_table
+from matplotlib.ticker import NullLocator
+from torch import Tensor
 
-from meancap.files import write_whole
 from meancap.metrics.score import bootstrap
 from meancap.metrics.shares import paired_interval, share_interval
-from meancap.report.document import with_parts
+from meancap.report.style import AMBER, BLUE, GREEN, GREY, INK, PAGE, PURPLE, SKY, VERMILION, YELLOW, panels
+from studies.common import markdown, read_csv
 
-KEPT = ("study.json", "table.csv", "readings.csv", "curves.png", "sheet.png")
+from .compare import CLAUSES, SceneReading, read_readings
+
+__all__ = ["CLAUSES", "draw_curves", "draw_sheet", "parts"]
+
 CAPS = ("Cap 1.05", "Cap 1.1", "Displacement 1.15", "Anchored 1.1", "Calibrated")
-SHOWN = (4.0, 15.0, 50.0)
-PARTS = {"scenes": "right captions", "wrong": "a fifth of the captions wrong"}
+MODELS = {"scenes": "right captions", "wrong": "a fifth of the captions wrong"}
+SHOWN = ("CFG 2.0", "CFG 4.0", "CFG 15.0", "APG 15.0", *(f"{cap} 15.0" for cap in CAPS), "Cap 1.1 50.0",
+         "Feedback known 1.25", "Feedback 4.0")  # fmt: skip
+COLOURS = {
+    "CFG": VERMILION, "APG": AMBER, "C2FG": PURPLE, "Cap 1.05": SKY, "Cap 1.1": GREEN,
+    "Displacement 1.15": BLUE, "Anchored 1.1": INK, "Calibrated": YELLOW,
+}  # fmt: skip
+# Column of the table, title, and whether the row of renders says what is best.
+PANELS = (
+    ("right all", "whole prompt right", False),
+    ("drawn", "both objects drawn", False),
+    ("saturation", "saturation", True),
+    ("clipped", "clipped values", True),
+    ("tv", "distance of open attributes from the law", True),
+    ("FD", "FD to renders", False),
+)
 
 
-def publish(folder: Path, docs: Path) -> None:
-    """The page and what it is made from, into a folder of documents."""
-    kept = docs / "scenes"
-    if folder != kept:
-        for name in KEPT:
-            write_whole(kept / name, (folder / name).read_bytes())
-    readings = read_readings(kept / "readings.csv")
-    contrasts = [line for part in PARTS for line in compared(readings, part)]
-    write_table(contrast_rows(contrasts), kept / "compared.csv")
-    write_whole(docs / "scenes.md", page(docs).encode())
+def parts(folder: Path) -> dict[str, str]:
+    """The marked parts of the page."""
+    asked = json.loads((folder / "study.json").read_text(encoding="utf-8"))["asked"]
+    pilots = json.loads((folder / "pilots.json").read_text(encoding="utf-8"))
+    readings = {(r.part, r.label, r.scale): r for r in read_readings(folder / "readings.csv")}
+    table = read_csv(folder / "table.csv")
+    return {
+        "about": about(asked, pilots, next(iter(readings.values()))),
+        "answer": "\n".join(answer(readings, part, pilots["best"][part]) for part in MODELS),
+        "readings": results(readings, table),
+        "negative": negative(readings),
+    }
 
 
-def page(docs: Path) -> str:
-    """The text of docs/scenes.md, its marked parts worked out again."""
-    text = (docs / "scenes.md").read_text(encoding="utf-8")
-    return with_parts(text, Scenes(docs / "scenes").parts())
+Readings = dict[tuple[str, str, float], SceneReading]
 
 
-class Scenes:
-    """A study as its page tells it."""
+def about(asked: dict[str, Any], pilots: dict[str, Any], r: SceneReading) -> str:
+    """The protocol in numbers."""
+    radii = ", ".join(f"{radius:g} at λ = {scale}" for scale, radius in pilots["radii"].items())
+    best = pilots["best"]
+    return (
+        f"{r.seeds} seeds × {asked['prompts']} prompts = **{len(r.drawn)} pictures for every rule and scale**; "
+        f"{asked['steps']} Euler evaluations, shift 3, float32. A pilot with other prompts and noise chose APG's "
+        f"radius ({radii}), the temperature of feedback ({pilots['temperature']:g}) and the best scale of fixed "
+        f"CFG ({best['scenes']:g}; with wrong captions {best['wrong']:g})."
+    )
 
-    def __init__(self, folder: Path) -> None:
-        self.study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-        with (folder / "table.csv").open(encoding="utf-8", newline="") as file:
-            self.table = list(csv.DictReader(file))
-        self.readings = read_readings(folder / "readings.csv")
-        self.pictures = len(self.readings[0].drawn)
 
-    def parts(self) -> dict[str, str]:
-        """The content of every marked part."""
-        return {
-            "about": self.about(),
-            "answer": "\n".join(self.answer(part) for part in PARTS),
-            "lost": self.lost(),
-            "clauses": self.clauses(),
-            "matched": self.matched(),
-            "right captions": self.results("scenes"),
-            "wrong captions": self.results("wrong"),
-            "negative": self.negative(),
-        }
+def answer(readings: Readings, part: str, best: float) -> str:
+    """The five caps together at large scales, against fixed guidance at its best scale and at λ = 4."""
+    sentences = [f"- **{MODELS[part].capitalize()}.**"]
+    for scale in dict.fromkeys((best, 4.0)):
+        fixed = readings[part, "CFG", scale]
+        which = ", the pilot's choice," if scale == best else ""
+        hits, n = int(fixed.right["all"].sum()), len(fixed.drawn)
+        sentences.append(f"Fixed CFG at λ = {scale:g}{which} has {hits} of {n} prompts wholly right; against it")
+        sentences.append(" and ".join(_caps_less(readings, part, at, fixed) for at in (15.0, 50.0)) + ".")
+    fixed = readings[part, "CFG", best]
+    worse = []
+    for label in CAPS:
+        for at in (15.0, 50.0):
+            mine, other = readings[part, label, at].right["all"], fixed.right["all"]
+            gained, lost = int((mine & ~other).sum()), int((other & ~mine).sum())
+            if paired_interval(gained, lost, len(mine))[1] < 0:
+                worse.append(f"{label} at λ = {at:g}")
+    alone = f"worse are {', '.join(worse)}" if worse else "none is worse"
+    return " ".join([*sentences, f"One by one, by their own intervals against the first, {alone}."])
 
-    def of(self, part: str, label: str, scale: float) -> SceneReading:
-        return next(r for r in self.readings if (r.part, r.label, r.scale) == (part, label, scale))
 
-    def best(self, part: str) -> SceneReading:
-        """Fixed guidance at the scale that the pilot found best."""
-        return chosen(self.readings, part, "CFG", float(self.study["pilots"]["best"][part]))
+def _caps_less(readings: Readings, part: str, scale: float, fixed: SceneReading) -> str:
+    caps = torch.stack([readings[part, label, scale].right["all"].double() for label in CAPS])
+    each = caps.mean(0) - fixed.right["all"].double()
+    low, high = bootstrap(each)
+    lost, gained = float((-each).clamp(min=0).mean()), float(each.clamp(min=0).mean())
+    return (
+        f"the five caps at λ = {scale:g} lose {lost:.1%} of the pictures and gain {gained:.1%}, "
+        f"{float(each.mean()):+.3f} [{low:+.3f}, {high:+.3f}]"
+    )
 
-    def about(self) -> str:
-        asked, pilots = self.study["asked"], self.study["pilots"]
-        radii = ", ".join(f"{r:g} at λ = {scale}" for scale, r in pilots["radii"].items())
-        best = pilots["best"]
-        return (
-            f"**{self.readings[0].seeds} seeds × {asked['prompts']} prompts = {self.pictures} pictures for "
-            "every rule and scale**, half of the prompts complete, half with each word open with probability "
-            f"1/2; {asked['steps']} Euler evaluations, shift 3; float32; all rules share prompts and noise. "
-            f"A pilot with other prompts and noise chose APG's radius ({radii}), the temperature of feedback "
-            f"({pilots['temperature']:g}) and the best scale of fixed CFG ({best['scenes']:g}; with wrong "
-            f"captions {best['wrong']:g})."
-        )
 
-    def answer(self, part: str) -> str:
-        """The five caps together at large scales, against fixed guidance at its best scale and at λ = 4."""
-        best = self.best(part)
-        said = [f"- **{PARTS[part].capitalize()}.**"]
-        for fixed in dict.fromkeys((best, chosen(self.readings, part, "CFG", 4.0))):
-            which = ", which the pilot found best," if fixed is best else ""
-            said.append(
-                f"Fixed CFG at λ = {fixed.scale:g}{which} has {int(fixed.right['all'].sum())} of "
-                f"{self.pictures} prompts wholly right. Against it"
-            )
-            lines = [self._caps_less(part, scale, fixed) for scale in (15.0, *self.study["asked"]["beyond"])]
-            said.append(" and ".join(lines) + ".")
-        worse = [
-            f"{label} at λ = {r.scale:g}"
-            for label in CAPS
-            for r in self.readings
-            if (r.part, r.label) == (part, label) and r.scale >= 15
-            if paired_interval(*reversed(counts(r, best)), self.pictures)[1] < 0
-        ]
-        alone = f"worse are {', '.join(worse)}" if worse else "none is worse"
-        return " ".join([*said, f"One by one, by their own intervals against the first, {alone}."])
-
-    def _caps_less(self, part: str, scale: float, fixed: SceneReading) -> str:
-        caps = torch.stack([self.of(part, label, scale).right["all"].double() for label in CAPS])
-        each = caps.mean(0) - fixed.right["all"].double()
-        low, high = bootstrap(each)
-        lost, gained = float((-each).clamp(min=0).mean()), float(each.clamp(min=0).mean())
-        return (
-            f"the five caps at λ = {scale:g} lose {lost:.1%} of the pictures and gain {gained:.1%}, "
-            f"{float(each.mean()):+.3f} [{low:+.3f}, {high:+.3f}]"
-        )
-
-    def _difference(self, lost: int, gained: int) -> tuple[str, str]:
-        low, high = paired_interval(gained, lost, self.pictures)
-        return f"{(gained - lost) / self.pictures:+.3f}", f"[{low:+.3f}, {high:+.3f}]"
-
-    def lost(self) -> str:
-        lines = [
-            "| model | rule | λ | lost · gained, same λ | difference [95 %] "
-            "| lost · gained, best λ | difference [95 %] |",
-            "|---" * 7 + "|",
-        ]
-        for part, name in PARTS.items():
-            for r in self.readings:
-                if r.part != part or r.method in ("CFG", "C2FG", "Conditional") or r.scale not in SHOWN:
-                    continue
-                same = [f for f in self.readings if (f.part, f.method, f.scale) == (part, "CFG", r.scale)]
-                cells = [*self._against(r, same[0] if same else None), *self._against(r, self.best(part))]
-                lines.append(f"| {name} | {r.label} | {r.scale:g} | " + " | ".join(cells) + " |")
-        return "\n".join(lines)
-
-    def _against(self, r: SceneReading, fixed: SceneReading | None) -> tuple[str, str]:
-        if fixed is None:
-            return "–", "–"
-        lost, gained = counts(r, fixed)
-        return f"{lost} · {gained}", " ".join(self._difference(lost, gained))
-
-    def clauses(self) -> str:
-        """How many pictures lost each clause that fixed guidance at its best scale had, at large scales."""
-        lines = ["| model | rule | λ | " + " | ".join(CLAUSES) + " |", "|---" * (3 + len(CLAUSES)) + "|"]
-        for part, name in PARTS.items():
-            best = self.best(part)
-            for label in ("CFG", *CAPS):
-                for r in self.readings:
-                    if (r.part, r.label) == (part, label) and r.scale >= 15:
-                        lost = [int((best.right[c] & ~r.right[c]).sum()) for c in CLAUSES]
-                        lines.append(
-                            f"| {name} | {label} | {r.scale:g} | " + " | ".join(map(str, lost)) + " |"
-                        )
-        return "\n".join(lines)
-
-    def matched(self) -> str:
-        """Caps, APG and feedback at λ = 15, where fixed guidance does as much."""
-        lines = [
-            "| model | rule | λ | against | fixed λ | right | drawn | saturation | clipped |",
-            "|---" * 9 + "|",
-        ]
-        for part, name in PARTS.items():
-            for c in compared(self.readings, part):
-                if c.kind != KINDS[0] and c.rule.scale == 15 and c.rule.method != "C2FG":
-                    lines.append(_matched(name, c))
-        return "\n".join(lines)
-
-    def results(self, part: str) -> str:
-        lines = [
-            "| rule | λ | scale used | right | drawn | saturation | clipped | tv | FD | recall |",
-            "|---" * 10 + "|",
-        ]
-        for row in self._rows(part):
-            number = [f"{float(row[k]):.3f}" for k in ("saturation", "clipped")]
-            number.append(f"{float(row['tv']):.3f} ± {1.96 * float(row['tv error']):.3f}")
-            number += [f"{float(row[k]):.2f}" if row[k] else "–" for k in ("FD", "recall")]
-            lines.append(f"| {self._named(row)} | " + " | ".join([*self._shares(row, part), *number]) + " |")
-        return "\n".join(lines)
-
-    def negative(self) -> str:
-        lines = [
-            "| rule | λ | scale used | violated | right | drawn | saturation | clipped |",
-            "|---" * 8 + "|",
-        ]
-        for row in self._rows("negative"):
-            number = [f"{float(row[k]):.3f}" for k in ("saturation", "clipped")]
-            used, *shares = self._shares(row, "negative")
-            violated = f"{float(row['violated']):.3f}"
-            if row["method"] != "Truth":
-                found = self.of("negative", _label(row), float(row["scale"])).violated
-                violated = _share(int(found.sum()), len(found)) if found is not None else ""
-            lines.append(f"| {self._named(row)} | " + " | ".join([used, violated, *shares, *number]) + " |")
-        return "\n".join(lines)
-
-    def _rows(self, part: str) -> list[dict[str, str]]:
-        return [row for row in self.table if row["part"] == part]
-
-    @staticmethod
-    def _named(row: dict[str, str]) -> str:
-        fixed = {"Truth": "renders | ", "Conditional": "λ = 1 | "}
-        return fixed.get(row["method"], f"{_label(row)} | {float(row['scale'] or 0):g}")
-
-    def _shares(self, row: dict[str, str], part: str) -> list[str]:
+def results(readings: Readings, table: Sequence[dict[str, str]]) -> str:
+    """The rows of both models that the page shows; table.csv has the others."""
+    rows = []
+    for row in table:
+        part, label = row["part"], f"{row['method']} {row['gamma']}".strip()
+        if part not in MODELS or (row["scale"] and f"{label} {row['scale']}" not in (*SHOWN, "Conditional 1.0")):
+            continue
+        numbers = [f"{float(row[k]):.2f}" for k in ("saturation", "clipped")]
+        numbers.append(f"{float(row['tv']):.2f} ± {1.96 * float(row['tv error']):.2f}")
         if row["method"] == "Truth":
-            return ["–", *(f"{float(row[k]):.2f}" for k in ("right all", "drawn"))]
-        r = self.of(part, _label(row), float(row["scale"]))
-        return [f"{r.used:.2f}", *(_share(int(b.sum()), len(b)) for b in (r.right["all"], r.drawn))]
+            shares = ["–", *(f"{float(row[k]):.2f}" for k in ("right all", "drawn"))]
+        else:
+            r = readings[part, label, float(row["scale"])]
+            shares = [f"{r.used:.2f}", _share(r.right["all"]), _share(r.drawn)]
+        name = {"Truth": "renders", "Conditional": "unguided"}.get(row["method"], label)
+        scale = f"{float(row['scale']):g}" if row["scale"] else "–"
+        rows.append([{"scenes": "right", "wrong": "wrong"}[part], name, scale, *shares, *numbers])
+    head = ["captions", "rule", "λ", "scale used", "right", "drawn", "saturation", "clipped", "tv"]
+    return markdown(head, rows)
 
 
-def counts(r: SceneReading, fixed: SceneReading) -> tuple[int, int]:
-    """Pictures that fixed guidance has right and the rule has not, and the other way round."""
-    mine, other = r.right["all"], fixed.right["all"]
-    return int((other & ~mine).sum()), int((mine & ~other).sum())
+def negative(readings: Readings) -> str:
+    """How many pictures show the colour that must not be there."""
+
+    def share(label: str, scale: float) -> float:
+        seen = readings["negative", label, scale].violated
+        assert seen is not None
+        return float(seen.double().mean())
+
+    def caps(scale: float) -> str:
+        shares = sorted(share(label, scale) for label in CAPS)
+        return f"{shares[0]:.0%} to {shares[-1]:.0%}"
+
+    return (
+        f"A forbidden colour is on {share('Conditional', 1.0):.0%} of the pictures without guidance, on "
+        f"{share('CFG', 4.0):.0%} with fixed CFG at λ = 4 and {share('CFG', 15.0):.0%} at λ = 15, on {caps(4.0)} "
+        f"with caps at λ = 4 and {caps(15.0)} at λ = 15."
+    )
 
 
-def _matched(name: str, c: SceneContrast) -> str:
-    cells = [said(*c.columns[k]) for k in ("right", "drawn", "saturation", "clipped")]
-    reached = "not reached" if cells[1] == "–" else f"{c.scale:.3g}"
-    about = [name, c.rule.label, f"{c.rule.scale:g}", c.kind, reached]
-    return "| " + " | ".join([*about, *cells]) + " |"
+def _share(hits: Tensor) -> str:
+    low, high = share_interval(int(hits.sum()), len(hits))
+    return f"{float(hits.double().mean()):.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _label(row: dict[str, str]) -> str:
-    return f"{row['method']} {row['gamma']}".strip()
+def draw_curves(folder: Path, part: str = "scenes"):
+    """Six columns of the table over the scale; dotted the unguided run, dashed the renders."""
+    rows = [r for r in read_csv(folder / "table.csv") if r["part"] == part]
+    figure, axes = panels(2, 3, PAGE, 3.9)
+    ticks = sorted({float(r["scale"]) for r in rows if r["method"] not in ("Truth", "Conditional")})
+    for place, (column, title, truth) in zip(axes.flat, PANELS, strict=True):
+        _draw_panel(place, [r for r in rows if r.get(column)], column, truth)
+        place.set_title(title)
+        place.set_xscale("log")
+        place.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        place.xaxis.set_minor_locator(NullLocator())
+        place.set_xlabel("scale λ")
+    handles, labels = axes[0, 2].get_legend_handles_labels()  # a panel that has the renders' line as well
+    figure.legend(handles, labels, loc="outside lower center", ncols=5)
+    return figure
 
 
-def _share(hits: int, n: int) -> str:
-    low, high = share_interval(hits, n)
-    return f"{hits / n:.2f} [{low:.2f}, {high:.2f}]"
+def _draw_panel(place: Any, rows: Sequence[dict[str, str]], column: str, truth: bool) -> None:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for r in rows:
+        value = float(r[column])
+        if r["method"] == "Conditional":
+            place.axhline(value, color=GREY, linestyle=":", linewidth=1, label="λ = 1")
+        elif r["method"] != "Truth":
+            lines.setdefault(f"{r['method']} {r['gamma']}".strip(), []).append((float(r["scale"]), value))
+        elif truth:
+            place.axhline(value, color=GREY, linestyle="--", linewidth=1, label="renders")
+    for label, points in lines.items():
+        colour = COLOURS.get(label, GREY)
+        place.plot(*zip(*sorted(points), strict=True), "o-", markersize=2.5, color=colour, label=label)
 
 
-if __name__ == "__main__":
-    *folder, target = map(Path, sys.argv[1:])
-    publish(folder[0] if folder else target / "scenes", target)
+def draw_sheet(rows: Sequence[tuple[str, Tensor]], prompts: Sequence[str], scale: float, count: int = 8):
+    """The first prompts of a seed: one column each, one row per rule, at one scale."""
+    figure, axes = panels(len(rows), count, PAGE, 0.75 * len(rows) + 0.6)
+    for number, (line, (name, pictures)) in enumerate(zip(axes, rows, strict=True)):
+        for k, place in enumerate(line):
+            place.imshow(pictures[k].permute(1, 2, 0), interpolation="nearest")
+            place.set_xticks([])
+            place.set_yticks([])
+            if number == 0:
+                words = prompts[k].split()
+                broken = "\n".join(" ".join(words[i : i + 3]) for i in range(0, len(words), 3))
+                place.set_title(broken, fontsize=5)
+        line[0].set_ylabel(name, fontsize=5)
+    figure.suptitle(f"λ = {scale:g}; the first row is λ = 1", fontsize=7)
+    return figure
