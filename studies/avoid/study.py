@@ -13,10 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
+from matplotlib.ticker import NullLocator
+from torch import Tensor
+
+from meancap.lab import Condition
+from meancap.lab.measures import Ruler
+from meancap.lab.problems import Circle
+from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.models.classes import ClassModel, fashion
+from meancap.report.style import BLUE, GREEN, GREY, PAGE, panels
+from meancap.rules import parse
+from meancap.runs.config import sample_seed
+from meancap.sampling import autoguidance, beside, noise, sample, uniform
 from studies.common import (
     Cells,
     Row,
@@ -29,17 +41,6 @@ from studies.common import (
     write_figures,
     write_page,
 )  # fmt: skip
-from torch import Tensor
-
-from meancap.lab import Condition
-from meancap.lab.measures import Ruler
-from meancap.lab.problems import Circle
-from meancap.metrics.extractors.fashion import fashion_classifier
-from meancap.models.classes import ClassModel, fashion
-from meancap.report.style import BLUE, GREEN, GREY, PAGE, panels
-from meancap.rules import parse
-from meancap.runs.config import sample_seed
-from meancap.sampling import autoguidance, beside, noise, sample, uniform
 
 HERE = Path(__file__).parent
 WIDTHS = {"narrow": 0.03, "wide": 0.35}
@@ -146,7 +147,7 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
         row: Row = {"subject": line.subject, "method": line.method, "scale": line.scale, "rule": line.rule}
         garments = line.subject == "garments"
         work, seeds = (garment_cell, study.picture_seeds) if garments else (mixture_cell, study.seeds)
-        made = [cells.make(line.cell(s), lambda s=s: work(study, line, s)) for s in seeds]
+        made = [cells.make(line.cell(s), partial(work, study, line, s)) for s in seeds]
         if garments:
             seen = torch.cat([cell["seen"] for cell in made])
             values = {"avoided": seen == PULLOVER, "wanted": seen == SHIRT}
@@ -204,6 +205,8 @@ def draw(folder: Path):
         place.set_xlabel("shirts" if x == "wanted" else "distance to the truth (SW2)")
         if x == "sw2":
             place.set_xscale("log")
+            place.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
+            place.xaxis.set_minor_locator(NullLocator())
     axes[0, 0].set_ylabel("share that should be avoided")
     axes[0, 2].legend(fontsize=6)
     return figure
@@ -213,6 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     p = command(__doc__, "python -m studies.avoid --out out/avoid", Study())
     args = p.parse_args(argv)
     if args.page:
+        write_figures(HERE, {"avoided": lambda: draw(HERE)})
         return write_page(HERE, parts(HERE))
     study = chosen(args, Study(), QUICK)
     write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study)))

@@ -1,4 +1,4 @@
-"""The page of the fashion study: readings.csv, comparisons with fixed CFG, tables and the figure of fronts."""
+"""The page of the fashion study: readings.csv, comparisons with fixed CFG, tables and fronts."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def earlier(folder: Path) -> str:
             own = [r for r in rows if r["protocol"] == protocol and r["evaluations"] == n]
             line = [f"{number}, {n} evaluations"]
             for caps in (False, True):
-                some = [r for r in own if r["method"].startswith("PMC") == caps and r["method"] != "Conditional"]
-                some = [r for r in some if caps or r["method"] == "Fixed CFG"]
+                kind = "PMC" if caps else "Fixed CFG"
+                some = [r for r in own if r["method"].startswith(kind)]
                 best = min((r for r in some if r["number"] == number), key=lambda r: float(r["value"]))
                 name = f"{best['method']} {best['gamma']}".strip() if caps else "fixed CFG"
                 line.append(f"{float(best['value']):.3g} ({name}, λ = {float(best['scale']):g})")

@@ -62,7 +62,7 @@ class Study:
     seeds: tuple[int, ...] = option((0, 1, 2, 3), "noise seeds")
 
 
-QUICK = Study(2, (2.0, 6.0), (), 4, (0, 1))
+QUICK = Study(3, (2.0, 6.0), (), 4, (0, 1))
 
 
 def settings(study: Study, pilots: dict[str, Any]) -> Iterator[ImageSetting]:
@@ -104,8 +104,8 @@ def open_pilots(study: Study, out: Path) -> dict[str, Any]:
         model, n = garments(), study.evaluations
 
         def distance(rule: Rule) -> float:
-            return frechet_distance(features_of(make_pictures(rule, TUNED, n, PILOT_SEED)["pictures"])["pool"],
-                                    shipped_fashion().gaussian("pool"))  # fmt: skip
+            made = make_pictures(rule, TUNED, n, PILOT_SEED)["pictures"]
+            return frechet_distance(features_of(made)["pool"], shipped_fashion().gaussian("pool"))
 
         x = noise([sample_seed(PILOT_SEED, i) for i in range(PILOT)], model.shape)
         predict = model.predict([i % model.classes for i in range(PILOT)])

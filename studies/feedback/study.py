@@ -15,6 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
+from meancap.lab.measures import Ruler
+from meancap.lab.problems import Cloud, Problem
+from meancap.report.style import BLUE, COLUMN, GREEN, GREY, PURPLE, VERMILION, panels
+from meancap.rules import CFG, Rule, density_feedback
+from meancap.runs.calibrate import LearnedScale, load_scale
+from meancap.sampling import ancestral, noise, sample, uniform
 from studies.common import (
     Cells,
     Row,
@@ -27,14 +35,6 @@ from studies.common import (
     write_figures,
     write_page,
 )  # fmt: skip
-from torch import Tensor
-
-from meancap.lab.measures import Ruler
-from meancap.lab.problems import Cloud, Problem
-from meancap.report.style import BLUE, COLUMN, GREEN, GREY, PURPLE, VERMILION, panels
-from meancap.rules import CFG, Rule, density_feedback
-from meancap.runs.calibrate import LearnedScale, load_scale
-from meancap.sampling import ancestral, noise, sample, uniform
 
 HERE = Path(__file__).parent
 SAMPLERS = {"ode": 0.0, "ancestral": 1.0}
@@ -129,7 +129,7 @@ def parts(folder: Path) -> dict[str, str]:
         perfect = sorted(float(own[m]["perfect over CFG"]) for m in mixtures)
         table.append(
             [name, *(f"{float(own[m]['feedback over CFG']):.2f}" for m in mixtures),
-             f"**{float(mean['feedback over CFG']):.2f}** [{float(mean['from']):.2f}, {float(mean['to']):.2f}]",
+             f"{float(mean['feedback over CFG']):.2f} [{float(mean['from']):.2f}, {float(mean['to']):.2f}]",
              f"{perfect[0]:.2f}–{perfect[-1]:.2f}"]
         )  # fmt: skip
     learned = load_scale(folder / "fashion-scale.json")
@@ -175,7 +175,8 @@ def draw_ratios(folder: Path):
 def main(argv: Sequence[str] | None = None) -> None:
     args = command(__doc__, "python -m studies.feedback --out out/feedback", Study()).parse_args(argv)
     if args.page:
-        write_figures(HERE, {"scale": lambda: draw_scales([load_scale(HERE / "fashion-scale.json")])})
+        learned = load_scale(HERE / "fashion-scale.json")
+        write_figures(HERE, {"scale": lambda: draw_scales([learned]), "ratios": lambda: draw_ratios(HERE)})
         return write_page(HERE, parts(HERE))
     study = chosen(args, Study(), QUICK)
     write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study)))

@@ -1,4 +1,4 @@
-"""The page of the study of wrong labels: its tables and figures from readings.csv, ratios.csv and scale files."""
+"""The page of the study of wrong labels: tables and figures from readings.csv, ratios.csv and scale files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from studies.common import interval, markdown, read_csv
-from studies.feedback.study import draw_scales
 from torch import Tensor
 
 from meancap.report.style import AMBER, BLUE, GREEN, GREY, PAGE, VERMILION, panels
 from meancap.runs.calibrate import load_scale
+from studies.common import interval, markdown, read_csv
+from studies.feedback.study import draw_scales
 
 
 def parts(folder: Path) -> dict[str, str]:

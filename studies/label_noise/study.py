@@ -21,7 +21,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 from torch import Tensor
 
 from meancap.metrics.alignment import class_hits
@@ -33,12 +32,12 @@ from meancap.metrics.score import Estimate, difference, mean_estimate
 from meancap.models.checkpoint import digest, read_tensors
 from meancap.models.classes import ClassModel, open_sit
 from meancap.rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
+from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
 from meancap.runs.config import sample_seed
-from meancap.runs.calibrate import examples
-from meancap.runs.calibrate import LearnedScale, learn_scale, load_scale
 from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
 from meancap.sampling.tracking import memoryless_gain
+from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 
 from .page import figures, parts, ratio_row
 from .ratios import Renoised, Rivals

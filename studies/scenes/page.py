@@ -61,10 +61,10 @@ def about(asked: dict[str, Any], pilots: dict[str, Any], r: SceneReading) -> str
     radii = ", ".join(f"{radius:g} at λ = {scale}" for scale, radius in pilots["radii"].items())
     best = pilots["best"]
     return (
-        f"{r.seeds} seeds × {asked['prompts']} prompts = **{len(r.drawn)} pictures for every rule and scale**; "
-        f"{asked['steps']} Euler evaluations, shift 3, float32. A pilot with other prompts and noise chose APG's "
-        f"radius ({radii}), the temperature of feedback ({pilots['temperature']:g}) and the best scale of fixed "
-        f"CFG ({best['scenes']:g}; with wrong captions {best['wrong']:g})."
+        f"{r.seeds} seeds × {asked['prompts']} prompts = **{len(r.drawn)} pictures for every rule and "
+        f"scale**; {asked['steps']} Euler evaluations, shift 3, float32. A pilot with other prompts and noise "
+        f"chose APG's radius ({radii}), the temperature of feedback ({pilots['temperature']:g}) and the best "
+        f"scale of fixed CFG ({best['scenes']:g}; with wrong captions {best['wrong']:g})."
     )
 
 
@@ -75,7 +75,9 @@ def answer(readings: Readings, part: str, best: float) -> str:
         fixed = readings[part, "CFG", scale]
         which = ", the pilot's choice," if scale == best else ""
         hits, n = int(fixed.right["all"].sum()), len(fixed.drawn)
-        sentences.append(f"Fixed CFG at λ = {scale:g}{which} has {hits} of {n} prompts wholly right; against it")
+        sentences.append(
+            f"Fixed CFG at λ = {scale:g}{which} has {hits} of {n} prompts wholly right; against it"
+        )
         sentences.append(" and ".join(_caps_less(readings, part, at, fixed) for at in (15.0, 50.0)) + ".")
     fixed = readings[part, "CFG", best]
     worse = []
@@ -105,7 +107,9 @@ def results(readings: Readings, table: Sequence[dict[str, str]]) -> str:
     rows = []
     for row in table:
         part, label = row["part"], f"{row['method']} {row['gamma']}".strip()
-        if part not in MODELS or (row["scale"] and f"{label} {row['scale']}" not in (*SHOWN, "Conditional 1.0")):
+        if part not in MODELS or (
+            row["scale"] and f"{label} {row['scale']}" not in (*SHOWN, "Conditional 1.0")
+        ):
             continue
         numbers = [f"{float(row[k]):.2f}" for k in ("saturation", "clipped")]
         numbers.append(f"{float(row['tv']):.2f} ± {1.96 * float(row['tv error']):.2f}")
@@ -135,8 +139,8 @@ def negative(readings: Readings) -> str:
 
     return (
         f"A forbidden colour is on {share('Conditional', 1.0):.0%} of the pictures without guidance, on "
-        f"{share('CFG', 4.0):.0%} with fixed CFG at λ = 4 and {share('CFG', 15.0):.0%} at λ = 15, on {caps(4.0)} "
-        f"with caps at λ = 4 and {caps(15.0)} at λ = 15."
+        f"{share('CFG', 4.0):.0%} with fixed CFG at λ = 4 and {share('CFG', 15.0):.0%} at λ = 15, on "
+        f"{caps(4.0)} with caps at λ = 4 and {caps(15.0)} at λ = 15."
     )
 
 

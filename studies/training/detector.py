@@ -77,7 +77,8 @@ def run_detector(out: Path, config: DetectorConfig) -> Path:
     """scene_detector.safetensors, and beside it a JSON file with the recipe and the examination."""
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    for step, loss, network in train_detector(config):
+    for step, loss, trained in train_detector(config):
+        network = trained
         if step % 50 == 0 or step == config.steps:
             print(f"step {step}  loss {loss:.4f}", file=sys.stderr, flush=True)
     seconds = round(time.monotonic() - began, 1)

@@ -4,9 +4,9 @@ train.json   the recipe; another one is refused, a longer one is not
 log.jsonl    one line per `every` steps
 state.pt     weights, their running mean, the optimisers, the step and the seconds
 
-Muon trains the hidden matrices, AdamW the rest. Muon's momentum is a running sum of gradients, looked at half a
-step ahead (Nesterov); its update is the nearest matrix with orthonormal rows or columns, by five Newton-Schulz
-iterations in which only the singular values change (Jordan et al. 2024).
+Muon trains the hidden matrices, AdamW the rest. Muon's momentum is a running sum of gradients, looked at half
+a step ahead (Nesterov); its update is the nearest matrix with orthonormal rows or columns, by five
+Newton-Schulz iterations in which only the singular values change (Jordan et al. 2024).
 """
 
 from __future__ import annotations

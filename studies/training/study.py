@@ -33,6 +33,7 @@ from .garments import SMALL, TrainConfig, Training
 from .loop import LogLine, TrainingLoop, read_log
 from .scenes import SceneTrainConfig, SceneTraining
 
+Export = Callable[[Path, torch.dtype], Path]
 EXAMPLE = """\
 examples:
   python -m studies.training fashion --folder /usr/share/datasets/fashion-mnist --out train/fashion

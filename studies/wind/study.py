@@ -20,6 +20,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
+from meancap.metrics.score import Estimate, difference, mean_estimate
+from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
+from meancap.rules import CFG, Cap, Rule, Threshold, density_feedback
+from meancap.runs.calibrate import learn_scale
+from meancap.runs.config import sample_seed
+from meancap.sampling import ancestral, noise, sample
+from meancap.schedules import Piecewise
 from studies.common import (
     Cells,
     Row,
@@ -33,15 +42,6 @@ from studies.common import (
     write_figures,
     write_page,
 )  # fmt: skip
-from torch import Tensor
-
-from meancap.metrics.score import Estimate, difference, mean_estimate
-from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
-from meancap.rules import CFG, Cap, Rule, Threshold, density_feedback
-from meancap.runs.config import sample_seed
-from meancap.runs.calibrate import learn_scale
-from meancap.sampling import ancestral, noise, sample
-from meancap.schedules import Piecewise
 
 from .model import PRESETS, REGIMES, SHARES, WindModel, wind_model
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from made import made_run
+from meancap.runs.pooled import read_pooled
 from torch import Tensor
 
 from meancap.cli import main
@@ -23,7 +24,6 @@ from meancap.report.scores.collect import Name, ScoredRun, method_name
 from meancap.report.scores.compare import at_level
 from meancap.report.scores.page import blocks
 from meancap.report.scores.reading import reading, tally
-from meancap.runs.pooled import read_pooled
 from meancap.runs.protocols import paper_source, paper_table
 from meancap.runs.scoring import write_scores
 from small_sit import random_sit

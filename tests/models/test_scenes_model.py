@@ -10,10 +10,11 @@ from meancap.drawing import codes, draw
 from meancap.metrics.scenes import detector, measure_pictures, violated
 from meancap.models import scenes
 from meancap.models.checkpoint import digest
-from meancap.models.scenes import SHIPPED, WRONG
+from meancap.models.scenes import SHIPPED
 from meancap.sampling import shifted
 
-CARD = Path(__file__).parents[2] / "docs" / "model-card-scenes.md"
+CARD = SHIPPED.with_suffix(".md")
+WRONG = Path(__file__).parents[2] / "studies" / "scenes" / "scenes_wrong.safetensors"
 N = 24
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools.bench_page import pages
 
 from meancap import CFG, Cap, Prediction, parse, sample, trajectory, uniform
 from meancap.cli import main
@@ -25,6 +24,7 @@ from meancap.runs.bench.run import best_setting, prepare, scoring_tasks
 from meancap.runs.bench.setup import ends, merged, pilot, together
 from meancap.runs.bench.tables import logs, ratio, selected, summary, tables
 from meancap.runs.calibrate import LEVELS, calibrate, calibrated, load_calibration
+from tools.bench_page import pages
 
 SMALL = BenchConfig(points=32, blocks=2, named_blocks=3, slices=4, spread=3, refined=4, steps=8)
 WIDE = replace(SMALL, points=128, steps=12)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from meancap.runs.avoid import (
     NEGATIVE,
     WIDTHS,
@@ -16,6 +15,7 @@ from meancap.runs.avoid import (
     mixture,
     run_avoid,
 )
+
 from meancap.runs.folder import RunRefused
 
 SMALL = AvoidStudy(

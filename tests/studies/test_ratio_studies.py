@@ -4,6 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from meancap.runs.cell_folder import CellFolder
+from meancap.runs.feedback_mixtures import MixtureStudy, geometric_mean, mixture_table, run_mixtures
+from meancap.runs.label_noise import LabelNoiseStudy, arms, make_cell
+from meancap.runs.ratio_repairs import Renoised, Rivals
 
 from meancap import CFG, ancestral, noise, sample, uniform
 from meancap.models.classes import ClassModel
@@ -11,11 +15,7 @@ from meancap.models.inference import Predictor
 from meancap.models.sit import SiTConfig
 from meancap.rules import Threshold, density_feedback
 from meancap.runs.calibrate import LearnedScale
-from meancap.runs.cell_folder import CellFolder
-from meancap.runs.feedback_mixtures import MixtureStudy, geometric_mean, mixture_table, run_mixtures
 from meancap.runs.folder import RunRefused
-from meancap.runs.label_noise import LabelNoiseStudy, arms, make_cell
-from meancap.runs.ratio_repairs import Renoised, Rivals
 from small_sit import pixels, random_sit
 
 GARMENT = SiTConfig(size=28, channels=1, patch=14, width=8, depth=1, heads=2, classes=10, learn_sigma=False)
@@ -95,7 +95,6 @@ def test_the_wind_package_makes_the_same_days_by_its_own_sampler(scale, rule):
     pytest.importorskip("enerdatasynth", reason='pip install "meancap[wind]"')
     from enerdatasynth.resources.wind.data.transforms import wind_regime_slice
     from enerdatasynth.resources.wind.diffusion.samplers import sample as theirs
-
     from meancap.runs.wind_model import wind_model
 
     wind = wind_model("1ch")

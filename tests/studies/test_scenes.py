@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-
 from meancap.report.scenes_compared import compared, contrast_rows, interpolated, reaching
 from meancap.runs.scenes_readings import CLAUSES, SceneReading
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools import fashion_page, scenes_page
-
-from meancap.metrics.score import Estimate
 from meancap.report.scores.seeds import between
 from meancap.runs.pooled import Pooled, grouped, read_pooled, write_pooled
 from meancap.runs.scenes_readings import read_readings
+
+from meancap.metrics.score import Estimate
+from tools import fashion_page, scenes_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from meancap.models.optimise import orthogonal
+from meancap.runs.label_noise import share_of
+from meancap.runs.train import TrainConfig, Training, noisy_labels, read_log
 
 from meancap import CFG, noise, sample, uniform
 from meancap.models.classes import open_sit
 from meancap.models.data import Pictures
-from meancap.models.optimise import orthogonal
 from meancap.models.sit import SiTConfig
-from meancap.runs.label_noise import share_of
-from meancap.runs.train import TrainConfig, Training, noisy_labels, read_log
 
 MODEL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=1, heads=2, classes=2, learn_sigma=False)
 CONFIG = TrainConfig(640, model=MODEL, batch=16, warmup=5, ema=0.9)

@@ -24,7 +24,6 @@ from .report import add_report
 from .reproduce import add_reproduce
 from .rules import add_rules
 from .score import add_score
-from .train import add_train
 
 # Every command, in the order of `meancap --help`.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
@@ -32,7 +31,6 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_score,
     add_report,
     add_reproduce,
-    add_train,
     add_pictures,
     add_pipelines,
     add_rules,
@@ -41,6 +39,16 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_demo,
     add_explore,
 )
+
+# Commands of earlier versions, and what takes their place in a clone of the repository.
+_MOVED = {
+    "train": "studies.training",
+    "reproduce scenes": "studies.scenes",
+    "reproduce feedback": "studies.feedback",
+    "reproduce label-noise": "studies.label_noise",
+    "reproduce wind": "studies.wind",
+    "reproduce avoid": "studies.avoid",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -66,7 +74,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    options = parser().parse_args(argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for name, module in _MOVED.items():
+        if arguments[: len(name.split())] == name.split():
+            print(f"meancap: `{name}` left the package; in a clone, run: python -m {module}", file=sys.stderr)
+            return 2
+    options = parser().parse_args(arguments)
     try:
         code = int(options.run(options) or 0)
         sys.stdout.flush()

@@ -8,21 +8,9 @@ from typing import Any
 
 from .reproduce_gmm import add_gmm
 from .reproduce_images import add_fashion, add_imagenet, add_sd35
-from .reproduce_scenes import add_scenes
-from .reproduce_studies import add_avoid, add_feedback, add_label_noise, add_wind
 
 # Every kind, in the order of `meancap reproduce --help`; each function adds its parser and sets `run`.
-KINDS: tuple[Callable[[Any], None], ...] = (
-    add_gmm,
-    add_imagenet,
-    add_sd35,
-    add_fashion,
-    add_scenes,
-    add_feedback,
-    add_label_noise,
-    add_wind,
-    add_avoid,
-)
+KINDS: tuple[Callable[[Any], None], ...] = (add_gmm, add_imagenet, add_sd35, add_fashion)
 
 
 def add_reproduce(commands: Any) -> None:

@@ -49,14 +49,11 @@ def add_sd35(kinds: Commands) -> None:
 
 def add_fashion(kinds: Commands) -> None:
     p = _parser(kinds, "fashion", "the ImageNet protocol on the shipped model", "--per-class 20")
-    p.add_argument("--per-class", type=int, default=20, metavar="N", help="of each class and seed (20)")
+    p.add_argument("--per-class", type=int, default=20, metavar="N", help="samples of each class (20)")
     p.add_argument("--scales", default="2,3,6", metavar="L", help="guidance scales (2,3,6)")
-    p.add_argument("--beyond", default="15,50", metavar="L", help="scales for caps alone, or none (15,50)")
     p.add_argument("--evaluations", default="20", metavar="N", help="network evaluations, like 20,50 (20)")
-    p.add_argument("--seeds", type=int, default=3, metavar="N", help="of the noise that all rules share (3)")
+    p.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise that all rules share (0)")
     p.add_argument("--batch", type=int, default=50, metavar="N", help="made and saved at once (50)")
-    p.add_argument("--protocols", default="fashion", metavar="P",
-                   help="how the runs are scored, like fashion,efficientnet-lite0 (fashion)")  # fmt: skip
     add_machine(p)
     p.set_defaults(run=fashion)
 
@@ -122,63 +119,32 @@ def sd35(args: argparse.Namespace) -> int:
 
 
 def fashion(args: argparse.Namespace) -> int:
-    import torch
-
-    from ..metrics.protocols import protocol as measured_by
-    from ..models.classes import fashion as shipped
+    from ..runs import protocols
     from ..runs.prepare import RunRequest
-    from ..runs.study import fashion_study
-    from .study import finish_study
 
-    scales, evaluations = comma_numbers(args.scales, float), comma_numbers(args.evaluations, int)
-    beyond = [] if args.beyond == "none" else comma_numbers(args.beyond, float)
-    counts = [int(n) for n in evaluations]
-    names = [measured_by(name.strip()).name for name in args.protocols.split(",")]  # before hours of work
-    if args.seeds < 1:
-        raise ValueError(f"the study needs at least one seed; got {args.seeds}")
-    torch.set_num_threads(args.threads)
-    model = shipped().to(device_of(args))
-    studies = {
-        args.out / f"seed-{seed}": fashion_study(
-            model, args.per_class, scales, counts, seed, beyond=beyond, out=args.out
-        )
-        for seed in range(args.seeds)
-    }
-    if args.processes > 1 and "RANK" not in os.environ:
-        code = spread(args)
-    else:
-        base = RunRequest("fashion", per_class=args.per_class, batch=args.batch, threads=args.threads)
-        base = replace(base, npz=True, diagnostics=True)
-        code = max(_run(study, base, args, folder, "fashion") for folder, study in studies.items())
-    if code == 0 and "RANK" not in os.environ:  # the process that started the others reports
-        finish_study(args.out, studies, names)
-    return code
+    scales, counts = comma_numbers(args.scales, float), comma_numbers(args.evaluations, int)
+    protocol = protocols.fashion(args.per_class, scales, [int(n) for n in counts], args.seed)
+    base = RunRequest("fashion", per_class=args.per_class, batch=args.batch, threads=args.threads)
+    return _run(protocol, replace(base, npz=True, diagnostics=True), args, "fashion")
 
 
-def _run(
-    protocol: ImageProtocol,
-    base: RunRequest,
-    args: argparse.Namespace,
-    out: Path | None = None,
-    score_by: str = "",
-) -> int:
-    """Makes the runs of a protocol in the command's folder and shows the table; or in a folder inside it."""
+def _run(protocol: ImageProtocol, base: RunRequest, args: argparse.Namespace, score_by: str = "") -> int:
+    """Makes the runs of a protocol and shows the table."""
     from ..runs.generate import place
     from ..runs.reproduce import finish, reproduce
 
-    out = out or args.out
     if args.processes > 1 and "RANK" not in os.environ:
         return spread(args)
     rank, world, local = place()
-    steps = reproduce(protocol, base, out, device=device_of(args, local), rank=rank, world=world)
+    steps = reproduce(protocol, base, args.out, device=device_of(args, local), rank=rank, world=world)
     try:
         _watch(steps, protocol.name)
     except OSError as error:
-        raise SystemExit(unwritable(out, error, "finished blocks are kept")) from None
-    if finish(protocol, out, score_by) and out == args.out:
-        print((out / "table.csv").read_text(encoding="utf-8"), end="")
-        _draw(protocol, out)
-        print(f"{out}: {len(protocol.settings)} runs; choices and rules in protocol.json", file=sys.stderr)
+        raise SystemExit(unwritable(args.out, error, "finished blocks are kept")) from None
+    if finish(protocol, args.out, score_by):
+        print((args.out / "table.csv").read_text(encoding="utf-8"), end="")
+        _draw(protocol, args.out)
+        print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
     return 0
 
 

@@ -29,7 +29,9 @@ def load_scene_net(path: str | Path) -> tuple[SceneNet, Pixels]:
     """The network in float32, and its way to pictures."""
     tensors, header = read_tensors(path)
     if "scene_net" not in header or "pixels.mean" not in tensors:
-        raise ValueError(f"{path} holds no network of the scenes; `meancap train scenes` writes one")
+        raise ValueError(
+            f"{path} holds no network of the scenes; python -m studies.training scenes makes one"
+        )
     config = SceneNetConfig(**json.loads(header["scene_net"]))
     pixels = Pixels(tensors.pop("pixels.mean").float(), float(header["pixels.std"]))
     with torch.device("meta"):

@@ -26,7 +26,6 @@ from .scene_files import load_scene_net
 from .scene_net import SceneNet
 
 SHIPPED = Path(__file__).parent / "weights" / "scenes.safetensors"
-WRONG = Path(__file__).parent / "weights" / "scenes_wrong.safetensors"
 
 _PIECE = 32  # samples that go through the network together: what a block makes of them stays in the cache
 
@@ -123,18 +122,9 @@ class ScenePredictor:
         return torch.cat([self.network(state[p], at[p], code[p]) for p in pieces]).float().chunk(len(prompts))
 
 
-def scenes(path: str | Path | None = None, *, wrong_captions: bool = False) -> SceneModel:
-    """The model of the scenes that comes with the package (see its model card), or one from a file.
-
-    `wrong_captions` takes the second one, a fifth of whose captions belonged to another scene; it is in the
-    repository, but in no wheel.
-    """
-    path = Path(path) if path is not None else (WRONG if wrong_captions else SHIPPED)
-    if path == WRONG and not path.is_file():
-        raise FileNotFoundError(
-            "the model with wrong captions is in no wheel; scenes_wrong.safetensors is in the repository, "
-            f"or make one: meancap train scenes --wrong 0.2 --rate 0.002 --images 6400 --start {SHIPPED}"
-        )
+def scenes(path: str | Path | None = None) -> SceneModel:
+    """The model of the scenes that comes with the package (see its model card), or one from a file."""
+    path = SHIPPED if path is None else Path(path)
     network, pixels = load_scene_net(path)
-    shipped = {SHIPPED: "scenes", WRONG: "scenes-wrong"}
-    return SceneModel(shipped.get(path, f"scenes:{path.name}"), digest(path), network, pixels)
+    name = "scenes" if path == SHIPPED else f"scenes:{path.name}"
+    return SceneModel(name, digest(path), network, pixels)

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..diagnostics import Record
-from ..drawing import draw, parse_prompt, prompt_of
+from ..drawing import parse_prompt
 from ..models.classes import ClassModel
 from ..models.inference import ConditionCache, Predictor
 from ..models.scenes import SceneModel, ScenePredictor
@@ -195,30 +194,6 @@ def meter_of(record: Record | None, kept: int) -> dict[str, Any] | None:
 
 
 SHIFT = 3.0
-
-
-def complete_and_partial(count: int, seed: int) -> list[str]:
-    """Prompts of the law: the first half complete, each word of the others open with probability 1/2."""
-    g = torch.Generator().manual_seed(sample_seed(seed, 0))
-    codes = draw(count, g).codes()
-    unsaid = torch.rand(codes.shape, generator=g) < 0.5
-    unsaid[: count // 2] = False
-    return _sentences(torch.where(unsaid, -1, codes))
-
-
-def with_negatives(count: int, seed: int) -> tuple[list[str], list[str]]:
-    """Prompts that leave both colours open, and a colour that must not be there."""
-    g = torch.Generator().manual_seed(sample_seed(seed, 1))
-    codes = draw(count, g).codes()
-    colours = codes[:, 1].clone()
-    codes[:, 1] = codes[:, 3] = -1
-    nothing = torch.full_like(codes, -1)
-    nothing[:, 1] = colours
-    return _sentences(codes), _sentences(nothing)
-
-
-def _sentences(codes: Tensor) -> list[str]:
-    return [str(prompt_of(row)) for row in codes.tolist()]
 
 
 def scene_run(
