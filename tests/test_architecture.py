@@ -16,7 +16,8 @@ LAYERS = {
     "lab": 5, "adapters": 5, "models": 5, "metrics": 5,
     "runs": 6,
     "report": 7,
-    "explorer": 8, "cli": 9, "__main__": 10,
+    "gmm": 8,
+    "explorer": 9, "cli": 10, "__main__": 11,
 }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def test_what_is_missing_or_unknown_is_one_line_with_the_way_to_help(arguments, 
 
 
 def test_a_missing_package_is_one_sentence_with_the_pip_command(monkeypatch, tmp_path, capsys):
-    for name in [name for name in sys.modules if name.startswith(("meancap.report", "meancap.runs.gmm"))]:
+    for name in [name for name in sys.modules if name.startswith(("meancap.report", "meancap.gmm"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["reproduce", "gmm", "--out", str(tmp_path / "out")]) == 2

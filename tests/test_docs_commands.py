@@ -12,7 +12,7 @@ import pytest
 
 from meancap import parse
 from meancap.cli import main, parser
-from meancap.rules.text.parse import known_names
+from meancap.rules.parse import known_names
 from pages import PAGES, ROOT, blocks
 
 INLINE = re.compile(r"(?<!`)`((?:meancap|make|python) [^`\n]*(?:\n[^`\n]*)?)`(?!`)")

@@ -4,7 +4,8 @@
     python tools/bench_page.py docs             again, from what the documents keep
 
 keeps run.json, readings.csv and coverage.json in docs/benchmark/, draws the figures there, and writes
-docs/benchmark.md, docs/which-rule.md, the marked parts of docs/choosing-gamma.md, and docs/rules.md.
+docs/benchmark.md, docs/which-rule.md and the marked parts of docs/choosing-gamma.md. Then write docs/rules.md
+with tools/rules_page.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from meancap.lab.problems import problem as problem_named
 from meancap.report import bench_figures, style
 from meancap.report.document import with_parts
 from meancap.report.leaderboard import settings
-from meancap.report.rules_page import write_rules_page
 from meancap.runs.bench.config import NAMED
 from meancap.runs.bench.families import FIXED, GAMMAS, PAPER, PERFECT
 from meancap.runs.bench.intervals import Ratio, coverage
@@ -51,7 +51,6 @@ def publish(folder: Path, docs: Path) -> None:
     (kept / "figures").rmdir()
     for name, text in pages(docs).items():
         write_whole(docs / name, text.encode())
-    write_rules_page(docs)
 
 
 def pages(docs: Path) -> dict[str, str]:

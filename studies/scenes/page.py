@@ -62,8 +62,8 @@ def about(asked: dict[str, Any], pilots: dict[str, Any], r: SceneReading) -> str
     best = pilots["best"]
     return (
         f"{r.seeds} seeds × {asked['prompts']} prompts = **{len(r.drawn)} pictures for every rule and "
-        f"scale**; {asked['steps']} Euler evaluations, shift 3, float32. A pilot with other prompts and noise "
-        f"chose APG's radius ({radii}), the temperature of feedback ({pilots['temperature']:g}) and the best "
+        f"scale**; {asked['steps']} Euler evaluations, shift 3, float32. A pilot with other prompts and "
+        f"noise chose APG's radius ({radii}), the temperature of feedback ({pilots['temperature']:g}) and the best "
         f"scale of fixed CFG ({best['scenes']:g}; with wrong captions {best['wrong']:g})."
     )
 

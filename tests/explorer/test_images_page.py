@@ -11,7 +11,7 @@ from browser import until
 
 from meancap import CFG, Cap, Record, sample, uniform
 from meancap.explorer import server as server_module
-from meancap.explorer.painter import BLOCK
+from meancap.explorer.image_view import BLOCK
 from meancap.models import fashion
 from meancap.sampling import noise
 

@@ -8,12 +8,11 @@ from meancap.rules import (
     Rescale,
     ZeroStar,
     apg,
-    apg_diffusers,
-    apg_mix,
     cfg_zero_star,
     dynamic_threshold,
     fdg,
     mambo_g,
+    parse,
     tcfg,
 )
 
@@ -64,7 +63,7 @@ def test_apg_in_diffusers_own_form(shape, momentum):
         adaptive_projected_guidance_rescale=6.0,
         eta=0.3,
     )
-    same(guider, apg_diffusers(4, eta=0.3, radius=6.0, momentum=momentum), shape)
+    same(guider, apg(4, form="diffusers", eta=0.3, radius=6.0, momentum=momentum), shape)
 
 
 @every_shape
@@ -81,7 +80,7 @@ def test_published_apg_is_diffusers_original_formulation_at_one_less(shape):
 
 @every_shape
 def test_apg_mix(shape):
-    same(AdaptiveProjectedMixGuidance(), apg_mix(), shape)
+    same(AdaptiveProjectedMixGuidance(), parse("apg_mix()"), shape)
 
 
 @every_shape

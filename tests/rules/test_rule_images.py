@@ -18,13 +18,12 @@ from meancap.rules import (
     automatic,
     catalogue,
     mahiro,
-    qwen_image,
+    renorm,
     skimmed,
-    skimmed_linear,
     tonemap,
     zeresfdg,
 )
-from meancap.rules.parts.frequency import collapse, pyramid
+from meancap.rules.frequency import collapse, pyramid
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_renorm_is_a_cap_or_a_match_of_each_group(per, dims, match):
 def test_qwen_renormalises_packed_tokens():
     x, v_c, v_u = velocities(3, (2, 16, 12))
     guided = v_u + 4 * (v_c - v_u)
-    v, _ = guided_velocity(qwen_image(4), x, 0.4, v_c, v_u)
+    v, _ = guided_velocity(renorm(4, form="lumina2"), x, 0.4, v_c, v_u)
     expected = guided * v_c.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True)
     torch.testing.assert_close(v, expected)
 
@@ -185,7 +184,7 @@ def linear_skim_written_out(x, c, u, w, skim):
 
 def test_linear_skimming_element_by_element():
     p = random_prediction(4, 50)
-    m, _ = guide(skimmed_linear(9, skim=3), p)
+    m, _ = guide(skimmed(9, skim=3, form="linear"), p)
     rows = zip(p.x.flatten().tolist(), p.m_c.flatten().tolist(), p.m_u.flatten().tolist(), strict=True)
     expected = torch.tensor([linear_skim_written_out(*row, 9.0, 3.0) for row in rows], dtype=torch.float64)
     torch.testing.assert_close(m.flatten(), expected)

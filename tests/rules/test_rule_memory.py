@@ -14,7 +14,7 @@ from meancap.rules import (
     Momentum,
     StepInterval,
     ZeroInit,
-    apg_mix,
+    apg,
     displace,
     fbg,
     smc,
@@ -58,7 +58,7 @@ def test_a_warm_up_is_unguided_and_leaves_the_state_alone():
 
 
 def test_apg_mix_fills_its_momentum_while_it_waits():
-    rule, state = apg_mix(10, early=3.5, steps=2, radius=None, eta=1.0), None
+    rule, state = apg(10, form="diffusers", steps=2, radius=None, eta=1.0), None
     total = 0.0
     for i, t in enumerate((0.1, 0.3, 0.5)):
         x, v_c, v_u = velocities(i)

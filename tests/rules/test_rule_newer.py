@@ -25,14 +25,13 @@ from meancap.rules import (
     mog,
     momentum_guidance,
     pmc_literal,
+    renorm,
     samg,
-    sglang_norm,
     transition_point,
     tsr,
-    vllm_omni_norm,
     zeresfdg,
 )
-from meancap.rules.parts.bands import SYM4
+from meancap.rules.frequency import SYM4
 
 W = 4.0
 
@@ -261,9 +260,9 @@ def test_the_servers_renormalise_the_velocity():
     x, v_c, v_u = velocities(12)
     cfg = v_u + W * (v_c - v_u)
     capped = cfg * (norm(v_c) / norm(cfg)).clamp(max=1)
-    torch.testing.assert_close(guided_velocity(sglang_norm(W), x, 0.4, v_c, v_u)[0], capped)
+    torch.testing.assert_close(guided_velocity(renorm(W), x, 0.4, v_c, v_u)[0], capped)
     along = cfg * v_c.norm(dim=-1, keepdim=True) / cfg.norm(dim=-1, keepdim=True)
-    torch.testing.assert_close(guided_velocity(vllm_omni_norm(W), x, 0.4, v_c, v_u)[0], along)
+    torch.testing.assert_close(guided_velocity(renorm(W, form="lumina2"), x, 0.4, v_c, v_u)[0], along)
 
 
 def printed_steps(m, d, scale, gamma, tiny):

@@ -1,31 +1,82 @@
 """A method is one edit, and a rule of another package is known wherever a rule can be typed."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tools.rules_page import page
 
+import meancap.rules
 from meancap import CFG, Interval, parse
-from meancap.report.rules_page import page
-from meancap.rules import catalogue, methods, register
-from meancap.rules.methods import registry
-from meancap.rules.text.listing import catalogue_table
+from meancap.rules import apg, catalogue, cfg_zero_star, cfgpp, register, renorm, skimmed
+from meancap.rules.catalogue import FAMILIES, builds, catalogue_table, entry, method
 from meancap.runs.bench.families import families
 from meancap.runs.bench.readings import read_readings
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_method_is_known_everywhere_after_one_edit():
-    @registry.method("in the middle", "nobody", "any", "m", "middle({scale})", seen="here", unit=True)
+SHEET = """In the middle. An example.
+
+    formula: m = m_u + scale (m_c - m_u)
+        for 1/4 <= t <= 3/4
+    space: any
+    source: nobody
+    evidence: here
+    use when: the ends of the run
+        need no guidance
+    state: none
+    defaults:
+        - any model: scale 4, in two
+          lines (its code)
+    notes:
+        - first
+        - second, which
+          goes on
+    """
+
+
+def _middle(sheet=SHEET):
     def middle(scale):
         return CFG(scale) | Interval(0.25, 0.75)
 
+    middle.__doc__ = sheet
+    return method(check=(1.0,))(middle)
+
+
+def test_a_method_is_known_everywhere_after_one_edit():
+    _middle()
     assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
     readings = read_readings(ROOT / "docs" / "benchmark")
     assert "middle" in catalogue_table() and "### middle" in page(readings)
     assert "middle" in {family.name for family in families()}
+
+
+def test_an_entry_is_what_the_docstring_says():
+    _middle()
+    e = entry("middle")
+    assert (e.title, e.call, e.family) == ("In the middle", "middle({scale})", "other")
+    assert e.formula == "m = m_u + scale (m_c - m_u) for 1/4 <= t <= 3/4"
+    assert e.use == "the ends of the run need no guidance" and e.state == "none"
+    assert e.defaults == (("any model", "scale 4, in two lines", "its code"),)
+    assert e.notes == ("first", "second, which goes on")
+
+
+@pytest.mark.parametrize("field", ["formula", "space", "source", "evidence", "use when", "state"])
+def test_a_docstring_without_a_field_is_an_error_that_names_it(field):
+    plain = re.sub(r"\n {8}[a-z].*", "", SHEET)  # every text in one line
+    for sheet in (plain.replace(f"{field}:", "other:"), re.sub(rf"{field}: .*", f"{field}:", plain)):
+        _middle(sheet)
+        with pytest.raises(ValueError, match=f"the docstring of middle lacks {field};"):
+            catalogue()
+
+
+def test_a_default_without_its_source_is_an_error():
+    _middle(SHEET.replace(" (its code)", ""))
+    with pytest.raises(ValueError, match="defaults in the docstring of middle"):
+        catalogue()
 
 
 def test_a_registered_rule_says_what_its_docstring_says():
@@ -35,9 +86,7 @@ def test_a_registered_rule_says_what_its_docstring_says():
         return CFG(2 * scale - 1)
 
     assert parse("twice(4)") == CFG(7)
-    assert registry.entry("twice").title == "CFG with twice the gap" and registry.entry(
-        "twice"
-    ).rule() == CFG(7)
+    assert entry("twice").title == "CFG with twice the gap" and entry("twice").rule() == CFG(7)
 
 
 def test_names_of_ours_cannot_be_taken():
@@ -47,10 +96,19 @@ def test_names_of_ours_cannot_be_taken():
         register(lambda scale: CFG(scale), name="Cap")
 
 
-def test_an_alias_is_the_same_recipe():
-    builds = registry.builds()
-    assert builds["qwen_image"] is builds["lumina2"]
-    assert {"qwen_image", "lumina2"} <= {e.name for e in catalogue()}
+def test_an_earlier_name_still_parses_and_imports_with_a_warning():
+    assert parse("apg_diffusers(4, radius=0.3)") == apg(4, form="diffusers", eta=1, radius=0.3, momentum=None)
+    assert parse("apg_mix()") == parse("apg(10, form='diffusers', radius=10, steps=6)")
+    with pytest.warns(DeprecationWarning, match="meancap.rules.qwen_image is deprecated"):
+        from meancap.rules import qwen_image
+    assert qwen_image(4) == renorm(4, form="lumina2")
+    assert "qwen_image" in builds() and "qwen_image" not in {e.name for e in catalogue()}
+
+
+@pytest.mark.parametrize("recipe", [apg, cfg_zero_star, cfgpp, renorm, skimmed])
+def test_an_unknown_form_is_one_sentence(recipe):
+    with pytest.raises(ValueError, match=f"{recipe.__name__} has the forms .*; got 'nobody'"):
+        recipe(0.6, form="nobody")
 
 
 USES = """
@@ -83,9 +141,8 @@ def test_an_installed_package_brings_its_rules_and_one_that_fails_is_left_out(tm
     assert "the rule 'Broken' of no_such_module:Broken was left out" in done.stderr
 
 
-def test_a_module_with_a_method_is_loaded_with_its_package():
+def test_every_family_is_a_module_that_is_loaded():
     """Nothing else would say that the methods of a new file are not there."""
-    for file in Path(*methods.__path__).glob("*.py"):
+    for file in Path(*meancap.rules.__path__).glob("*.py"):
         if "\n@method(" in file.read_text():
-            said = f"write `from .{file.stem} import *` into {file.parent.name}/__init__.py"
-            assert f"{methods.__name__}.{file.stem}" in sys.modules, said
+            assert file.stem in FAMILIES and f"meancap.rules.{file.stem}" in sys.modules, file.name

@@ -6,13 +6,13 @@ from threading import Event, Thread
 
 import pytest
 
+from meancap.gmm import GMMConfig
+from meancap.gmm.experiment import begin_run
 from meancap.runs.bench import BenchConfig
 from meancap.runs.bench.families import UNGUIDED
 from meancap.runs.bench.run import prepare
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Ledger, RunRefused, Store, locked
-from meancap.runs.gmm import GMMConfig
-from meancap.runs.gmm.folder import GMMFolder
 
 
 def begin_images(folder, **changes):
@@ -20,7 +20,7 @@ def begin_images(folder, **changes):
 
 
 def begin_mixture(folder, **changes):
-    GMMFolder(folder, GMMConfig(**changes), versions(["numpy"]))
+    begin_run(folder, GMMConfig(**changes))
 
 
 def begin_benchmark(folder, **changes):

@@ -32,15 +32,17 @@ def add_gmm(kinds: Any) -> None:
     )
     p.add_argument("--seed", type=int, default=0, help="of all noise (0)")
     p.add_argument("--repeats", type=int, default=1, metavar="N", help="independent draws of the table (1)")
-    p.set_defaults(run=gmm)
+    p.set_defaults(run=_reproduce_gmm)
 
 
-def gmm(args: argparse.Namespace) -> int:
+def _reproduce_gmm(args: argparse.Namespace) -> int:
     import torch
 
     try:
-        from ..report.gmm import FIGURES, write_report
-        from ..runs.gmm import GMMConfig, Result, count_stages, stages
+        from ..gmm.experiment import count_stages, stages
+        from ..gmm.figures import FIGURES
+        from ..gmm.report import table_text, write_report
+        from ..gmm.settings import GMMConfig
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f'reproduce gmm needs {error.name}: pip install "meancap[report]"', name=error.name
@@ -49,41 +51,16 @@ def gmm(args: argparse.Namespace) -> int:
     # A block of samples fits the cache of one core; threads that share it only wait for each other.
     torch.set_num_threads(1)
     config = GMMConfig(args.samples, args.seed, args.repeats)
-    table: list[dict[str, str]] = []
     look = "{l_bar}{bar:30}| {elapsed}<{remaining} {postfix}"
     with progress(count_stages(config) + 2 * len(FIGURES) + 2, bar_format=look) as bar:
         for stage in stages(config, args.out):
-            table = stage.table if isinstance(stage, Result) else table
-            bar.set_postfix_str("" if isinstance(stage, Result) else stage, refresh=False)
+            bar.set_postfix_str(stage, refresh=False)
             bar.update()
         for path in write_report(args.out):
             bar.set_postfix_str(path.name, refresh=False)
             bar.update()
-    print(_shown(table))
+    print(table_text(args.out))
     print(
         f"\n{args.out / 'report.html'}   the report, with figures\n{args.out / 'table.csv'}     every number"
     )
     return 0
-
-
-_DIGITS = {"occupancy_percent": 2, "variance_ratio": 3, "tv": 5, "mean_error": 5}
-_HEADS = ("occupancy %", "variance ratio", "TV", "mean error")
-
-
-def _shown(table: list[dict[str, str]]) -> str:
-    """Ours beside the paper's, and the largest |z| of each row."""
-    lines = [["A", "guidance", "", *_HEADS, "largest |z|"]]
-    for row in table:
-        z = [abs(float(v)) for metric in _DIGITS for v in row[f"z_{metric}"].split("/")]
-        ours, paper = ([_few(row[before + m], d) for m, d in _DIGITS.items()] for before in ("", "paper_"))
-        lines.append([row["members"], row["guidance"], "ours", *ours, f"{max(z):.1f}"])
-        lines.append(["", "", "paper", *paper, ""])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def _few(cell: str, digits: int) -> str:
-    return " / ".join(f"{float(v):.{digits}f}" for v in cell.split("/"))

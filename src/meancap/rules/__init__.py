@@ -1,21 +1,50 @@
-"""Guidance rules, in four packages: the protocol, the parts that chain with `|`, the methods, and the text.
+"""Guidance rules: the protocol, and one module per family with its parts (`|` chains them) and its recipes.
 
-A class in a module of `parts` and a recipe in a module of `methods` are known here, to `parse`, to the
-catalogue and to the benchmark without being listed anywhere else.
+A frozen dataclass or a recipe in one of these modules is known here, to `parse`, to the catalogue and to the
+benchmark without being listed anywhere else.
 """
 
-from .methods import *
-from .methods.registry import Entry as Entry
-from .methods.registry import builtin_names as _builtin_names
-from .methods.registry import catalogue as catalogue
-from .methods.registry import register as register
-from .parts import *
+import warnings
+from typing import Any
+
+from .adaptive import *
+from .caps import *
+from .catalogue import Entry as Entry
+from .catalogue import builds as _builds
+from .catalogue import builtin_names as _builtin_names
+from .catalogue import catalogue as catalogue
+from .catalogue import register as register
+from .density_ratio import *
+from .direction import *
+from .elementwise import *
+from .elsewhere import *
+from .frequency import *
+from .memory import *
+from .negative import *
+from .parse import ParseError as ParseError
+from .parse import parse as parse
+from .parts.cap import *
+from .parts.literal import *
+from .parts.scale import *
+from .parts.values import *
+from .phases import *
 from .protocol import *
 from .protocol import __all__ as _protocol
-from .text import ParseError as ParseError
-from .text import parse as parse
+from .rescaling import *
+from .scale import *
+from .time import *
 
 _OTHERS = (
     "Entry", "ParseError", "Values", "by_step", "cap_fraction", "catalogue", "parse", "register", "triangle",
 )  # fmt: skip
 __all__ = sorted({*_protocol, *_OTHERS, *(_builtin_names() & globals().keys())})
+
+
+def __getattr__(name: str) -> Any:
+    """Earlier names of recipes that are forms of others now."""
+    if name in _builtin_names():
+        recipe = _builds()[name]
+        message = f"meancap.rules.{name} is deprecated: {recipe.__doc__}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return recipe
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

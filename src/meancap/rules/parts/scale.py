@@ -11,14 +11,31 @@ from torch import Tensor
 from ...prediction import Prediction
 from ...schedules import Scale, finite, finite_scale, value_of
 from ...tensors import Number, magnitude
+from ..catalogue import method
 from ..protocol.base import Factor, State, exactly, fix
 from ..protocol.ray import Ray
-from .spaces import known_space, stretch
+from ..spaces import known_space, stretch
 
 
+@method(check=(0.9, -3.0, 0.1, 2.2))
 @dataclass(frozen=True)
 class CFG(Factor):
-    """Classifier-free guidance: g <- (scale - 1) g. Scale 1 is conditional, 0 unconditional."""
+    """Classifier-free guidance. Scale 1 is conditional, 0 unconditional.
+
+    formula: m = m_u + scale (m_c - m_u), which is g <- (scale - 1) g
+    space: any
+    source: Ho & Salimans 2022, arXiv 2207.12598; for flows Zheng et al. 2023
+    evidence: willisma/SiT models.py; diffusers 0.42.1
+    use when: nothing else is tuned yet: every other rule is compared with it, tuned
+    state: none
+    defaults:
+        - SiT-XL/2 256: scale 1.5 (its README: FID 2.06, IS 270.27)
+        - EDM2-S 512, EDM2-XXL 512: scale 1.4, 1.2 (NVlabs/edm2: FID 2.23, 1.81)
+        - text to image: scale 4 to 7 (common practice)
+    notes:
+        - SiT's forward_with_cfg guides the first 3 of 4 latent channels only, and its published numbers do so
+        - diffusers' use_original_formulation means m_c + scale (m_c - m_u), one unit more
+    """
 
     scale: Scale
 

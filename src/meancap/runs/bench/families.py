@@ -132,7 +132,8 @@ _OWN: dict[str, tuple[str, tuple[Knob, ...]]] = {
     "tv_cfg": ("tv_cfg({scale}, {steps})", (SCALE,)),
     "adg": ("adg({scale}, limit={limit})", (SCALE, Knob("limit", 0.05, 1.5, origin=0))),
 }  # fmt: skip
-_HERE = ("CFG", "pmc", "pmc_displacement", "limited_interval")  # among the families above, with more knobs
+# Among the families above, with more knobs, or listed by its forms.
+_HERE = ("CFG", "pmc", "pmc_displacement", "limited_interval", "renorm")
 _AXES = 2  # of a batch of vectors; rules for images need more
 
 
@@ -140,7 +141,7 @@ def families() -> tuple[Family, ...]:
     """References, caps, and every method of the catalogue that acts on vectors; one of each recipe."""
     listed = [
         _listed(one)
-        for one in catalogue()
+        for one in catalogue(forms=True)
         if one.kind == "rule" and one.axes <= _AXES and one.name not in _HERE and not one.needs
     ]
     return _distinct((UNGUIDED, PERFECT, OPTIMUM, FIXED, *_CAPS, *_ELSEWHERE, *listed))
@@ -151,7 +152,8 @@ def _listed(entry: Entry) -> Family:
         return Family("recfg", "CFG({scale})", (SCALE,), side="recfg")
     if entry.name in _OWN:
         return Family(entry.name, *_OWN[entry.name])
-    return Family(entry.name, entry.call, (SCALE,) if "{scale}" in entry.call else ())
+    call = f"{entry.name}({{scale}})" if entry.form_of else entry.call
+    return Family(entry.name, call, (SCALE,) if "{scale}" in call else ())
 
 
 def main_families(every: Iterable[Family]) -> tuple[Family, ...]:

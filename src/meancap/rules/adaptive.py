@@ -1,0 +1,276 @@
+"""Rules that read their strength off the two predictions, one number per sample.
+
+Damp        by the size of the velocity gap beside the unconditional velocity (MAMBO-G, once called RAAG)
+PowerLaw    by a power of the score gap (Pavasovic et al.)
+Aligned     by the angle between the two velocities (VAGS)
+Converged   until the two predictions agree (adaptive guidance, Castillo et al.)
+Balanced    m = m_u + s g, s |g| a multiple of the unconditional prediction (Auto-MOG)
+Normalise   g <- g / |g|^gamma (beta-CFG)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..operation import lengths
+from ..prediction import Prediction
+from ..schedules import Scale, finite, finite_scale, value_of
+from ..tensors import Number, magnitude
+from .catalogue import method
+from .parts.scale import CFG
+from .protocol.base import Factor, Rule, State
+from .protocol.ray import Ray
+from .scale import FromUnconditional
+from .spaces import elapsed, known_space, pair, stretch, unconditional
+from .time import Beta, by_step, grid_of
+
+
+def prediction_cosine(p: Prediction, space: str) -> Tensor:
+    """The cosine between the two predictions of each sample; 0 where one of them is zero."""
+    one, _, along = lengths(*pair(p, space))
+    return torch.where(one == 0, 0.0, along / one)
+
+
+@dataclass(frozen=True)
+class Damp(Factor):
+    """g <- exp(-alpha r) g with r = |v_c - v_u| / |v_u|, velocities. It follows CFG(scale)."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        finite(self, "alpha")
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        v_c, v_u = pair(p, "velocity")
+        whole, gap, _ = lengths(v_u, v_c - v_u)
+        return ray.coefficient * torch.exp(-self.alpha * torch.where(gap == 0, 0.0, gap / whole))
+
+
+@dataclass(frozen=True)
+class PowerLaw(Factor):
+    """g <- omega |S|^alpha g, where |S| = t / (1 - t)^2 |g| is the length of g as a score.
+
+    It grows without bound towards t = 1 (like (1 - t)^-alpha on velocities), and at t = 1 itself it is 0.
+    """
+
+    omega: Scale
+    alpha: float = 0.9
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "omega")
+        finite(self, "alpha")
+        if self.alpha < 0:
+            raise ValueError(f"PowerLaw needs alpha >= 0 (0 is CFG with scale 1 + omega); got {self.alpha}")
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        c, length = ray.coefficient, stretch(p.t, "score") * magnitude(ray.coefficient) * ray.lengths.d
+        return c * value_of(self, "omega", p.t) * length**self.alpha
+
+
+@dataclass(frozen=True)
+class Aligned(Factor):
+    """CFG with scale * exp(kappa (2 t - 1) cos(v_c, v_u)): weaker early, stronger late."""
+
+    scale: Scale
+    kappa: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        finite(self, "kappa")
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        gain = torch.exp(self.kappa * (2 * p.t - 1) * prediction_cosine(p, "velocity"))
+        return (value_of(self, "scale", p.t) * gain - 1) * ray.coefficient
+
+
+@dataclass(frozen=True)
+class Converged(Rule):
+    """Stops guiding a sample permanently once the cosine between its two predictions exceeds `above`."""
+
+    above: float = 0.991
+    space: str = "velocity"
+
+    turns = False
+
+    def __post_init__(self) -> None:
+        finite(self, "above")
+        known_space(self)
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        agree = prediction_cosine(p, self.space) > self.above
+        done = agree if state is None else state | agree
+        return ray.scaled(torch.where(done, 0.0, ray.coefficient)), done
+
+    def within_step(self, before: State, after: State) -> State:
+        return after  # a sample that stopped is not guided by the rest of the step
+
+
+# A shorter gap has no direction left in float32, and its inverse no room.
+_NO_GAP = 1e-30
+
+
+@dataclass(frozen=True)
+class Balanced(Rule):
+    """m = m_u + s g with s = gamma |u| / |g|, between `least` and `most`; u is unconditional (Auto-MOG).
+
+    Both lengths are taken in `space`: velocities, or means.
+    """
+
+    gamma: float = 1.0
+    least: float = 1.0
+    most: float = 20.0
+    space: str = "velocity"
+
+    turns = False
+
+    def __post_init__(self) -> None:
+        finite(self, "gamma", "least", "most")
+        known_space(self, "velocity", "mean")
+        if not 0 <= self.least <= self.most:
+            raise ValueError(f"Balanced needs 0 <= least <= most; got {self.least} and {self.most}")
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        whole = lengths(unconditional(p, self.space), p.delta).m
+        length = magnitude(ray.coefficient) * ray.lengths.d
+        scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
+        return _FROM_UNCONDITIONAL.update(ray.scaled(scale * ray.coefficient), p, state)
+
+
+_FROM_UNCONDITIONAL = FromUnconditional(1.0)
+
+
+@dataclass(frozen=True)
+class Normalise(Factor):
+    """g <- g / |g|^gamma, the length taken in `space`; gamma 1 leaves a direction only (beta-CFG)."""
+
+    gamma: float = 1.0
+    space: str = "noise"
+
+    def __post_init__(self) -> None:
+        finite(self, "gamma")
+        known_space(self)
+
+    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+        c = ray.coefficient
+        length = stretch(elapsed(p.t), self.space) * magnitude(c) * ray.lengths.d
+        none = length < _NO_GAP
+        return torch.where(none, 0.0, c * torch.where(none, 1.0, length) ** -self.gamma)
+
+
+@method(
+    call="power_law(0.5, 0.9)",
+    confidence="second-hand",
+    unit=False,
+    check=(0.362793, -1.388378, 0.637207, 0.588378),
+)
+def power_law(omega: Scale, alpha: float = 0.9) -> Rule:
+    """Power-law guidance. Scale 1 + omega |score gap|^alpha.
+
+    formula: beta = omega |S_c - S_u|^alpha, |S_c - S_u| = t / (1 - t)^2 |m_c - m_u|; m = m_c + beta (m_c -
+        m_u)
+    space: score
+    source: Pavasovic et al., ICLR 2026, arXiv 2502.07849
+    evidence: xxiiyu/cui_generalized_guidance_forms (unofficial); the authors published no code
+    use when: guidance should grow with the gap of the scores and omega can be tuned to the size of the model
+    state: none
+    defaults:
+        - latent models: alpha 0.9, omega tuned (paper, second-hand)
+    notes:
+        - omega depends on the dimension (the length grows with its root) and on the grid's last time
+        - the unofficial node adds 1 to sigma^2, starts from m_u and keeps the factor at 1 at least
+    """
+    return PowerLaw(omega, alpha)
+
+
+@method(scale=10.0, check=(0.302766, -1.208297, 0.697234, 0.408297))
+def mambo_g(scale: Scale, *, alpha: float = 8.0) -> Rule:
+    """Magnitude-aware guidance (MAMBO-G, once RAAG). Guidance damped where the gap is large beside the
+    velocity.
+
+    formula: scale_eff = 1 + (scale - 1) exp(-alpha r), r = |v_c - v_u| / |v_u|
+    space: velocity
+    source: Zhu et al., arXiv 2508.03442 (v1, v2 as RAAG)
+    evidence: xiaomomy/MAMBO-G @ 9c54dd11; diffusers 0.42.1
+    use when: few steps at a large scale spoil the first of them
+    state: none
+    defaults:
+        - SD3.5 Large, 10 steps: scale 18, alpha 12 (its code)
+        - Qwen-Image, 10 steps: scale 10, alpha 8, then Rescale(1) (its code)
+        - any: scale 10, alpha 8 (diffusers)
+    notes:
+        - the official code takes the norms of the whole batch; ours and diffusers' are per sample
+        - its README prints 1 + scale exp(-alpha r); the code has scale - 1
+        - diffusers 0.42.1 raises on 4-D and 5-D latents (torch.norm over three axes); packed tokens work
+    """
+    return CFG(scale) | Damp(alpha)
+
+
+@method(confidence="second-hand", unit=False, check=(0.782105, -2.646315, 0.217895, 1.846315))
+def vags(scale: Scale, *, kappa: float = 1.0) -> Rule:
+    """VAGS. The scale follows the time and the angle between the two velocities.
+
+    formula: scale exp(kappa (2t - 1) cos(v_u, v_c))
+    space: velocity
+    source: Luo et al. 2026, arXiv 2605.15661
+    evidence: a reading note
+    use when: you want less guidance early and more late, the more so the better the velocities agree
+    state: none
+    defaults:
+        - any: kappa 1 (second-hand)
+    """
+    return Aligned(scale, kappa)
+
+
+@method(confidence="second-hand", check=(0.9, -3.0, 0.1, 2.2))
+def adaptive_guidance(scale: Scale, *, above: float = 0.991, space: str = "velocity") -> Rule:
+    """Adaptive guidance (guide until the predictions agree). Plain CFG until the two predictions agree.
+
+    formula: CFG until cos(c, u) exceeds above, conditional from then on
+    space: velocity
+    source: Castillo et al. 2023, arXiv 2312.12487
+    evidence: a third-party collection
+    use when: guidance should end for a sample once its two predictions agree
+    state: which samples have stopped
+    defaults:
+        - LDM: above 0.991 (second-hand)
+    notes:
+        - stated for noise predictions, which coincide at t = 0 of a flow; velocities do not: space=
+        - per sample here
+    """
+    return CFG(scale) | Converged(above, space)
+
+
+@method(unit=False, check=(3.319938, -10.259814, -2.319938, 9.459814))
+def beta_cfg(
+    scale: float,
+    *,
+    a: float = 2.0,
+    b: float = 2.0,
+    gamma: float = 1.0,
+    times: int | float | Sequence[float] | None = None,
+) -> Rule:
+    """Beta-CFG. A normalised noise gap weighed by a Beta density of t or of the step.
+
+    formula: n = n_u + scale B(t; a, b) (n_c - n_u) / |n_c - n_u|^gamma, B the Beta density
+    space: noise
+    source: Malarz et al., ECAI 2025, arXiv 2502.10574
+    evidence: gmum/beta-CFG @ c17edf52
+    use when: you compare with its paper; its strength depends on the size of the tensor
+    state: none
+    defaults:
+        - SD1.5 and others: scale 7.5, a = b = 2, gamma 1, 50 DDIM steps (its code)
+    notes:
+        - the weight is 0 at both ends: there the prediction is unconditional, not conditional
+        - the density is of t here and of the step in the code: give times= for the latter
+        - with gamma 1 the strength depends on the size of the tensor
+    """
+    weight = Beta(scale, a, b)
+    return Normalise(gamma) | FromUnconditional(weight if times is None else by_step(weight, grid_of(times)))

@@ -1,0 +1,468 @@
+"""Rules that turn the displacement: projections, momentum, rotations, other references.
+
+    c           the conditional prediction, u = c - g the reference so far; both in the rule's own space
+    Project     keeps a share of the part of g along c                                  (APG)
+    Momentum    adds a multiple of the previous displacement                            (APG)
+    ZeroStar    u' = s u with the s that brings it nearest to c, velocities             (CFG-Zero*)
+    Tangential  u' = the part of u along the first singular vector of (c, u)            (TCFG)
+    Rectify     u' = r u with a table r of expectations, noise predictions              (ReCFG)
+    Rotation    c turned away from u by an angle                                        (ADG)
+
+With another reference u', g becomes c - u'. All but Rotation come before the scale: `ZeroStar() | CFG(5)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..operation import lengths
+from ..prediction import Prediction
+from ..schedules import Scale, finite, finite_scale, value_of
+from ..tensors import Number, per_sample
+from .adaptive import Balanced
+from .catalogue import alias, method
+from .parts.scale import CFG, Clip
+from .parts.values import Values
+from .phases import Phases, ZeroInit
+from .protocol.base import Map, Rule, State
+from .protocol.ray import Ray
+from .scale import FromUnconditional, Gain
+from .spaces import conditional, elapsed, known_space, rest, seen, unconditional
+from .time import Decay
+
+
+@dataclass(frozen=True)
+class Project(Map):
+    """Keeps only the share `eta` of the part of g that is parallel to m_c (APG, Sadat et al. 2024).
+
+    space  which conditional prediction: the mean, as its authors do, the velocity or the noise
+    onto   'conditional', or 'unconditional' for the part parallel to the other prediction
+    """
+
+    eta: float = 0.0
+    space: str = "mean"
+    onto: str = "conditional"
+
+    def __post_init__(self) -> None:
+        finite(self, "eta")
+        known_space(self, "mean", "velocity", "noise")
+        if self.onto not in ("conditional", "unconditional"):
+            raise ValueError(
+                f"Project is onto the 'conditional' or the 'unconditional' prediction; got {self.onto!r}"
+            )
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        onto = (conditional if self.onto == "conditional" else unconditional)(p, self.space)
+        _, length, along = lengths(g, onto)  # along: component of g along the prediction
+        parallel = torch.where(length == 0, 0.0, along / length)
+        return g - per_sample((1 - self.eta) * parallel, g) * onto
+
+
+@dataclass(frozen=True)
+class Momentum(Rule):
+    """Adds `beta` times the previous displacement: g <- g + beta * previous, and remembers the sum.
+
+    APG uses beta < 0. The first step has nothing to add. In `space='velocity'` the sum is one of g / (1 - t).
+    """
+
+    beta: float
+    space: str = "mean"
+
+    def __post_init__(self) -> None:
+        finite(self, "beta")
+        known_space(self, "mean", "velocity")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        unit = per_sample(rest(p.t) if self.space == "velocity" else 1.0, p.x)
+        g = ray.g if state is None else ray.g + self.beta * unit * state
+        return Ray(p, turned=g, asked=ray.asked), g / unit
+
+
+Row = float | Sequence[float] | Values  # one ratio, or nested lists of them by channel or element
+
+
+@dataclass(frozen=True)
+class ZeroStar(Map):
+    """The unconditional velocity times s* = <v_c, v_u> / |v_u|^2 (Fan et al. 2025).
+
+    applied='mean' scales the unconditional mean by the same s* instead, as ComfyUI's node does: another rule.
+    """
+
+    applied: str = "velocity"
+
+    def __post_init__(self) -> None:
+        if self.applied not in ("velocity", "mean"):
+            raise ValueError(f"ZeroStar is applied to the 'velocity' or the 'mean'; got {self.applied!r}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        c = conditional(p, "velocity")
+        _, u, along = lengths(c, c - g)
+        s = per_sample(torch.where(u == 0, 1.0, along / u), g)
+        return (1 - s) * (c if self.applied == "velocity" else p.m_c) + s * g
+
+
+@dataclass(frozen=True)
+class Tangential(Map):
+    """Only the part of u along the leading right singular vector of the matrix with rows c and u is kept."""
+
+    space: str = "velocity"
+
+    def __post_init__(self) -> None:
+        known_space(self)
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        c = conditional(p, self.space)
+        length_c, length_u, along = lengths(c, c - g)
+        # (a, b) is the leading eigenvector of the Gram matrix; its angle is half that of (cc - uu, 2 cu).
+        cross = 2 * along * length_u
+        half = torch.atan2(cross, (length_c - length_u) * (length_c + length_u)) / 2
+        a, b = half.cos(), half.sin()
+        # With v1 = (a c + b u) / s, <u, v1> v1 = b (a c + b u), and c - u' follows with u = c - g.
+        return per_sample(1 - b * (a + b), g) * c + per_sample(b * b, g) * g
+
+
+@dataclass(frozen=True)
+class Rectify(Map):
+    """The unconditional noise prediction times r(t): a ratio per time, and per channel or element (ReCFG).
+
+    `ratios` holds one entry per time, a number or nested lists; `recfg_table` finds it for a model. Between
+    the times it is interpolated. r must be 1 at t = 0, where both noise predictions are x.
+    """
+
+    times: tuple[float, ...]
+    ratios: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        times = tuple(float(t) for t in self.times)
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "ratios", tuple(_values(row) for row in self.ratios))
+        if not times or len(times) != len(self.ratios) or any(not b > a for a, b in pairwise(times)):
+            raise ValueError(
+                f"Rectify needs increasing times, a ratio for each; got {len(times)} and {len(self.ratios)}"
+            )
+        if not all(map(math.isfinite, times)):
+            raise ValueError(f"Rectify needs finite times; got {list(times)}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        # n = (x - t m) / (1 - t), and scaling n_u by r moves m_u by (1 - r) (x / t - m_u).
+        lack = (1 - self.at(p.t, g)) / per_sample(elapsed(p.t), g)
+        return g - lack * seen(p.m_c - g, p, "noise")
+
+    def at(self, t: Number, like: Tensor) -> Tensor:
+        """The ratio at time t, shaped to multiply `like`."""
+        rows = [_values(row).on(like, "a row of ratios") for row in self.ratios]
+        total = torch.zeros_like(like[:1] if not isinstance(t, Tensor) else like)
+        for share, row in zip(self._shares(t), rows, strict=True):
+            if isinstance(share, Tensor) or share > 0:
+                total = total + per_sample(share, like) * row
+        return total
+
+    def _shares(self, t: Number) -> list[Number]:
+        """How much each row counts at t: hat functions, held beyond the ends."""
+        times = self.times
+        inner = (
+            min(max(t, times[0]), times[-1]) if not isinstance(t, Tensor) else t.clamp(times[0], times[-1])
+        )
+        shares = []
+        for i, knot in enumerate(times):
+            left = (inner - times[i - 1]) / (knot - times[i - 1]) if i else 1.0
+            right = (times[i + 1] - inner) / (times[i + 1] - knot) if i + 1 < len(times) else 1.0
+            shares.append(_least(left, right))
+        return shares
+
+
+def _values(row: Row) -> Values:
+    return row if isinstance(row, Values) else Values(row)  # type: ignore[arg-type]
+
+
+def _least(left: Number, right: Number) -> Number:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return torch.minimum(left, right).clamp(min=0)
+    if isinstance(left, Tensor):
+        return left.clamp(0, 1)
+    return right.clamp(0, 1) if isinstance(right, Tensor) else max(0.0, min(left, right))
+
+
+@dataclass(frozen=True)
+class Rotation(Map):
+    """Turns m_c away from m_u by (scale - 1) times the angle between them, `limit` at most (Jin et al. 2025).
+
+    m = cos(a) m_c + sin(a) / sin(angle) e, with e the part of m_c across m_u, and |m| <= sqrt(2) |m_c|.
+    """
+
+    scale: Scale
+    limit: float = math.pi / 3
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        finite(self, "limit")
+        if not 0 <= self.limit <= math.pi:
+            raise ValueError(f"Rotation needs a limit between 0 and pi; got {self.limit}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        u = p.m_c - g
+        _, length_u, along_g = lengths(g, u)  # component of g along u
+        across = g - per_sample(torch.where(length_u == 0, 0.0, along_g / length_u), g) * u
+        _, _, along = lengths(p.m_c, u)
+        height, _, _ = lengths(across, u)
+        angle = torch.atan2(height, along)
+        gain = torch.as_tensor(value_of(self, "scale", p.t)).to(angle) - 1
+        turn = (gain.clamp(min=0) * angle).clamp(max=self.limit)
+        sine = angle.sin()
+        rise = torch.where(sine == 0, gain.clamp(min=0), turn.sin() / sine)
+        return per_sample(turn.cos() - 1, g) * p.m_c + per_sample(rise, g) * across
+
+
+# Where the displacement of a form of APG is counted from, and the space it acts in.
+_APG_FORMS: dict[str, tuple[Callable[[Scale], Rule], str]] = {
+    "published": (CFG, "mean"),
+    "diffusers": (FromUnconditional, "velocity"),
+    "comfy": (Gain, "mean"),
+}
+
+
+@method(confidence="paper", check=(-0.023666, -2.045023, -0.424455, 0.446599))
+def apg(
+    scale: Scale,
+    *,
+    eta: float = 0.0,
+    radius: float | None = 15.0,
+    momentum: float | None = -0.5,
+    space: str | None = None,
+    form: str = "published",
+    steps: int = 0,
+    early: Scale = 3.5,
+) -> Rule:
+    """Adaptive projected guidance (APG). The defaults are the paper's for SDXL; `None` switches a part off.
+
+    `form` sets the base point and the space: 'published', 'diffusers' or 'comfy'. With `steps`, the first
+    steps are CFG(early) while the momentum fills.
+
+    formula: d = m_c - m_u; d += momentum d'; d *= min(1, radius / |d|); d -= (1 - eta) proj_{m_c} d;
+        m = m_c + (scale - 1) d as published, m_c + scale d in ComfyUI, v_u + scale d on outputs in diffusers
+    space: mean
+    source: Sadat, Hilliges & Weber, ICLR 2025, arXiv 2410.02416
+    evidence: code printed in the appendix; transcriptions in NVIDIA cosmos, ACE-Step and diffusers agree
+    use when: a large scale oversaturates: the part of the gap along the mean is taken away
+    state: the running sum d', stored before clip and projection, advanced once per step
+    defaults:
+        - EDM2-S: scale 4, eta 0, radius 2.5, momentum -0.75 (two secondary sources)
+        - DiT-XL/2: scale 4, eta 0, radius 5, momentum -0.5 (two secondary sources)
+        - SD2.1: scale 10, eta 0, radius 7.5, momentum -0.75 (two secondary sources)
+        - SDXL: scale 15, eta 0, radius 15, momentum -0.5 (two secondary sources)
+        - any, form 'diffusers': scale 7.5, eta 1, radius 15, no momentum (diffusers 0.42.1)
+        - any, form 'comfy': eta 1, radius 5, no momentum (ComfyUI comfy_extras/nodes_apg.py)
+        - HunyuanImage 2.1, form 'diffusers': scale 10, eta 0, radius 10, momentum -0.5, steps 6, early 3.5
+          (diffusers 0.42.1 AdaptiveProjectedMixGuidance)
+    notes:
+        - its authors act on denoised means; space='velocity' acts on the network's output, another method
+        - ACE-Step takes lengths over the time axis alone (radius 2.5, momentum -0.75, velocities)
+        - the radius is absolute, so its effect depends on resolution and channels; with eta 1 and a radius of
+          (gamma - 1) |m_c| / (scale - 1) it is pmc_displacement
+        - no source says what a solver with several evaluations per step does to the momentum: here, once per
+          step
+        - diffusers counts from the unconditional prediction once clip or projection act, so scale 1 is not
+          conditional; its use_original_formulation=True with guidance_scale = scale - 1 is the published form
+        - ComfyUI's node has one unit more guidance at equal scale, takes norms over the last three axes (per
+          channel for video, across the batch for tokens; ours are per sample), clears the momentum when sigma
+          rises and allows no negative momentum, the only kind the paper uses
+    """
+    if form not in _APG_FORMS:
+        raise ValueError(f"apg has the forms {', '.join(_APG_FORMS)}; got {form!r}")
+    base, usual = _APG_FORMS[form]
+    space = space or usual
+    rule: Rule = Project(eta, space)
+    if radius is not None and not math.isinf(radius):
+        rule = Clip(radius, space) | rule
+    if momentum:
+        rule = Momentum(momentum, space) | rule
+    rule = rule | base(scale)
+    return Phases(steps, CFG(early), rule) if steps else rule
+
+
+_DIFFUSERS = {"form": "diffusers", "eta": 1.0, "momentum": None}
+alias(apg, "apg_diffusers", _DIFFUSERS, unit=False, state="none", check=(0.9, -3.0, 0.1, 2.2))
+_COMFY = {"form": "comfy", "eta": 1.0, "radius": 5.0, "momentum": None}
+alias(apg, "apg_comfy", _COMFY, unit=False, state="none", check=(1.1, -3.6, -0.1, 2.8))
+_MIX = {"scale": 10.0, "form": "diffusers", "radius": 10.0, "steps": 6}
+alias(apg, "apg_mix", _MIX, scale=10.0, unit=False, check=(0.8, -2.7, 0.2, 1.9))
+
+
+@method(confidence="second-hand", unit=False, check=(0.052958, -1.194385, 0.708422, -0.116542))
+def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float = 1.0) -> Rule:
+    """AdaMaG. A gap damped along the noise, a scale falling as (1 - t)^power.
+
+    formula: v = v_u + w (d - (1 - share) proj_{n_c} d), d = v_c - v_u, w = max(least, scale (1 - t)^power)
+    space: noise
+    source: Esmati et al. 2026, arXiv 2605.20079
+    evidence: two transcriptions agree, one with the numbers of its equations 10, 11 and 13; of the paper
+        itself only the opening was read
+    use when: strong guidance is wanted early and next to none late
+    state: none
+    defaults:
+        - SD3, SD3.5, FLUX: share 0.1, power 4, least 1 (a transcription of its Section 5)
+    notes:
+        - a transcription writes n = a(t) x - v_c for the direction; with a = 1/t it is the noise x - t v_c up
+          to a factor
+        - its scale falls towards the data, against the trend of PMC and C2FG
+    """
+    return Project(share, "noise") | FromUnconditional(Decay(scale, power, least))
+
+
+@method(confidence="derived", unit=False, check=(0.280984, -1.205902, 0.928852, 0.238033))
+def mog(scale: Scale, *, along: float = 1.0, across: float = 5.0) -> Rule:
+    """Manifold-optimal guidance (MOG). The gap made shorter across v_u, then a fixed scale.
+
+    formula: v = v_u + scale w, w = d/across + (1/along - 1/across) proj_{v_u} d, d = v_c - v_u
+    space: velocity
+    source: Jia et al. 2026, arXiv 2603.11509
+    evidence: Auto-MOG's code with a given scale for the balanced one; its README names this variant
+    use when: you want the direction of Auto-MOG at a scale of your own
+    state: none
+    defaults:
+        - SDXL, SD3.5, FLUX: along 1, across 5 (its README)
+    notes:
+        - the part of the gap across v_u is divided by 5, so that a scale here is not one of CFG
+    """
+    return _preconditioned(along, across) | FromUnconditional(scale)
+
+
+@method(unit=False, check=(0.359685, -1.46938, 0.941399, 0.428513))
+def auto_mog(
+    *, along: float = 1.0, across: float = 5.0, gamma: float = 1.0, least: float = 1.0, most: float = 20.0
+) -> Rule:
+    """Manifold-optimal guidance with a balanced scale (Auto-MOG). The step is as long as the unconditional
+    velocity itself.
+
+    formula: v = v_u + s w, w as in mog, s = gamma |v_u|/|w| between least and most
+    space: velocity
+    source: Jia et al. 2026, arXiv 2603.11509
+    evidence: its authors' mog/processor.py and README
+    use when: no scale at all should be tuned
+    state: none
+    defaults:
+        - SDXL, FLUX: along 1, across 5, gamma 1, least 1, most 20 (its README)
+        - SD3, SD3.5: most 15 (its README)
+    notes:
+        - the code adds 1e-8 to |w| and keeps |v_u|^2 above 1e-6
+    """
+    return _preconditioned(along, across) | Balanced(gamma, least, most)
+
+
+def _preconditioned(along: float, across: float) -> Rule:
+    if not (along > 0 and across > 0):
+        raise ValueError(f"a metric needs factors above 0; got along={along} and across={across}")
+    return Project(across / along, "velocity", "unconditional") | Gain(1 / across)
+
+
+@method(
+    call="recfg({scale}, [0, 0.5, 1], [1, 0.97, 0.9])",
+    zero_gap=False,
+    check=(0.7272, -2.9532, 0.1198, 1.8256),
+)
+def recfg(scale: Scale, times: Sequence[float], ratios: Sequence[Row]) -> Rule:
+    """Rectified guidance (ReCFG). `recfg_table` computes the table of ratios for a model.
+
+    formula: n = scale n_c - (scale - 1) r n_u, r = E[n_c n_u] / E[n_u^2] per element and time
+    space: noise
+    source: Xia et al., CVPR 2025, arXiv 2410.18737
+    evidence: thuxmf/recfg
+    use when: a table of ratios can be made offline, and the average noise should not shift with the scale
+    state: none; a table made offline by recfg_table
+    defaults:
+        - EDM2: 100 labels x 500 images, 32 steps, per pixel (its code)
+    notes:
+        - the paper has r = E[n_c] / E[n_u], the code the least-squares ratio, which we compute
+        - the code attributes a batch's average to each of its labels; our tables are made one condition at a
+          time
+        - the row of a step serves its Heun correction there; here the table is interpolated in t
+    """
+    return Rectify(tuple(times), tuple(ratios)) | CFG(scale)
+
+
+@method(zero_gap=False, unit=False, check=(0.0, 0.0, 0.0, 0.0))
+def cfg_zero_star(scale: Scale, *, zero_steps: int = 1, form: str = "published") -> Rule:
+    """CFG-Zero*. The unconditional velocity is scaled optimally; the first steps stand still.
+
+    form='comfy' applies the factor of the velocities to the means, as ComfyUI's node does, which has no zero
+    steps.
+
+    formula: v = a v_u + scale (v_c - a v_u), a = <v_c, v_u> / |v_u|^2; v = 0 in the first steps
+    space: velocity
+    source: Fan et al. 2025, arXiv 2503.18886
+    evidence: WeichenFan/CFG-Zero-star @ 3162be1f
+    use when: a flow model is undertrained, so that its first velocities mislead
+    state: the step index
+    defaults:
+        - SD3.5 Large: scale 3.5, one zero step of 28 (its example)
+        - Wan, CogView, HiDream: two zero steps (its code)
+    notes:
+        - the code adds 1e-8 to |v_u|^2; we divide exactly
+        - its zero_steps=0 still zeroes one step; ours counts the steps that stand still, as diffusers does
+        - ComfyUI's node (comfy_extras/nodes_cfg.py) has m = a m_u + scale (m_c - a m_u) with the a of the
+          velocities; it lacks the term (1 - scale)(1 - a) x of the published rule
+    """
+    if form not in ("published", "comfy"):
+        raise ValueError(f"cfg_zero_star has the forms 'published' and 'comfy'; got {form!r}")
+    rule = ZeroStar("mean" if form == "comfy" else "velocity") | CFG(scale)
+    return rule | ZeroInit(zero_steps) if zero_steps else rule
+
+
+alias(
+    cfg_zero_star,
+    "cfg_zero_star_comfy",
+    {"form": "comfy", "zero_steps": 0},
+    state="none",
+    check=(0.552459, -2.718033, -0.159016, 1.583607),
+)
+
+
+@method(confidence="second-hand", check=(0.679813, -2.523163, 0.932604, 1.23323))
+def tcfg(scale: Scale) -> Rule:
+    """Tangential damping (TCFG). Keeps only the part of v_u along the shared direction.
+
+    formula: v_u <- <v_u, e> e, e the first right singular vector of the rows v_c, v_u; then CFG
+    space: velocity
+    source: Kwon et al., CVPR 2025, arXiv 2503.18137
+    evidence: diffusers 0.42.1 and ComfyUI nodes_tcfg.py; no official repository found
+    use when: the unconditional prediction wanders and no knob should be tuned
+    state: none
+    defaults:
+        - SD1.5, SDXL, SD3, PixArt: scale 7.5, 5, 7, 4.5 (second-hand)
+    notes:
+        - exact here by the 2 x 2 Gram matrix, in float64; diffusers takes a float32 SVD
+        - diffusers' guider reads the attribute _num_outputs_prepared, which does not exist, and raises in use
+          (issues 14643, 14794)
+    """
+    return Tangential() | CFG(scale)
+
+
+@method(check=(-0.113102, -2.126666, -0.614073, 0.374385))
+def adg(scale: Scale, *, limit: float = math.pi / 3) -> Rule:
+    """Angle-domain guidance (ADG). m_c is turned away from m_u.
+
+    formula: m = cos(a) m_c + sin(a)/sin(theta) e, a = min((scale - 1) theta, pi/3), theta the angle between
+        m_c and m_u, e = m_c - proj_{m_u} m_c
+    space: mean
+    source: Jin et al., ICML 2025, arXiv 2506.11039
+    evidence: jinc7461/ADG @ b5fad684 method/ADG_SD3.py
+    use when: guided means grow too long: they are turned instead, by 60 degrees at most
+    state: none
+    defaults:
+        - SD3.5 Large: scale 7 (2 to 15 tested) (its code)
+    notes:
+        - the code adds 1e-3 to scale - 1, takes 3.14 for pi and switches formula at sin(theta) = 1e-3; ours
+          has the limit instead
+        - bounded by |m| <= sqrt(2) |m_c|, not norm-preserving; its renormalised variant does so along axis 1
+    """
+    return Rotation(scale, limit)

@@ -1,0 +1,277 @@
+"""Rules that treat elements, pixels or channels of the mean differently. Only the last has a paper.
+
+c, u       conditional and unconditional mean, guided = u + scale (c - u)
+Skim       falls back to a lower scale where c, the gap and the guided value agree in sign  (Skimmed CFG)
+Automatic  one scale per channel from the range of the guided mean                          (Automatic CFG)
+Mahiro     leans on scale * c where the guided mean and u point differently                 (ComfyUI)
+Tonemap    a soft limit to the length of the gap at each pixel                              (ComfyUI)
+PixelScale one scale per pixel, the lower the more energy the gap has there                 (SAMG, Li et al.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..prediction import Prediction
+from ..schedules import Scale, finite, finite_scale, value_of
+from ..tensors import per_sample
+from .catalogue import alias, method
+from .protocol.base import Map, Rule
+from .scale import FromUnconditional
+from .spaces import flag, need_image
+
+
+@dataclass(frozen=True)
+class Skim(Map):
+    """CFG whose excess over the scale `skim` is taken off wherever it drives a value further from zero.
+
+    flip      also asks that the guided value lies on the far side of x
+    negative  takes it off the unconditional prediction altogether (scale 0)
+    linear    the interpolating variant: u moves towards c by 1 - (skim - 1) / (scale - 1) there
+    """
+
+    scale: Scale
+    skim: float = 7.0
+    flip: bool = True
+    negative: bool = False
+    linear: bool = False
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        finite(self, "skim")
+        flag(self, "flip", "negative", "linear")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        scale = value_of(self, "scale", p.t)
+        w = torch.as_tensor(per_sample(scale, g)).to(g)
+        c, u = p.m_c, p.m_c - g
+        if self.linear:
+            share = (self.skim - 1) / (w - 1)
+            u = torch.where(self._outward(p.x, c, u, w), torch.lerp(c, u, share), u)
+            u = torch.where(self._outward(p.x, u, c, w), torch.lerp(c, u, share), u)
+        else:
+            u = self._skimmed(p.x, u, c, w, 0.0 if self.negative else self.skim)
+            c = self._skimmed(p.x, c, u, w - 1, self.skim)
+        return torch.where(w == 1, 0.0, u + w * (c - u) - p.m_c)
+
+    def _skimmed(self, x: Tensor, a: Tensor, b: Tensor, w: Tensor, skim: float) -> Tensor:
+        """a without the excess of b + w (a - b) over b + skim (a - b), where that leads outward."""
+        excess = torch.where(w == 0, 0.0, (w - skim) / w) * (a - b)
+        return torch.where(self._outward(x, a, b, w), a - excess, a)
+
+    def _outward(self, x: Tensor, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        guided = b + w * (a - b)
+        outward = ((a - b).sign() == a.sign()) & (a.sign() == guided.sign())
+        return outward & (guided.sign() == (guided - x).sign()) if self.flip else outward
+
+
+@dataclass(frozen=True)
+class Automatic(Map):
+    """CFG with the scale reference * scale / (10 R) for each channel, R its range in the guided mean.
+
+    R is half the sum of two averages, of the largest values and of the sizes of the smallest ones: of each
+    row, as many as a share `top` of the height, or the whole row. R is read at the scale `reference`.
+    """
+
+    scale: Scale
+    reference: float = 8.0
+    top: float = 0.25
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        finite(self, "reference", "top")
+        if not 0 < self.top <= 0.5:
+            raise ValueError(f"Automatic needs a share top in (0, 0.5]; got {self.top}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        need_image(self, g)
+        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
+        guided = p.m_c + (self.reference - 1) * g
+        count = min(max(1, int(g.shape[-2] * self.top)), g.shape[-1])
+        axes = tuple(range(2, g.dim()))
+        high = guided.topk(count, dim=-1).values.mean(axes, keepdim=True)
+        low = guided.topk(count, dim=-1, largest=False).values.abs().mean(axes, keepdim=True)
+        span = (high + low) / 2
+        fixed = torch.where(span == 0, scale, self.reference * scale / (10 * span))
+        return torch.where(scale == 1, 0.0, (fixed - 1) * g)
+
+
+@dataclass(frozen=True)
+class Mahiro(Map):
+    """m = (q guided + (4 - q) scale m_c) / 4, q = 2 (1 + sim); scale * m_c is no affine combination.
+
+    sim is the cosine over channels, averaged over the pixels of a sample, between the signed roots of
+    scale * m_u and of the mean of guided and scale * m_c. The original averages over the batch as well.
+    """
+
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
+        guided, leap = p.m_c + (scale - 1) * g, scale * p.m_c
+        sim = F.cosine_similarity(_signed_root(scale * (p.m_c - g)), _signed_root((leap + guided) / 2), dim=1)
+        q = per_sample(2 * (1 + sim.reshape(g.shape[0], -1).mean(1)), g)
+        return (q * ((scale - 1) * g) + (4 - q) * (leap - p.m_c)) / 4
+
+
+def _signed_root(v: Tensor) -> Tensor:
+    return v.abs().sqrt() * v.sign()
+
+
+@dataclass(frozen=True)
+class Tonemap(Map):
+    """Reinhard's curve on the length l of the gap at each pixel: l <- l / (1 + l / top).
+
+    top is multiplier * (mean + spread * standard deviation) of the lengths in a sample. Every length shrinks.
+    """
+
+    multiplier: float = 1.0
+    spread: float = 5.0
+
+    def __post_init__(self) -> None:
+        finite(self, "multiplier", "spread")
+        if self.multiplier <= 0:
+            raise ValueError(f"Tonemap needs a multiplier above 0; got {self.multiplier}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        length = torch.linalg.vector_norm(g, dim=1, keepdim=True)
+        flat = length.flatten(1)
+        spread = flat.std(1) if flat.shape[1] > 1 else torch.zeros_like(flat[:, 0])
+        top = torch.as_tensor(per_sample(self.multiplier * (flat.mean(1) + self.spread * spread), g))
+        return g * torch.where(top == 0, 1.0, 1 / (1 + length / top))
+
+
+@dataclass(frozen=True)
+class PixelScale(Map):
+    """CFG with a scale per pixel: `high` where the gap is smallest, `low` where it is largest, per sample.
+
+    In between it falls linearly with the square of the gap, averaged over the channels.
+    """
+
+    low: float = 5.0
+    high: float = 12.0
+
+    def __post_init__(self) -> None:
+        finite(self, "low", "high")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        need_image(self, g)
+        energy = g.square().mean(1, keepdim=True)
+        axes = tuple(range(1, g.dim()))
+        least, most = energy.amin(axes, keepdim=True), energy.amax(axes, keepdim=True)
+        share = torch.where(most == least, 0.0, (energy - least) / (most - least))
+        return (self.high - share * (self.high - self.low) - 1) * g
+
+
+@method(scale=9.0, check=(1.675, -5.325, -0.544444, 4.525))
+def skimmed(
+    scale: Scale, *, skim: float = 7.0, flip: bool = True, negative: bool = False, form: str = "scaled"
+) -> Rule:
+    """Skimmed CFG. By Extraltodeus.
+
+    form='linear' is its linearly interpolating node.
+
+    formula: elementwise: where a, a - b and b + w (a - b) agree in sign, and the last with its way from x, a
+        -= (1 - skim/w)(a - b); first a = m_u, b = m_c, w = scale, then a = m_c, b = m_u, w = scale - 1; then
+        CFG
+    space: mean
+    source: no paper; Extraltodeus
+    evidence: Extraltodeus/Skimmed_CFG @ 2712803a
+    use when: a large scale burns colours and you know a lower one that does not
+    state: none
+    defaults:
+        - any: skim 7; 2 to 3 against burning, 4 cruise, 5 to 7 colourful (its README)
+        - SD3.5 Turbo: skim 2 to 2.5 (its README)
+    notes:
+        - scale 1 divides by zero there; here it is the conditional mean
+        - linear: on the same mask m_u <- m_c + (skim - 1)/(scale - 1)(m_u - m_c), then CFG; its skim is 5
+    """
+    if form not in ("scaled", "linear"):
+        raise ValueError(f"skimmed has the forms 'scaled' and 'linear'; got {form!r}")
+    return Skim(scale, skim, flip, negative, linear=form == "linear")
+
+
+alias(skimmed, "skimmed_linear", {"form": "linear", "skim": 5.0}, scale=9.0, check=(1.1, -3.6, -0.1, 2.8))
+
+
+@method(axes=4, check=(0.339476, -1.318428, 0.660524, 0.518428))
+def automatic(scale: Scale, *, reference: float = 8.0, top: float = 0.25) -> Rule:
+    """Automatic CFG. Its mode 'hard'.
+
+    formula: per channel: scale_k = reference scale / (10 R_k), R_k the mean of the top and bottom quarter of
+        the guided mean at the scale reference
+    space: mean
+    source: no paper; Extraltodeus, who left it for Skimmed CFG
+    evidence: Extraltodeus/ComfyUI-AutomaticCFG @ 2e395317, mode 'hard'
+    use when: you must match its node, which its author left for skimmed
+    state: none
+    defaults:
+        - any: reference 8, top 0.25 (its node)
+    notes:
+        - it remembers the last scale above 1; here the scale is always the one given
+    """
+    return Automatic(scale, reference, top)
+
+
+@method(check=(0.917746, -3.014398, 0.113226, 2.231475))
+def mahiro(scale: Scale) -> Rule:
+    """Mahiro. Averaged within a sample.
+
+    formula: m = (q guided + (4 - q) scale m_c)/4, q = 2(1 + sim), sim a cosine of signed square roots
+    space: mean
+    source: no paper; ComfyUI
+    evidence: ComfyUI comfy_extras/nodes_mahiro.py
+    use when: you must match ComfyUI's node
+    state: none
+    notes:
+        - the node averages sim over the batch; ours over the pixels of a sample
+        - scale m_c is no affine combination of the predictions
+    """
+    return Mahiro(scale)
+
+
+@method(unit=False, check=(0.5, -1.8, 0.5, 1.0))
+def tonemap(scale: Scale, *, multiplier: float = 1.0) -> Rule:
+    """Reinhard tone map. A soft limit to the gap at each pixel, then guidance from the unconditional mean.
+
+    formula: per pixel: |d| <- |d| / (1 + |d|/top), top = multiplier (mean + 5 std) of |d| in a sample; m =
+        m_u + scale d
+    space: mean
+    source: no paper; ComfyUI latent operation
+    evidence: ComfyUI comfy_extras/nodes_latent.py
+    use when: single pixels of the gap stand out and should be softened
+    state: none
+    defaults:
+        - any: multiplier 1 (ComfyUI)
+    notes:
+        - every gap shrinks, so scale 1 is not conditional
+    """
+    return Tonemap(multiplier) | FromUnconditional(scale)
+
+
+@method(call="samg(5, 12)", confidence="second-hand", unit=False, axes=4, check=(2.5, -3.6, -1.5, 2.8))
+def samg(low: float, high: float) -> Rule:
+    """Spatially adaptive guidance (SAMG). The scale falls from `high` to `low` with the gap's energy at a
+    pixel.
+
+    formula: per pixel scale = high - e (high - low), e the channel mean of (m_c - m_u)^2, put to 0..1 in a
+        sample
+    space: any
+    source: Li et al. 2026, arXiv 2604.26503
+    evidence: comfy-cfg-megapack
+    use when: some regions burn while others need more guidance
+    state: none
+    defaults:
+        - SD1.5, SDXL: 5 to 12 where CFG has 7.5 (comfy-cfg-megapack)
+        - SD3.5 Medium: 3 to 7.5 (comfy-cfg-megapack)
+    notes:
+        - the third party adds 1e-8 to the range of e
+    """
+    return PixelScale(low, high)

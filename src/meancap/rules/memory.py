@@ -1,0 +1,365 @@
+"""Rules that compare a step with the steps before it.
+
+Ahead            adds a multiple of the guided velocity's way from its running average (momentum guidance)
+History          adds what is new in the guided mean, its fine detail only (HiGS, Sadat et al. 2025)
+ErrorCorrection  moves the unconditional noise on by the part of its change that follows the conditional
+                 one's (CFG-OEC, Yang et al. 2025)
+Transition       waits with guidance until the gap has passed its first minimum (Jain et al. 2025)
+Sliding          sliding-mode control of the velocity gap e (CFG-Ctrl, Wang et al. 2026):
+                 s = (e - e') + rate e', e <- e - gain sign(s), e' the corrected gap of the last step
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..operation import lengths
+from ..prediction import Prediction
+from ..schedules import Scale, finite, finite_scale, value_of
+from ..tensors import magnitude, per_sample, vector
+from .catalogue import method
+from .parts.scale import CFG
+from .phases import Held, Phases
+from .protocol.base import Rule, State
+from .protocol.ray import Ray
+from .scale import FromUnconditional
+from .spaces import conditional, elapsed, known_space, need_image, rest, seen, stretch
+
+
+@dataclass(frozen=True)
+class Ahead(Rule):
+    """v <- v + alpha (v - a), a an average of past guided velocities, for low <= t <= high; put it after CFG.
+
+    a is the first velocity at first, and a <- (1 - beta) v + beta a after each step, with the v that came in.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.6
+    low: float = 0.05
+    high: float = 0.7
+
+    def __post_init__(self) -> None:
+        finite(self, "alpha", "beta", "low", "high")
+        if not 0 <= self.low <= self.high <= 1:
+            raise ValueError(f"Ahead needs times 0 <= low <= high <= 1; got {self.low} and {self.high}")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        g, unit = ray.g, per_sample(rest(p.t), p.x)
+        v = (conditional(p, "velocity") + g) / unit
+        if state is None:
+            return ray, v
+        t = vector(p.t, g)
+        weight = torch.where((t >= self.low) & (t <= self.high), self.alpha, 0.0)
+        moved = Ray(p, turned=g + per_sample(weight, g) * unit * (v - state), asked=ray.asked)
+        return moved, (1 - self.beta) * v + self.beta * state
+
+
+@dataclass(frozen=True)
+class History(Rule):
+    """m <- m + w(t) F(m - h): h an average of past guided means, F a high-pass; put it after CFG.
+
+    h <- alpha m + (1 - alpha) h after each step, from 0 on. Of m - h the part along m is kept by the share
+    `eta`. F multiplies each coefficient of the cosine transform by sigmoid(sharp (R - cutoff)), R being its
+    distance from frequency 0 in parts of the image. w(t) is `weight` times the root of the noise level's
+    way from `low` to `high`, the level being 1 - t, and 0 outside. The first step has no past and is left
+    alone.
+    """
+
+    weight: float = 1.75
+    alpha: float = 0.75
+    eta: float = 0.0
+    cutoff: float = 0.05
+    sharp: float = 50.0
+    low: float = 0.4
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite(self, "weight", "alpha", "eta", "cutoff", "sharp", "low", "high")
+        if not 0 <= self.low < self.high <= 1:
+            raise ValueError(f"History needs noise levels 0 <= low < high <= 1; got {self.low}, {self.high}")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        m = p.m_c + ray.g
+        need_image(self, m)
+        if state is None:
+            return ray, self.alpha * m
+        new = m - state
+        _, length, along = lengths(new, m)
+        new = new - per_sample((1 - self.eta) * torch.where(length == 0, 0.0, along / length), m) * m
+        g = ray.g + per_sample(self._weight(vector(p.t, m)), m) * self._detail(new)
+        return Ray(p, turned=g, asked=ray.asked), self.alpha * m + (1 - self.alpha) * state
+
+    def _weight(self, t: Tensor) -> Tensor:
+        way = (1 - t - self.low) / (self.high - self.low)
+        return torch.where((way > 0) & (way <= 1), self.weight * way.clamp(min=0).sqrt(), 0.0)
+
+    def _detail(self, v: Tensor) -> Tensor:
+        down, across = (_cosines(n, v) for n in v.shape[-2:])
+        steps = [torch.arange(n, device=v.device, dtype=v.dtype) / n for n in v.shape[-2:]]
+        distance = torch.hypot(steps[0][:, None], steps[1][None, :])
+        passed = torch.sigmoid(self.sharp * (distance - self.cutoff))
+        detail: Tensor = down.T @ ((down @ v @ across.T) * passed) @ across
+        return detail
+
+
+def _cosines(n: int, like: Tensor) -> Tensor:
+    """The orthonormal cosine transform (DCT-II) of n numbers, as a matrix."""
+    k = torch.arange(n, device=like.device, dtype=like.dtype)
+    waves = torch.cos(math.pi / n * k[:, None] * (k[None, :] + 0.5)) * math.sqrt(2 / n)
+    return torch.where(k[:, None] == 0, math.sqrt(1 / n), waves)
+
+
+@dataclass(frozen=True)
+class ErrorCorrection(Rule):
+    """u <- u + (1 - s) (<A, B> / |A|^2) A where s = cos(A, B) < `below`; put CFG after it.
+
+    A and B are the changes of the conditional and of the unconditional noise prediction since the last step.
+    The first step has no change.
+    """
+
+    below: float = 0.5
+
+    def __post_init__(self) -> None:
+        finite(self, "below")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        g = ray.g
+        # n = (x - t m) / (1 - t); and a change of n_u by d changes the gap of the means by (1 - t) / t d, for
+        # m = (x - (1 - t) n) / t.
+        c, u = (seen(m, p, "noise") / per_sample(rest(p.t), g) for m in (p.m_c, p.m_c - g))
+        if state is None:
+            return ray, (c, u)
+        a, b = c - state[0], u - state[1]
+        length, other, along = lengths(a, b)
+        cosine = torch.where((length == 0) | (other == 0), 1.0, along / length)
+        share = torch.where(cosine < self.below, (1 - cosine) * cosine * other / length, 0.0)
+        moved = per_sample(vector(rest(p.t) / elapsed(p.t), g) * share, g) * a
+        return Ray(p, turned=g + moved, asked=ray.asked), (c, u)
+
+
+class Gaps(NamedTuple):
+    """The lengths of the last two gaps, and which samples have passed their first minimum."""
+
+    last: Tensor
+    earlier: Tensor
+    passed: Tensor
+
+
+@dataclass(frozen=True)
+class Transition(Rule):
+    """CFG at the scale `before` until the gap's length, in `space`, has passed a minimum; then at `scale`.
+
+    A minimum is passed at the first step whose gap is longer than the last, the last being shorter than the
+    one before it.
+    """
+
+    scale: Scale
+    before: Scale = 1.0
+    space: str = "noise"
+
+    turns = False
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        finite_scale(self, "before")
+        known_space(self)
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        if isinstance(state, Held):
+            return self._scaled(ray, p, state.value), state
+        now = vector(stretch(p.t, self.space), p.shown) * magnitude(ray.coefficient) * ray.lengths.d
+        if state is None:
+            none = torch.full_like(now, -1.0)  # shorter than any gap: no minimum before the third step
+            state = Gaps(none, none, torch.zeros_like(now, dtype=torch.bool))
+        passed = state.passed | ((state.earlier > state.last) & (state.last < now))
+        return self._scaled(ray, p, passed), Gaps(now, state.last, passed)
+
+    def within_step(self, before: State, after: State) -> State:
+        return Held(after.passed)
+
+    def _scaled(self, ray: Ray, p: Prediction, passed: Tensor) -> Ray:
+        early, late = (vector(value_of(self, name, p.t), p.shown) for name in ("before", "scale"))
+        return ray.scaled((torch.where(passed, late, early) - 1) * ray.coefficient)
+
+
+@dataclass(frozen=True)
+class Sliding(Rule):
+    """Sliding-mode control of the velocity gap; put FromUnconditional(scale) after it.
+
+    switching='sign' is the official code, element by element; 'unit' divides s by its length instead, so that
+    the correction of a sample has length `gain` whatever its size.
+    """
+
+    rate: float = 5.0
+    gain: float = 0.2
+    switching: str = "sign"
+
+    def __post_init__(self) -> None:
+        finite(self, "rate", "gain")
+        if self.switching not in ("sign", "unit"):
+            raise ValueError(f"Sliding switches by 'sign' or by 'unit' vector; got {self.switching!r}")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        unit = per_sample(rest(p.t), p.x)
+        e = ray.g / unit
+        before = e if state is None else state
+        e = e - self.gain * self._switch((e - before) + self.rate * before)
+        return Ray(p, turned=unit * e, asked=ray.asked), e
+
+    def _switch(self, s: Tensor) -> Tensor:
+        if self.switching == "sign":
+            return s.sign()
+        length = lengths(s, s).m
+        return s * per_sample(torch.where(length == 0, 0.0, 1 / length), s)
+
+
+@method(unit=False, check=(0.1, -2.2, 0.9, 1.4))
+def smc(
+    scale: Scale, *, rate: float = 5.0, gain: float = 0.2, switching: str = "sign", warmup: int = 0
+) -> Rule:
+    """CFG-Ctrl: sliding-mode control (SMC-CFG). Sliding-mode control of the velocity gap; unguided for
+    `warmup` steps.
+
+    formula: e = v_c - v_u; s = (e - e') + rate e'; e -= gain sign(s); v = v_u + scale e
+    space: velocity
+    source: Wang et al., CVPR 2026, arXiv 2603.03281
+    evidence: hanyang-21/CFG-Ctrl @ 490a628f
+    use when: the gap swings from step to step; keep the gain small beside its elements
+    state: e', the corrected gap of the last step; the warm-up leaves it untouched
+    defaults:
+        - SD3, SD3.5: scale 7.5, rate 5, gain 0.2 (its README)
+        - FLUX: scale 2 to 3, rate 5, gain 0.2, warmup 2 (its README)
+        - Qwen-Image, Wan: scale 4, 5, rate 5, gain 0.2 (its README)
+    notes:
+        - the code's sign is elementwise; a port says the paper means the unit vector s / |s|:
+          switching='unit'
+        - elements smaller than the gain change their sign; on noise predictions of SDXL gain 0.2 destroys
+          images
+    """
+    rule = Sliding(rate, gain, switching) | FromUnconditional(scale)
+    return Phases(warmup, CFG(1), rule, together=False) if warmup else rule
+
+
+@method(confidence="second-hand", zero_gap=False, unit=False, check=(0.9, -3.0, 0.1, 2.2))
+def momentum_guidance(
+    scale: Scale, *, alpha: float = 0.5, beta: float = 0.6, low: float = 0.05, high: float = 0.7
+) -> Rule:
+    """Momentum guidance. CFG, then a step beyond the running average of the guided velocity.
+
+    formula: v <- v + alpha (v - a) for low <= t <= high, a <- (1 - beta) v + beta a from the first v on;
+        after CFG
+    space: velocity
+    source: arXiv 2602.20360
+    evidence: a Forge extension's transcription of equations 12 and 13; no repository found
+    use when: the scale is low and a plain Euler solver leaves detail out
+    state: the running average of guided velocities
+    defaults:
+        - FLUX at scale 2.5 to 3.5: alpha 0.5, beta 0.6, t from 0.05 to 0.7 (Forge extension)
+    notes:
+        - optionally the average is brought to the length of v first, for its SD3 and FLUX tables; not here
+        - another node extrapolates means without the factor 1 - t: a different formula
+    """
+    return CFG(scale) | Ahead(alpha, beta, low, high)
+
+
+@method(confidence="second-hand", zero_gap=False, unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
+def higs(
+    scale: Scale,
+    *,
+    weight: float = 1.75,
+    alpha: float = 0.75,
+    eta: float = 0.0,
+    cutoff: float = 0.05,
+    sharp: float = 50.0,
+    low: float = 0.4,
+    high: float = 1.0,
+) -> Rule:
+    """History-guided sampling (HiGS). CFG, then the fine detail that is new beside an average of past means.
+
+    formula: m <- m + w(t) F(d - (1 - eta) proj_m d), d = m - h, h <- alpha m + (1 - alpha) h; F a soft
+        high-pass of the cosine transform, w(t) = weight sqrt((1 - t - low)/(high - low)) for low < 1 - t <=
+        high; after CFG
+    space: mean
+    source: Sadat et al., ICLR 2026, arXiv 2509.22300
+    evidence: two implementations from the paper's equations agree: comfy-cfg-megapack and a Forge extension;
+        no repository of the authors found
+    use when: few steps or a low scale leave images without detail
+    state: the running average of guided means
+    defaults:
+        - any: weight 1.75, alpha 0.75 or 0.5, cutoff 0.05, sharp 50, low 0.4, high 1 (Forge extension)
+        - for FID; for preference: eta 0; eta 1 (Forge extension)
+    notes:
+        - comfy-cfg-megapack has weight 2, eta 1 and high 0.95
+        - the first step has no past: it is CFG
+        - solvers that extrapolate from past steps add a history of their own; the Forge extension advises a
+          weight of 0.5 there
+    """
+    return CFG(scale) | History(weight, alpha, eta, cutoff, sharp, low, high)
+
+
+@method(confidence="second-hand", check=(0.9, -3.0, 0.1, 2.2))
+def cfg_oec(scale: Scale, *, below: float = 0.5) -> Rule:
+    """Orthogonal error correction (CFG-OEC). The unconditional noise corrected by how both have changed, then
+    CFG.
+
+    formula: n_u <- n_u + (1 - s) (<A, B>/|A|^2) A where s = cos(A, B) < below, A and B the changes of n_c and
+        n_u since the last step; then CFG
+    space: noise
+    source: Yang, Lee & Han 2025, arXiv 2511.14075
+    evidence: two transcriptions of the paper's equations 10 to 15 agree; no repository found
+    use when: the two noise predictions change unlike each other; its threshold has to be found
+    state: both noise predictions of the last step
+    defaults:
+        - any: below 0.5 (comfy-cfg-megapack, as a placeholder: no published value was found)
+    notes:
+        - written out, both form 2 n - n_before for either prediction; the result is the line above
+        - one transcription leaves samples with a negative cosine alone
+    """
+    return ErrorCorrection(below) | CFG(scale)
+
+
+@method(check=(0.3, -1.2, 0.7, 0.4))
+def transition_point(scale: Scale, *, before: Scale = 1.0, space: str = "noise") -> Rule:
+    """Guidance from the transition point on. Guidance starts after the gap's first minimum.
+
+    formula: scale before until |n_c - n_u| has passed its first minimum over the steps, scale from then on
+    space: noise
+    source: Jain et al., CVPR 2025, arXiv 2411.16738
+    evidence: SonyResearch/mitigating_memorization, generate_test_dataset_dtp.py
+    use when: the model repeats images of its training set
+    state: the last two lengths of the gap, and which samples have passed their minimum
+    defaults:
+        - SD1.4: scale 7.5, before 1, 50 steps (its code)
+        - opposite guidance: before below 0 (paper, second-hand)
+    notes:
+        - the code measures the whole batch, which has one image there; here each sample has its own point
+        - third parties take before 0, the unconditional prediction
+        - on a flow |n_c - n_u| = t |v_c - v_u| starts at 0, so that a minimum may come late or never:
+          space='velocity' measures the velocities
+    """
+    return Transition(scale, before, space)

@@ -1,0 +1,308 @@
+"""Rules that look at a third prediction: something to avoid, or a weaker model.
+
+    d    m_c - m_u, the gap that guidance starts from
+    n    m_n - m_u, the way to what is to be avoided: `Prediction.lead("negative")`
+
+    PerpNeg    g <- g - weight (n - its part along g)               the positive part of n does no harm
+    Contrast   g <- l+ g - l- n, with l+ in [1, 2) and l- in (0, 1]  n counts while it is near
+    Safety     g <- g - mu n - momentum, elementwise                where the conditional is near the negative
+    Removal    g <- g - strength w n, w from the evidence for n     only where there is any
+    AwayFrom   g <- g + scale (m_c - m_name)                        PAG, skip layers, negative prompts
+
+The first three are stated from the unconditional mean and come before `FromUnconditional(scale)`, the last
+two from the conditional one and follow `CFG(scale)`. Lengths and comparisons that depend on the units are
+those of noise predictions, eps = (x - t m) / (1 - t), in which these methods are published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..operation import lengths
+from ..prediction import Prediction
+from ..schedules import Scale, finite, finite_scale, value_of
+from ..tensors import Number, per_sample, vector
+from .catalogue import method
+from .parts.scale import CFG
+from .protocol.base import Map, Rule, State
+from .protocol.ray import Ray
+from .scale import FromUnconditional
+from .spaces import elapsed, flag, rest, stretch, whole_number_fields
+
+NEGATIVE = "negative"
+
+
+@dataclass(frozen=True)
+class PerpNeg(Map):
+    """Takes off `weight` times the part of n that is perpendicular to g (Armandpour et al. 2023)."""
+
+    weight: float = 1.0
+
+    needs = (NEGATIVE,)
+
+    def __post_init__(self) -> None:
+        finite(self, "weight")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        n = p.lead(NEGATIVE)
+        _, length, along = lengths(n, g)
+        parallel = torch.where(length == 0, 0.0, along / length)
+        return g - self.weight * (n - per_sample(parallel, g) * g)
+
+
+@dataclass(frozen=True)
+class Contrast(Map):
+    """l+ g - l- n with l+ = 2 sigmoid(tau |g|^2) and l- = 2 sigmoid(-tau |n|^2) (Chang et al. 2024).
+
+    Lengths are those of noise predictions, summed over a sample. positive=False leaves g as it is, l+ = 1.
+    """
+
+    tau: float = 0.2
+    positive: bool = True
+
+    needs = (NEGATIVE,)
+
+    def __post_init__(self) -> None:
+        finite(self, "tau")
+        flag(self, "positive")
+        if self.tau < 0:
+            raise ValueError(f"Contrast needs a tau of 0 (plain negation) or more; got {self.tau}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        n = p.lead(NEGATIVE)
+        to_g, to_n, _ = lengths(g, n)
+        unit = vector(stretch(elapsed(p.t), "noise"), g)
+        near = 2 * (-self.tau * (unit * to_n).square()).sigmoid()
+        far = 2 * (self.tau * (unit * to_g).square()).sigmoid() if self.positive else 1.0
+        return per_sample(far, g) * g - per_sample(near, g) * n
+
+
+class Counted(NamedTuple):
+    """The number of steps made, and the momentum so far."""
+
+    steps: int
+    momentum: Tensor | None
+
+
+@dataclass(frozen=True)
+class Safety(Rule):
+    """Takes off mu n wherever the conditional is near the negative or beyond it (Schramowski et al. 2023).
+
+    In noise predictions, elementwise: mu = min(1, sharpness |eps_c - eps_n|) where eps_c - eps_n < threshold,
+    0 elsewhere; gamma = mu (eps_n - eps_u) + momentum nu, which is taken off from the step `warmup` on;
+    nu <- decay nu + (1 - decay) gamma in every step.
+    """
+
+    sharpness: float = 1000.0
+    threshold: float = 0.01
+    momentum: float = 0.3
+    decay: float = 0.4
+    warmup: int = 10
+
+    needs = (NEGATIVE,)
+
+    def __post_init__(self) -> None:
+        finite(self, "sharpness", "threshold", "momentum", "decay")
+        whole_number_fields(self, "warmup")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def init(self) -> State:
+        return Counted(0, None)
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        t = elapsed(p.t)
+        n, unit = p.lead(NEGATIVE), -per_sample(stretch(t, "noise"), p.x)  # eps gap = unit times mean gap
+        near = unit * (p.delta - n)  # eps_c - eps_n
+        mu = torch.where(near < self.threshold, (self.sharpness * near.abs()).clamp(max=1.0), 0.0)
+        off, nu = mu * n, state.momentum
+        gamma = unit * off
+        if nu is not None:
+            gamma = gamma + self.momentum * nu
+            # The inverse of unit, without the quotient that is infinite at t = 1.
+            off = off - per_sample(self.momentum * rest(p.t) / t, nu) * nu
+        after = (1 - self.decay) * gamma if nu is None else self.decay * nu + (1 - self.decay) * gamma
+        if state.steps >= self.warmup:
+            ray = Ray(p, turned=ray.g - off, asked=ray.asked)
+        return ray, Counted(state.steps + 1, after)
+
+
+class Evidence(NamedTuple):
+    """What earlier steps said for the negative, and the step that is not counted yet."""
+
+    total: Tensor
+    t: Tensor
+    nearer: Tensor  # |m - m_u|^2 - |m - m_n|^2, m the mean that came in: above 0 where m_n is nearer than m_u
+
+
+@dataclass(frozen=True)
+class Removal(Rule):
+    """Takes off strength w n, w the least for which the evidence for the negative falls to `threshold`.
+
+    The evidence is weight / 2 times |eps - eps_u|^2 - |eps - eps_n|^2 of the prediction that comes in, plus
+    the log-likelihood ratio of the earlier steps, each of them seen as one of DDPM:
+    beta / (2 alpha (1 - alpha_bar)) times the same difference (CRG, Choi et al. 2026, second-hand).
+    """
+
+    threshold: float = 0.0
+    strength: float = 2.0
+    weight: float = 1.0
+
+    needs = (NEGATIVE,)
+
+    def __post_init__(self) -> None:
+        finite(self, "threshold", "strength", "weight")
+        if self.weight <= 0:
+            raise ValueError(f"Removal needs a weight above 0 for the present step; got {self.weight}")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        n, g = p.lead(NEGATIVE), ray.g
+        _, length, along = lengths(p.delta + g, n)
+        nearer = length * (2 * along - length)
+        t = vector(p.t, n)
+        total = torch.zeros_like(nearer) if state is None else state.total + counted(state, t)
+        unit = vector(stretch(elapsed(p.t), "noise"), n).square()
+        surplus = total + self.weight / 2 * unit * nearer - self.threshold
+        none = (length == 0) | (surplus <= 0)
+        share = torch.where(none, 0.0, surplus / torch.where(none, 1.0, self.weight * unit * length.square()))
+        turned = g - per_sample(self.strength * share, n) * n
+        return Ray(p, turned=turned, asked=ray.asked), Evidence(total, t, nearer)
+
+
+def counted(last: Evidence, t_next: Tensor) -> Tensor:
+    """What the step from `last` to t_next adds to the log-likelihood ratio.
+
+    With alpha_bar = t^2 / q and q = t^2 + (1 - t)^2 the weight of DDPM times the square of t / (1 - t), which
+    turns means into noise, is (alpha_bar(t_next) q - t^2) q / (2 (1 - t)^4): regular at t = 0.
+    """
+    t, q = last.t, last.t.square() + (1 - last.t).square()
+    later = t_next.square() / (t_next.square() + (1 - t_next).square())
+    weight = (later * q - t.square()).clamp(min=0) * q / (2 * torch.as_tensor(rest(t)) ** 4)
+    return weight * last.nearer
+
+
+@dataclass(frozen=True)
+class AwayFrom(Map):
+    """g <- g + scale (m_c - m_name): away from one of the further predictions.
+
+    With "weak" and a perturbed or shortened network this is perturbed-attention and skip-layer guidance.
+    """
+
+    name: str
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.isidentifier()):
+            raise ValueError(
+                f"AwayFrom needs the name of a prediction, such as 'weak' or 'negative'; got {self.name!r}"
+            )
+        finite_scale(self, "scale")
+        object.__setattr__(self, "needs", (self.name,))
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        scale: Number = value_of(self, "scale", p.t)
+        return g + per_sample(scale, g) * (p.delta - p.lead(self.name))
+
+
+@method(unit=False, check=(0.24, -3.42, 1.96, 2.62))
+def perp_neg(scale: Scale, *, weight: float = 1.0) -> Rule:
+    """Perpendicular negative guidance (Perp-Neg). Only the part of the negative that is perpendicular to the
+    positive counts.
+
+    formula: d = m_c - m_u, n = m_n - m_u; m = m_u + scale (d - weight (n - <n, d> / |d|^2 d))
+    space: any
+    source: Armandpour et al. 2023, arXiv 2304.04968
+    evidence: Perp-Neg/Perp-Neg-stablediffusion @ 347c203; ComfyUI comfy_extras/nodes_perpneg.py
+    use when: the negative prompt overlaps with the prompt and must not weaken it
+    state: none
+    defaults:
+        - Stable Diffusion 1.4: scale 7.5, weight 1.5 (its README)
+        - any: scale 8, weight 1 (ComfyUI's PerpNegGuider)
+    notes:
+        - ComfyUI takes both sums of the projection over the whole batch; here they are per sample
+        - its code also takes several negatives and further positives; here there is one negative
+    """
+    return PerpNeg(weight) | FromUnconditional(scale)
+
+
+@method(unit=False, check=(-0.277665, -1.842814, 2.465569, 1.042814))
+def contrastive(scale: Scale, *, tau: float = 0.2, positive: bool = True) -> Rule:
+    """Contrastive CFG. The negative counts less the further away it is.
+
+    formula: d = eps_c - eps_u, n = eps_n - eps_u; eps = eps_u + scale (2 d / (1 + exp(-tau |d|^2)) - 2 n / (1
+        + exp(tau |n|^2)))
+    space: noise
+    source: Chang et al., ICML 2026, arXiv 2411.17077
+    evidence: jinhojsk515/ContrastiveCFG @ f98786d
+    use when: a negative prompt should stop counting once the sample is far from it
+    state: none
+    defaults:
+        - Stable Diffusion 1.5: scale 7.5, tau 0.2 (its example script)
+    notes:
+        - squared lengths are sums over a sample, so tau belongs to a resolution and to a number of channels
+        - positive=False is its option naive_positive_cfg: plain CFG towards the prompt
+    """
+    return Contrast(tau, positive) | FromUnconditional(scale)
+
+
+@method(call="sld({scale}, warmup=0)", unit=False, check=(0.9, -3.0, 2.5, 1.0))
+def sld(
+    scale: Scale,
+    *,
+    sharpness: float = 1000.0,
+    threshold: float = 0.01,
+    momentum: float = 0.3,
+    decay: float = 0.4,
+    warmup: int = 10,
+) -> Rule:
+    """Safe latent diffusion (SLD). The defaults are its medium setting: elementwise, with momentum, after a
+    warm-up.
+
+    formula: mu = min(1, sharpness |eps_c - eps_n|) where eps_c - eps_n < threshold, else 0; gamma = mu (eps_n
+        - eps_u) + momentum nu; nu <- decay nu + (1 - decay) gamma; eps = eps_u + scale (eps_c - eps_u -
+        gamma), without gamma in the first warmup steps
+    space: noise
+    source: Schramowski et al., CVPR 2023, arXiv 2211.05105
+    evidence: diffusers, StableDiffusionPipelineSafe
+    use when: you must match Safe Stable Diffusion; its thresholds are those of its latents
+    state: the momentum nu and the index of the step
+    defaults:
+        - Stable Diffusion, medium: scale 7.5; the values here (diffusers)
+        - weak: sharpness 20, threshold 0, momentum 0, decay 0, warmup 15 (diffusers)
+        - strong: sharpness 2000, threshold 0.025, momentum 0.5, decay 0.7, warmup 7 (diffusers)
+        - max: sharpness 5000, threshold 1, momentum 0.5, decay 0.7, warmup 0 (diffusers)
+    notes:
+        - signs are compared element by element in noise predictions; in means it is another method
+    """
+    return Safety(sharpness, threshold, momentum, decay, warmup) | FromUnconditional(scale)
+
+
+@method(confidence="second-hand", unit=False, check=(-0.857143, -1.242857, 3.614286, 0.442857))
+def crg(scale: Scale, *, threshold: float = 0.0, strength: float = 2.0, weight: float = 1.0) -> Rule:
+    """Concept removal guidance (CRG). Moves away from the negative as far as the evidence for it requires.
+
+    formula: E = weight/2 e + sum over earlier steps of beta/(2 alpha (1 - alpha_bar)) e', e = |eps - eps_u|^2
+        - |eps - eps_n|^2; eps <- eps - strength max(0, E - threshold) / (weight |n|^2) n, n = eps_n - eps_u
+    space: noise
+    source: Choi et al., ICML 2026, arXiv 2606.29801
+    evidence: a third party's code, whose closed form we checked by algebra; the paper's abstract
+    use when: you want to try it: its formula is second-hand, and its values did badly here
+    state: the evidence so far, and the last step's difference of squares
+    defaults:
+        - any: threshold 0, strength 2, weight 1 (that code; the paper tunes the first)
+    notes:
+        - that code has no scale; here the evidence is read off the prediction that comes in, which at scale 1
+          is the conditional one
+        - steps are counted as DDPM's, with alpha_bar = t^2 / (t^2 + (1 - t)^2), on any grid
+    """
+    return CFG(scale) | Removal(threshold, strength, weight)

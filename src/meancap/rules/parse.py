@@ -1,0 +1,192 @@
+"""From text to rules: `parse("CFG(7) | Cap(1.1)")`. A grammar of its own; nothing is ever evaluated.
+
+chain   := term ('|' term)*
+term    := NAME [ '(' [ value | NAME '=' value ] (',' ...)* ')' ]
+value   := number | 'text' | True | False | None | '[' value (',' value)* ']' | chain
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from .. import schedules
+from .catalogue import builds
+from .protocol.base import Chain, Rule
+
+_WORDS = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>[+-]?(?:inf\b|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?))"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>'[^'\\]*'|\"[^\"\\]*\")|(?P<mark>[()\[\],=|]))"
+)
+_EQUALS = re.compile(r"\s*=")
+_DEEPEST, _LONGEST = 20, 1_000_000
+_LISTED = "known are CFG, Cap, CapDisplacement, apg and the others on the page docs/rules.md"
+
+
+class ParseError(ValueError):
+    """A rule text that cannot be read, with the place and what would be."""
+
+
+def known_parts() -> dict[str, Callable[..., Any]]:
+    """Every part and schedule by its name: the dataclasses of `meancap.rules` and `meancap.schedules`."""
+    homes = (f"{__package__}.", schedules.__name__)
+    kinds: list[type] = [Rule, schedules.Schedule]
+    for kind in kinds:  # the list grows by the subclasses of each
+        subclasses: list[type] = type.__subclasses__(kind)
+        kinds += [sub for sub in subclasses if sub not in kinds]
+    return {
+        kind.__name__: kind
+        for kind in kinds
+        if is_dataclass(kind) and kind is not Chain and kind.__module__.startswith(homes)
+    }
+
+
+def known_names() -> dict[str, Callable[..., Any]]:
+    """Everything that can be typed: parts, schedules, methods, and rules of other packages."""
+    return {**known_parts(), **builds()}
+
+
+def parse(text: str, *, extra: Mapping[str, Callable[..., Rule]] | None = None) -> Rule:
+    """The rule that a text stands for; `parse(str(rule)) == rule`. `extra` adds rules of your own by name."""
+    if not isinstance(text, str):
+        raise ParseError(f"a rule is given as text, like 'CFG(7) | Cap(1.1)'; got {type(text).__name__}")
+    value = _Reader(text, {**known_names(), **(extra or {})}).whole()
+    if not isinstance(value, Rule):
+        raise ParseError(f"{text.strip()[:60]!r} is no rule by itself; use it inside one, like CFG(...)")
+    return value
+
+
+class _Reader:
+    """One pass over the tokens; each method reads one production of the grammar."""
+
+    def __init__(self, text: str, known: Mapping[str, Callable[..., Any]]) -> None:
+        if len(text) > _LONGEST:
+            raise ParseError(f"a rule text of {len(text)} characters is too long; {_LONGEST} at most")
+        self.text, self.known, self.at, self.depth = text, known, 0, 0
+        self.kind, self.token = "", ""
+        self.advance()
+
+    def whole(self) -> Any:
+        value = self.chain()
+        if self.kind:
+            raise self.error("the text should end here, or go on with '|'")
+        return value
+
+    def chain(self) -> Any:
+        terms = [self.term()]
+        while self.take("|"):
+            terms.append(self.term())
+            if not all(isinstance(term, Rule) for term in terms[-2:]):
+                raise self.error("'|' joins rules")
+        return terms[0] if len(terms) == 1 else Chain(tuple(part for term in terms for part in term.parts))
+
+    def term(self) -> Any:
+        name = self.token
+        if self.kind != "name":
+            raise self.error(f"a rule name is needed; {_LISTED}")
+        if name not in self.known:
+            raise self.error(f"unknown name {name[:40]!r}; {self.nearest(name)}")
+        self.advance()
+        positional, named = self.arguments() if self.take("(") else ([], {})
+        try:
+            return self.known[name](*positional, **named)
+        except (TypeError, ValueError) as error:
+            raise ParseError(f"{name}: {_plain(error)}") from None
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        while not self.take(")"):
+            if positional or named:
+                self.need(",", ")")
+            key = self.keyword()
+            value = self.value()
+            if key is None and named:
+                raise self.error("a value by position cannot follow one by name")
+            if key is None:
+                positional.append(value)
+            elif key in named:
+                raise self.error(f"{key[:40]} is given twice")
+            else:
+                named[key] = value
+        return positional, named
+
+    def keyword(self) -> str | None:
+        if self.kind != "name" or not _EQUALS.match(self.text, self.at):
+            return None
+        key = self.token
+        self.advance()
+        self.need("=")
+        return key
+
+    def value(self) -> Any:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.error(f"nested more than {_DEEPEST} deep")
+        value = self.atom()
+        self.depth -= 1
+        return value
+
+    def atom(self) -> Any:
+        kind, token = self.kind, self.token
+        if kind == "number":
+            self.advance()
+            return float(token)
+        if kind == "text":
+            self.advance()
+            return token[1:-1]
+        if kind == "name" and token in _WORDS:
+            self.advance()
+            return _WORDS[token]
+        if self.take("["):
+            return self.items()
+        return self.chain()
+
+    def items(self) -> list[Any]:
+        values: list[Any] = []
+        while not self.take("]"):
+            if values:
+                self.need(",", "]")
+            values.append(self.value())
+        return values
+
+    def take(self, mark: str) -> bool:
+        if self.kind == "mark" and self.token == mark:
+            self.advance()
+            return True
+        return False
+
+    def need(self, mark: str, end: str = "") -> None:
+        """Takes a mark; `end` is the one that could have closed the list instead."""
+        if not self.take(mark):
+            wanted = f"{mark!r} or {end!r}" if end and self.kind else repr(end or mark)
+            raise self.error(f"{wanted} is needed")
+
+    def advance(self) -> None:
+        match = _TOKEN.match(self.text, self.at)
+        if match is None:
+            rest = self.text[self.at :].strip()
+            if not rest:
+                self.kind, self.token = "", ""
+                return
+            self.kind = "mark"
+            raise self.error(f"{rest[:1]!r} does not belong in a rule")
+        self.kind, self.token, self.at = match.lastgroup or "", match.group(match.lastgroup or 0), match.end()
+
+    def nearest(self, name: str) -> str:
+        close = get_close_matches(name[:40].lower(), [known.lower() for known in self.known], n=3)
+        names = [known for known in self.known if known.lower() in close]
+        return f"nearest are {', '.join(names)}" if names else _LISTED
+
+    def error(self, what: str) -> ParseError:
+        place = self.at - len(self.token) if self.kind else len(self.text)
+        return ParseError(f"cannot read {self.text[:80]!r} at character {place + 1}: {what}")
+
+
+def _plain(error: Exception) -> str:
+    """Python's complaint about arguments, without the name of the method it came from."""
+    return re.sub(r"^\S*\(\) |^\S*__init__\(\) ", "", str(error))

@@ -1,0 +1,475 @@
+"""Rules that rescale the whole guided prediction, not only the displacement.
+
+    c       the conditional prediction, in the rule's space
+    y       the guided one so far, c + g
+    Renorm        y <- y min(1, rho |c| / |y|), or exactly rho |c| / |y|, per sample, token, pixel or channel
+    EnergyMatch   y <- y sqrt(E(c) / E(y)), the energy optionally of a middle band of values only
+    Multiply      y <- factor y, a number that may depend on the time
+    Rescale       y gets the standard deviation of c
+    Threshold     Imagen's dynamic thresholding of the mean, for data in [-1, 1]
+    Mimic         the spread that a lower scale would have had, channel by channel (mcmonkey)
+
+They change the direction of y - c, never come back to plain CFG while they act, and on velocities they also
+shrink the part that belongs to x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..prediction import Prediction
+from ..schedules import Scale, finite, finite_scale, value_of
+from ..tensors import per_sample, scalar_dtype
+from .catalogue import alias, method
+from .parts.scale import CFG
+from .protocol.base import Map, Rule
+from .spaces import conditional, elapsed, flag, known_space
+from .time import Temper
+
+GROUPS = ("sample", "channel", "token", "pixel")
+
+
+def known_group(self: object, *allowed: str) -> None:
+    """Refuses a `per` that the rule does not know."""
+    per = getattr(self, "per")  # noqa: B009
+    if per not in (allowed or GROUPS):
+        raise ValueError(f"{type(self).__name__} is per {', '.join(allowed or GROUPS)}; got {per!r}")
+
+
+def axes(v: Tensor, per: str) -> tuple[int, ...]:
+    """The axes to reduce so that one number is left per sample, channel (axis 1), token (all but the last
+    axis) or pixel (all but axis 1). A sample without such axes is one group.
+    """
+    every = tuple(range(1, v.dim()))
+    if per == "token":
+        return every[-1:]
+    if per == "pixel":
+        return every[:1]
+    return every[1:] or every if per == "channel" else every
+
+
+def group_lengths(v: Tensor, per: str) -> Tensor:
+    """The Euclidean length of every group, in float64, shaped to multiply v."""
+    lengths: Tensor = torch.linalg.vector_norm(
+        v, dim=axes(v, per), keepdim=True, dtype=scalar_dtype(v.device)
+    )
+    return lengths
+
+
+def _times(ratio: Tensor, c: Tensor, g: Tensor) -> Tensor:
+    """ratio (c + g) - c, without a difference of nearly equal tensors where the ratio is near 1."""
+    return (ratio - 1).to(g.dtype) * c + ratio.to(g.dtype) * g
+
+
+@dataclass(frozen=True)
+class Renorm(Map):
+    """Shrinks the guided prediction to at most rho times the length of the conditional one.
+
+    per       'sample', 'token' (over the last axis), 'pixel' (over axis 1) or 'channel' (over all but axis 1)
+    match     the length becomes rho |c| exactly, so that short predictions grow as well
+    least     the smallest factor allowed
+    strength  a factor on the result
+    """
+
+    rho: float = 1.0
+    per: str = "sample"
+    space: str = "velocity"
+    match: bool = False
+    least: float = 0.0
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite(self, "rho", "least", "strength")
+        flag(self, "match")
+        if self.rho < 0 or not 0 <= self.least <= 1:
+            raise ValueError(f"Renorm needs rho >= 0 and least in [0, 1]; got {self.rho} and {self.least}")
+        known_group(self)
+        known_space(self, "velocity", "mean")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        c = conditional(p, self.space)
+        wanted, actual = self.rho * group_lengths(c, self.per), group_lengths(c + g, self.per)
+        ratio = torch.where(actual == 0, 1.0, wanted / actual)
+        if not self.match:
+            ratio = ratio.clamp(self.least, 1.0)
+        return _times(self.strength * ratio, c, g)
+
+
+@dataclass(frozen=True)
+class EnergyMatch(Map):
+    """Gives the guided prediction the energy of the conditional one (EP-CFG).
+
+    The energy is the sum of squares; with 0 < low < high < 1, of those squares only that lie between the
+    quantiles low and high of their sample.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    space: str = "mean"
+
+    def __post_init__(self) -> None:
+        finite(self, "low", "high")
+        if not 0 <= self.low < self.high <= 1:
+            raise ValueError(f"EnergyMatch needs 0 <= low < high <= 1; got {self.low} and {self.high}")
+        known_space(self, "velocity", "mean")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        c = conditional(p, self.space)
+        wanted, actual = self._energy(c), self._energy(c + g)
+        ratio = torch.where(actual == 0, 1.0, wanted / actual).sqrt()
+        return _times(ratio.reshape(-1, *[1] * (g.dim() - 1)), c, g)
+
+    def _energy(self, v: Tensor) -> Tensor:
+        squares = v.flatten(1).to(scalar_dtype(v.device)).square()
+        if self.low == 0 and self.high == 1:
+            return squares.sum(1)
+        low, high = (quantile(squares, q) for q in (self.low, self.high))
+        inside = (squares >= low) & (squares <= high)
+        return torch.where(inside, squares, 0.0).sum(1)
+
+
+@dataclass(frozen=True)
+class Multiply(Map):
+    """Multiplies the whole guided prediction by `factor`, the state and the time held; put it after CFG.
+
+    noise     m <- x / t + factor (m - x / t); the factor must go to 1 at t = 0, where the noise is x itself
+    velocity  m <- x + factor (m - x)
+    """
+
+    factor: Scale
+    space: str = "noise"
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "factor")
+        known_space(self, "noise", "velocity")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        more = value_of(self, "factor", p.t) - 1
+        if self.space == "velocity":
+            return g + per_sample(more, g) * (conditional(p, "velocity") + g)
+        # m - x / t is (t m - x) / t; divided first, a factor that goes to 1 fast enough stays regular at 0.
+        seen = conditional(p, "score") + per_sample(p.t, g) * g
+        return g + per_sample(more / elapsed(p.t), g) * seen
+
+
+def quantile(v: Tensor, q: float) -> Tensor:
+    """The linear quantile along the last axis, kept; torch's own refuses more than 16 million elements."""
+    if q == 1:
+        return v.amax(-1, keepdim=True)
+    ordered = v.sort(dim=-1).values
+    place = q * (v.shape[-1] - 1)
+    below = int(place)
+    lower, upper = ordered[..., below, None], ordered[..., min(below + 1, v.shape[-1] - 1), None]
+    return lower + (place - below) * (upper - lower)
+
+
+@dataclass(frozen=True)
+class Threshold(Map):
+    """m <- clip(m, -s, s) / s with s the quantile of |m| in its sample, kept between 1 and `most`.
+
+    It acts on the unguided mean as well. Latents are not bounded by 1: it is meant for pixels.
+    """
+
+    quantile: float = 0.995
+    most: float | None = None
+
+    def __post_init__(self) -> None:
+        finite(self, "quantile")
+        if not 0 < self.quantile <= 1:
+            raise ValueError(f"Threshold needs a quantile in (0, 1]; got {self.quantile}")
+        if self.most is not None:
+            finite(self, "most")
+            if self.most < 1:
+                raise ValueError(f"Threshold needs most >= 1 (1 is a static clip); got {self.most}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        m = p.m_c + g
+        s = quantile(m.flatten(1).abs(), self.quantile).clamp(1.0, self.most)
+        s = s.reshape(-1, *[1] * (m.dim() - 1))
+        return torch.minimum(torch.maximum(m, -s), s) / s - p.m_c
+
+
+@dataclass(frozen=True)
+class Mimic(Map):
+    """Gives each channel of the guided prediction the spread that the scale `mimic` would have given it.
+
+    quantile  of the guided values that counts as their spread; more extreme ones are clipped
+    measure   'AD', the largest deviation from the channel's mean, or 'STD', the standard deviation
+    start     'MEAN': deviations are scaled; 'ZERO': the values themselves
+    phi       share of the result in a blend with the guided prediction
+    separate  one spread per channel; otherwise one per sample (the original takes one for the whole batch)
+
+    It acts on m - x. A sample with one axis only is one channel.
+    """
+
+    mimic: Scale = 7.0
+    quantile: float = 1.0
+    measure: str = "AD"
+    start: str = "MEAN"
+    phi: float = 1.0
+    separate: bool = True
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "mimic")
+        finite(self, "quantile", "phi")
+        flag(self, "separate")
+        if not 0 < self.quantile <= 1 or not 0 <= self.phi <= 1:
+            raise ValueError(
+                f"Mimic needs a quantile in (0, 1] and phi in [0, 1]; got {self.quantile} and {self.phi}"
+            )
+        if self.measure not in ("AD", "STD") or self.start not in ("MEAN", "ZERO"):
+            raise ValueError(
+                "Mimic measures by 'AD' or 'STD' and starts from 'MEAN' or 'ZERO'; "
+                f"got {self.measure!r} and {self.start!r}"
+            )
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        base = conditional(p, "velocity")
+        shape = (*g.shape[:2], -1) if g.dim() > 2 else (g.shape[0], 1, -1)
+        guided = (base + g).reshape(shape)
+        gap = p.delta
+        mimicked = (base + per_sample(value_of(self, "mimic", p.t) - 1, gap) * gap).reshape(shape)
+        out = self._mimicked(guided, mimicked).reshape(g.shape)
+        return self.phi * (out - base) + (1 - self.phi) * g
+
+    def _mimicked(self, guided: Tensor, mimicked: Tensor) -> Tensor:
+        mean = guided.mean(2, keepdim=True)
+        centred = guided - mean
+        wanted, actual = self._spread(mimicked - mimicked.mean(2, keepdim=True), 1.0), self._spread(centred)
+        if self.start == "ZERO":
+            return guided * _ratio(wanted, actual)
+        if self.measure == "STD":
+            return centred * _ratio(wanted, actual) + mean
+        limit = torch.maximum(wanted, actual)
+        return torch.minimum(torch.maximum(centred, -limit), limit) * _ratio(wanted, limit) + mean
+
+    def _spread(self, centred: Tensor, q: float | None = None) -> Tensor:
+        groups = centred if self.separate else centred.flatten(1)[:, None]
+        if self.measure == "STD":
+            return groups.std(2, keepdim=True) if groups.shape[2] > 1 else torch.zeros_like(groups)
+        return quantile(groups.abs(), self.quantile if q is None else q)
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 1 for the constant channel in which there is nothing to scale."""
+    return torch.where(b == 0, 1.0, a / b)
+
+
+@dataclass(frozen=True)
+class Rescale(Map):
+    """Matches the standard deviation of the guided prediction to that of the conditional one, a share `phi`.
+
+    Lin et al. 2024 do so on the network's output, which is the velocity here (`space='velocity'`, as in
+    diffusers); `space='mean'` acts on the posterior means. The two are different methods.
+    """
+
+    phi: float = 0.7
+    space: str = "velocity"
+
+    def __post_init__(self) -> None:
+        finite(self, "phi")
+        if not 0 <= self.phi <= 1:
+            raise ValueError(f"Rescale needs phi between 0 (off) and 1; got {self.phi}")
+        if self.space not in ("velocity", "mean"):
+            raise ValueError(f"Rescale acts in the space 'velocity' or 'mean'; got {self.space!r}")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        # (1 - t) v = m - x, and the factor 1 - t drops out of the ratio.
+        base = conditional(p, self.space)
+        if base.shape[1:].numel() == 1:
+            return g  # one value has no spread to match
+        guided = base + g
+        before, after = (v.flatten(1).to(scalar_dtype(v.device)).std(1) for v in (base, guided))
+        ratio = torch.where(after == 0, torch.ones_like(after), before / after)
+        return per_sample(self.phi * ratio + (1 - self.phi), g) * guided - base
+
+
+@method(check=(0.512466, -1.708221, 0.056941, 1.252696))
+def rescaled(scale: Scale, *, phi: float = 0.7, space: str = "velocity") -> Rule:
+    """Guidance rescale.
+
+    formula: v <- phi v std(v_c)/std(v) + (1 - phi) v after CFG, std over a sample, unbiased
+    space: velocity
+    source: Lin et al., WACV 2024, arXiv 2305.08891
+    evidence: diffusers rescale_noise_cfg
+    use when: contrast and brightness rise with the scale
+    state: none
+    defaults:
+        - any: phi 0.7; the paper 0.5 to 0.75 (ComfyUI; paper)
+    notes:
+        - the paper's network predicts v; diffusers rescales any output; on means (space='mean') it differs
+        - ComfyUI converts to a v-prediction by formulas that do not hold for flows
+    """
+    return CFG(scale) | Rescale(phi, space)
+
+
+@method(confidence="paper", zero_gap=False, unit=False, check=(-0.889995, -0.326631, -0.260324, -1.666667))
+def dynamic_threshold(scale: Scale, *, quantile: float = 0.995, most: float | None = None) -> Rule:
+    """Dynamic thresholding (Imagen).
+
+    formula: m <- clip(m, -s, s)/s with s the quantile of |m|, between 1 and most; after CFG
+    space: mean
+    source: Saharia et al. 2022, arXiv 2205.11487
+    evidence: the paper; implemented widely
+    use when: the data are pixels between -1 and 1; latents are not
+    state: none
+    defaults:
+        - pixel models: quantile 0.995 (paper)
+    notes:
+        - diffusers' default sample_max_value 1 turns it into a static clip (most=1)
+        - meant for pixels in [-1, 1]; latents are not bounded
+    """
+    return CFG(scale) | Threshold(quantile, most)
+
+
+@method(scale=9.0, check=(1.533058, -4.8, -0.71157, 4.178512))
+def mimic(scale: Scale, *, mimic: Scale = 7.0, quantile: float = 1.0) -> Rule:
+    """Dynamic thresholding by a mimicked scale.
+
+    formula: per channel: deviations of m - x from their mean, clipped at R and scaled by r/R, r the largest
+        deviation at the scale mimic, R the larger of r and the quantile of the guided ones
+    space: velocity
+    source: mcmonkey, sd-dynamic-thresholding
+    evidence: mcmonkeyprojects/sd-dynamic-thresholding @ 73e4e045
+    use when: a large scale should keep the range of values of a lower one
+    state: none
+    defaults:
+        - any: mimic 7, quantile 1, per channel, AD, MEAN, phi 1 (its node)
+    notes:
+        - up to the scale mimic it is plain CFG
+        - the simple node takes one spread for the whole batch; ours (separate=False) takes one per sample
+        - its half-cosine schedules use cos(f) for cos(pi f / 2)
+    """
+    return CFG(scale) | Mimic(mimic, quantile)
+
+
+@method(zero_gap=False, unit=False, check=(0.925498, -2.972112, 0.108367, 2.244622))
+def tsr(scale: Scale, *, k: float = 0.95, sigma: float = 1.0) -> Rule:
+    """Temporal score rescaling (TSR). CFG at another temperature; k above 1 is sharper, below 1 broader.
+
+    formula: n <- r n after CFG, r = (q sigma^2 + 1)/(q sigma^2/k + 1), q = t^2/(1 - t)^2
+    space: noise
+    source: Xu et al., ICML 2026, arXiv 2510.01184
+    evidence: its authors' scheduler classes for diffusers; ComfyUI comfy_extras/nodes_eps.py
+    use when: samples should be sharper or broader than the model's own, at any scale
+    state: none
+    defaults:
+        - any: k 0.95, sigma 1 (ComfyUI)
+        - SD3, FLUX: k 0.93, sigma 3 (paper, second-hand)
+    notes:
+        - stated for any sampler; on CFG it acts on the guided prediction
+    """
+    return CFG(scale) | Multiply(Temper(k, sigma))
+
+
+@method(zero_gap=False, unit=False, check=(0.895522, -2.985075, 0.099502, 2.189055))
+def epsilon_scaling(scale: Scale, *, factor: float = 1.005, space: str = "velocity") -> Rule:
+    """Epsilon scaling. A slightly shorter prediction counters exposure bias.
+
+    formula: v <- v/factor after CFG; space='noise': n <- n/factor
+    space: velocity
+    source: Ning et al., ICLR 2024, arXiv 2308.15321
+    evidence: ComfyUI comfy_extras/nodes_eps.py, the paper's uniform schedule
+    use when: errors of many steps add up in one direction, which a slightly shorter prediction undoes
+    state: none
+    defaults:
+        - any: factor 1.005 (ComfyUI)
+    notes:
+        - the paper divides noise predictions; ComfyUI divides x - m, which is the velocity for a flow model
+          and the noise for the others
+        - on a flow n/factor is singular at t = 0, where n is x: start later with space='noise'
+    """
+    if not factor > 0:
+        raise ValueError(f"epsilon_scaling divides by a factor above 0; got {factor}")
+    return CFG(scale) | Multiply(1 / factor, space)
+
+
+# What production models and servers ship, as options of `Renorm`.
+_RENORM_FORMS: dict[str, dict[str, Any]] = {
+    "z_image": {},
+    "lumina2": {"per": "token", "match": True},
+    "longcat": {"per": "token"},
+    "comfy": {"per": "pixel", "space": "mean"},
+}
+
+
+@method(check=(0.347059, -1.156865, 0.038562, 0.848367))
+def renorm(
+    scale: Scale,
+    *,
+    form: str = "z_image",
+    rho: float = 1.0,
+    least: float = 0.0,
+    strength: float = 1.0,
+    per: str | None = None,
+) -> Rule:
+    """Renormalisation of production models. CFG, then a length like that of the conditional prediction.
+
+    `form` sets what has a length of its own: 'z_image' the sample, 'lumina2' and 'longcat' each row along the
+    last axis (a packed token), 'comfy' each pixel of the mean; `per` overrides it.
+
+    formula: v <- v clamp(rho |v_c| / |v|, least, 1) after CFG; lumina2: v <- v |v_c| / |v|;
+        comfy: m <- m min(1, |m_c| / |m|) strength, over channels
+    space: velocity
+    source: no paper; pipelines of diffusers, servers, ComfyUI; Qin et al. 2025, arXiv 2503.21758 for lumina2
+    evidence: diffusers 0.42.1 (ZImagePipeline, Lumina2Pipeline, QwenImagePipeline, NucleusMoE,
+        LongCat-Image), ComfyUI comfy_extras/nodes_cfg.py, sgl-project/sglang cfg_policy.py,
+        vllm-project/vllm-omni cfg_parallel.py; BAGEL second-hand
+    use when: you run one of these models, or want the simplest bound on the length of the whole velocity
+    state: none
+    defaults:
+        - Z-Image: off; cfg_normalization=True is form 'z_image' with rho 1; cfg_truncation sets the scale to
+          0 late (diffusers)
+        - Lumina-Image 2.0, Qwen-Image: always on, form 'lumina2', Qwen-Image at scale 4 (diffusers)
+        - LongCat-Image: form 'longcat', least 0 (diffusers)
+        - BAGEL: form 'z_image' ('global' there) or 'longcat' ('channel'), least 0, Interval(0.4, 1)
+          (second-hand)
+        - SGLang's cfg_normalization: form 'z_image', rho 1, scale 5 for Z-Image; off elsewhere (SGLang)
+        - vLLM-Omni's cfg_normalize: form 'lumina2' for Qwen-Image; 'z_image', off, for Z-Image (vLLM-Omni)
+        - CFGNorm: form 'comfy', strength 1 (ComfyUI)
+    notes:
+        - Z-Image's scale is ours minus one
+        - the last axis of Lumina's unpacked velocity is the image's width, and its length is matched, not
+          capped; the paper describes a cap at rho |v_c| (second-hand), which is z_image
+        - Qwen-Image's layered variant has it off by default
+        - SGLang takes both lengths over the whole batch; ours are per sample. Its guidance_rescale follows
+        - LongCat's code and CFGNorm add 1e-8 to the length
+        - BAGEL's text_channel kind needs a third prediction and is not here
+        - CFGNorm is PMC's constraint at gamma 1, but per pixel, and kept by shrinking the whole mean; users
+          report worse images
+    """
+    if form not in _RENORM_FORMS:
+        raise ValueError(f"renorm has the forms {', '.join(_RENORM_FORMS)}; got {form!r}")
+    options = _RENORM_FORMS[form] | ({} if per is None else {"per": per})
+    return CFG(scale) | Renorm(rho, least=least, strength=strength, **options)
+
+
+for _name, _form in {
+    "z_image": "z_image", "lumina2": "lumina2", "qwen_image": "lumina2", "sglang_norm": "z_image",
+    "vllm_omni_norm": "lumina2", "longcat": "longcat", "bagel": "z_image",
+}.items():  # fmt: skip
+    alias(renorm, _name, {"form": _form}, check=(0.347059, -1.156865, 0.038562, 0.848367))
+alias(renorm, "cfg_norm", {"form": "comfy"}, check=(0.044505, -1.722312, -0.07221, 0.355686))
+
+
+@method(confidence="second-hand", check=(0.044505, -1.722312, -0.07221, 0.355686))
+def ep_cfg(scale: Scale, *, low: float = 0.0, high: float = 1.0, space: str = "mean") -> Rule:
+    """Energy-preserving guidance (EP-CFG). The conditional energy stays; low=.45, high=.55 is the robust
+    form.
+
+    formula: m <- m sqrt(E(m_c) / E(m)) after CFG; robust: E of the squares between two quantiles
+    space: mean
+    source: Zhang et al. 2024, arXiv 2412.09966
+    evidence: the abstract and summaries; which prediction it is stated for was not verified: space=
+    use when: the energy of the conditional prediction should stay whatever the scale
+    state: none
+    defaults:
+        - any: low 0, high 1; robust low 0.45, high 0.55 (second-hand)
+    notes:
+        - always on: it also amplifies
+    """
+    return CFG(scale) | EnergyMatch(low, high, space)

@@ -1,0 +1,491 @@
+"""A scale that depends on the time or on the step alone: published schedules (noise at t = 0, data at 1).
+
+    Ramp    the shapes of Wang et al. 2024, times the scale or times scale - 1
+    Decay   scale (1 - t)^power, but not below `least`   (AdaMaG)
+    Beta    scale times the density of a Beta law        (beta-CFG)
+    Temper  the score's factor that samples at another temperature (TSR, Xu et al. 2025)
+    DG      the analytic schedule for variance-preserving models (Jiang & Ma 2026)
+    Steps   one value from each time on: what a schedule by step index becomes on a grid
+    CFGPP   the scale that makes an Euler step the CFG++ step t -> s
+
+Papers that count progress in steps mean t on a uniform grid; `by_step` states their schedule on any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..prediction import Prediction
+from ..schedules import Exponential, Scale, Schedule, finite, finite_scale, hold, value_of
+from ..tensors import Number, exp, greater, lesser, magnitude, power
+from .catalogue import alias, method
+from .parts.scale import CFG, Interval
+from .phases import Held
+from .protocol.base import Rule, State
+from .protocol.ray import Ray
+
+_SHAPES: dict[str, Callable[[Number], Number]] = {
+    "linear": lambda t: 2 * t,
+    "cosine": lambda t: 1 - _cos(math.pi * t),
+    "inverse-linear": lambda t: 2 * (1 - t),
+    "sine": lambda t: 1 + _cos(math.pi * t),
+    "V": lambda t: 2 * magnitude(1 - 2 * t),
+    "Lambda": lambda t: 2 * (1 - magnitude(1 - 2 * t)),
+    "powered-cosine": lambda t: (1 - _cos(math.pi * t)) / 2,
+}
+
+
+# A time that a host rounds to float32 still finds its step.
+_ROUNDING = 2.0**-20
+
+
+_INTERVALS = 1000
+
+
+@method(
+    call="CFG(Ramp({scale}, shape='linear'))",
+    confidence="second-hand",
+    unit=False,
+    check=(0.74, -2.52, 0.26, 1.72),
+)
+@dataclass(frozen=True)
+class Ramp(Schedule):
+    """Weight schedulers. Shapes of mean 1 on [0, 1], except 'powered-cosine'.
+
+    shape  'linear', 'cosine' (rising), 'inverse-linear', 'sine' (falling), 'V', 'Lambda', 'powered-cosine'
+    on     'scale': scale * shape, from the unconditional model on; 'gain': 1 + (scale - 1) * shape, from the
+           conditional one on. Their text allows both readings
+    least  the weight never falls below this ('clamp-linear' is linear with a least)
+    power  of the time, for 'powered-cosine'
+
+    formula: linear 2t, cosine 1 - cos(pi t), inverse-linear 2(1 - t), sine 1 + cos(pi t), V 2|1 - 2t|,
+        Lambda 2(1 - |1 - 2t|), clamp max(least, .), powered-cosine (1 - cos(pi t^power))/2; times scale or
+        scale - 1
+    space: any
+    source: Wang et al., TMLR 2024, arXiv 2404.13040
+    evidence: two independent transcriptions; no repository found
+    use when: you want a published shape of the scale over time, most of them with the mean of a fixed scale
+    state: none
+    defaults:
+        - SD1.5, SDXL, SD3: clamp-linear with least 2, 4, 0.5 (transcriptions)
+        - ImageNet 256: powered-cosine with power 4 (transcriptions)
+    notes:
+        - the paper's equation and its reported magnitudes disagree on whether the ramp multiplies the scale
+          (on='scale', starting unconditional) or scale - 1 (on='gain', starting conditional)
+    """
+
+    scale: float
+    shape: str = "linear"
+    on: str = "scale"
+    least: float | None = None
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite(self, "scale", "power")
+        if self.least is not None:
+            finite(self, "least")
+        if self.shape not in _SHAPES:
+            raise ValueError(f"Ramp has the shapes {', '.join(_SHAPES)}; got {self.shape!r}")
+        if self.on not in ("scale", "gain"):
+            raise ValueError(f"Ramp is on the 'scale' or on the 'gain' scale - 1; got {self.on!r}")
+        if self.power <= 0:
+            raise ValueError(f"Ramp needs a power above 0; got {self.power}")
+
+    def __call__(self, t: Number) -> Number:
+        shape = _SHAPES[self.shape](power(t, self.power) if self.power != 1 else t)
+        weight = self.scale * shape if self.on == "scale" else 1 + (self.scale - 1) * shape
+        return weight if self.least is None else greater(weight, self.least)
+
+
+@dataclass(frozen=True)
+class Decay(Schedule):
+    """scale (1 - t)^power, but at least `least`."""
+
+    scale: float
+    power: float = 4.0
+    least: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite(self, "scale", "power", "least")
+
+    def __call__(self, t: Number) -> Number:
+        return greater(self.scale * power(1 - t, self.power), self.least)
+
+
+@dataclass(frozen=True)
+class Beta(Schedule):
+    """scale times the density of the Beta(a, b) law at t; 0 at both ends for a, b > 1."""
+
+    scale: float
+    a: float = 2.0
+    b: float = 2.0
+
+    def __post_init__(self) -> None:
+        finite(self, "scale", "a", "b")
+        if min(self.a, self.b) < 1:
+            raise ValueError(f"Beta needs a and b of at least 1, to stay finite; got {self.a} and {self.b}")
+
+    def __call__(self, t: Number) -> Number:
+        total = math.exp(math.lgamma(self.a + self.b) - math.lgamma(self.a) - math.lgamma(self.b))
+        return self.scale * total * power(t, self.a - 1) * power(1 - t, self.b - 1)
+
+
+@dataclass(frozen=True)
+class Temper(Schedule):
+    """(r s^2 + 1) / (r s^2 / k + 1) with r = t^2 / (1 - t)^2: 1 at the noise, k at the data.
+
+    For data of variance s^2 it is the score of variance s^2 / k over that of s^2: k > 1 sharpens.
+    """
+
+    k: float = 0.95
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        finite(self, "k", "sigma")
+        if not (self.k > 0 and self.sigma > 0):
+            raise ValueError(f"Temper needs k and sigma above 0; got {self.k} and {self.sigma}")
+
+    def __call__(self, t: Number) -> Number:
+        signal, rest = self.sigma * self.sigma * t * t, (1 - t) * (1 - t)
+        return (signal + rest) / (signal / self.k + rest)
+
+
+@dataclass(frozen=True)
+class DG(Schedule):
+    """1 + C (scale - 1) f with f = (1 - A) sqrt(A) / beta, for a VP process with diffusion time u.
+
+    beta runs linearly from `low` at the data, u = 0, to `high` at the noise, u = 1, and A = exp(-integral of
+    beta). C makes the mean weight over u the scale. Our t is the u with sqrt(A / (1 - A)) = t / (1 - t).
+    """
+
+    scale: float
+    low: float = 0.1
+    high: float = 20.0
+    _mean: ClassVar[float]  # of the density over u, worked out once
+
+    def __post_init__(self) -> None:
+        finite(self, "scale", "low", "high")
+        if not 0 < self.low <= self.high:
+            raise ValueError(f"DG needs 0 < low <= high; got {self.low} and {self.high}")
+        object.__setattr__(self, "_mean", _average(self.low, self.high))
+
+    def __call__(self, t: Number) -> Number:
+        # -log A = log(1 + (1 - t)^2 / t^2), but regular at t = 0.
+        signal, rest = t * t, (1 - t) * (1 - t)
+        share = signal / (signal + rest)
+        u = self._diffusion_time(_log(greater(share, 1e-30)))
+        return 1 + (self.scale - 1) * _density(u, self.low, self.high) / self._mean
+
+    def _diffusion_time(self, log_a: Number) -> Number:
+        """u in [0, 1] with low u + (high - low) u^2 / 2 = -log A."""
+        slope = self.high - self.low
+        root = power(self.low * self.low - 2 * slope * log_a, 0.5)
+        u = -2 * log_a / (self.low + root)
+        return lesser(u, 1.0)
+
+
+def _density(u: Number, low: float, high: float) -> Number:
+    """(1 - A) sqrt(A) / beta at diffusion time u."""
+    a = exp(-(low * u + (high - low) * u * u / 2))
+    return (1 - a) * power(a, 0.5) / (low + (high - low) * u)
+
+
+def _average(low: float, high: float) -> float:
+    """Its mean over u, by the trapezoid rule; it vanishes at u = 0."""
+    inner = sum(float(_density(i / _INTERVALS, low, high)) for i in range(1, _INTERVALS))
+    return (inner + float(_density(1.0, low, high)) / 2) / _INTERVALS
+
+
+@dataclass(frozen=True)
+class Steps(Schedule):
+    """values[i] from times[i] until the next time; the first value before the first time."""
+
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("times", "values"):
+            object.__setattr__(self, name, tuple(float(v) for v in getattr(self, name)))
+        if len(self.times) != len(self.values) or not self.times:
+            raise ValueError(
+                f"Steps needs one value per time, one at least; got {len(self.times)} and {len(self.values)}"
+            )
+        if any(b <= a for a, b in pairwise(self.times)):
+            raise ValueError(f"Steps needs increasing times; got {list(self.times)}")
+        if not all(map(math.isfinite, self.times + self.values)):
+            raise ValueError("Steps needs finite times and values")
+        hold(self, "times", "values")
+
+    def __call__(self, t: Number) -> Number:
+        if not isinstance(t, Tensor):
+            passed = sum(knot <= t + _ROUNDING for knot in self.times)
+            return self.values[max(passed - 1, 0)]
+        times, values = (
+            torch.as_tensor(value_of(self, name, t), dtype=t.dtype, device=t.device)
+            for name in ("times", "values")
+        )
+        place = torch.searchsorted(times, (t + _ROUNDING).contiguous(), right=True)
+        return values[(place - 1).clamp(min=0)]
+
+
+def by_step(schedule: Schedule, times: Sequence[float]) -> Steps:
+    """A schedule of progress i / (N - 1) by step, on the grid of N steps with these N + 1 times."""
+    count = len(times) - 1
+    if count < 2:
+        raise ValueError(f"a schedule by step needs a grid of two steps or more; got {len(times)} times")
+    return Steps(times[:-1], [float(schedule(i / (count - 1))) for i in range(count)])  # type: ignore[arg-type]
+
+
+def triangle(scale: float, times: Sequence[float], *, slope: str = "paper") -> Steps:
+    """TV-CFG: from 1 up to 2 scale - 1 at the middle step and down again, with time average `scale`.
+
+    After the peak, with M = ceil(N / 2), the paper goes down as (N - n) / (N - M); the repository of
+    PMC-CFG's authors ('repo') as (N - n) / M, which differs where N is odd.
+    """
+    if slope not in ("paper", "repo"):
+        raise ValueError(f"triangle has the slope of the 'paper' or of the 'repo'; got {slope!r}")
+    count = len(times) - 1
+    if count < 1:
+        raise ValueError(f"triangle needs a grid of one step at least; got {len(times)} times")
+    peak = math.ceil(count / 2)
+    fall = count - peak if slope == "paper" else peak
+    raw = [1 + 2 * (scale - 1) * (n / peak if n <= peak else (count - n) / fall) for n in range(count)]
+    spans = [b - a for a, b in pairwise(times)]
+    # fsum: sum() rounds otherwise from Python 3.12 on, and the numbers are printed.
+    average = math.fsum(r * d for r, d in zip(raw, spans, strict=True)) / math.fsum(spans)
+    if average == 0:
+        raise ValueError(
+            f"a triangle of scale {scale} on this grid averages to zero and cannot be normalised"
+        )
+    return Steps(times[:-1], [scale / average * r for r in raw])  # type: ignore[arg-type]
+
+
+def _cos(v: Number) -> Number:
+    return v.cos() if isinstance(v, Tensor) else math.cos(v)
+
+
+def _log(v: Number) -> Number:
+    return v.log() if isinstance(v, Tensor) else math.log(v)
+
+
+@dataclass(frozen=True)
+class CFGPP(Rule):
+    """CFG++ (Chung et al. 2024) as CFG with a scale that depends on the step t -> s.
+
+    renoise='noise'     x' = s m + (1 - s) n_u, the DDIM algebra:   CFG scale = scale (1 - t) s / (s - t)
+    renoise='velocity'  x' = m - (1 - s) v_u, as in the ADG code:   CFG scale = scale (1 - t) / (s - t)
+
+    Here m = m_u + scale (m_c - m_u), scale in [0, 1]. All evaluations of a step use the scale of the first.
+    """
+
+    scale: Scale
+    renoise: str = "noise"
+
+    turns = False
+
+    def __post_init__(self) -> None:
+        finite_scale(self, "scale")
+        if self.renoise not in ("noise", "velocity"):
+            raise ValueError(f"CFGPP renoises by 'noise' or 'velocity'; got {self.renoise!r}")
+
+    @property
+    def has_state(self) -> bool:
+        return True
+
+    @property
+    def remembers(self) -> bool:
+        return False  # the state is the scale of the step
+
+    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+        scale = state.value if isinstance(state, Held) else self._scale(p)
+        return ray.scaled((scale - 1) * ray.coefficient), scale
+
+    def within_step(self, before: State, after: State) -> State:
+        return Held(after)
+
+    def _scale(self, p: Prediction) -> Number:
+        t, s = p.t, p.t_next
+        if s is None:
+            raise ValueError(
+                "CFGPP needs the time at which the step ends: use sample(), or pass t_next (Prediction.until)"
+            )
+        if not (isinstance(s, Tensor) or isinstance(t, Tensor)) and s <= t:
+            raise ValueError(f"CFGPP needs a step that moves towards the data; got t={t} and t_next={s}")
+        scale = value_of(self, "scale", t) * (1 - t) / (s - t)
+        return scale * s if self.renoise == "noise" else scale
+
+
+# More would not be sampled, and a schedule of them could not be written down and read again.
+_MOST_STEPS = 10_000
+
+
+def grid_of(times: int | float | Sequence[float]) -> tuple[float, ...]:
+    """A grid from noise to data, or that many equal steps."""
+    if isinstance(times, (int, float)):
+        if not (1 <= times <= _MOST_STEPS and times % 1 == 0):
+            raise ValueError(
+                f"a grid is its times, or a whole number of equal steps up to {_MOST_STEPS}; got {times}"
+            )
+        return tuple(i / int(times) for i in range(int(times) + 1))
+    grid = tuple(float(t) for t in times)
+    if len(grid) < 2 or grid[0] < 0 or grid[-1] > 1 or any(not b > a for a, b in pairwise(grid)):
+        raise ValueError(f"a grid is two times or more, increasing within [0, 1]; got {list(grid[:8])}")
+    return grid
+
+
+@method(
+    call="c2fg({scale}, 0.2)",
+    confidence="second-hand",
+    unit=False,
+    check=(0.96663, -3.199889, 0.03337, 2.399889),
+)
+def c2fg(scale: float, rate: float) -> Rule:
+    """C2FG: exponentially growing scale. The scale grows as exp(rate t).
+
+    formula: scale(t) = scale exp(rate t)
+    space: any
+    source: Gao et al., CVPR 2026, arXiv 2603.08155
+    evidence: a full note on the paper, an article and a third-party implementation agree; no repository found
+    use when: guidance should grow towards the data and one rate can be tuned
+    state: none
+    defaults:
+        - DiT-XL/2 256: scale 1, rate ln 2 (paper note: FID 2.07)
+        - SiT-XL/2 + REPA: scale 1, rate 1 (SDE); 1.8, 0.03 in an interval (paper note: FID 1.51; 1.41)
+        - SiT-XL/2 + REPA, 50 steps: scale 1.7, rate 0.15 (paper note: FID 3.20 SDE, 3.25 ODE)
+        - SD1.5: scale 5, rate 0.2 (paper note)
+        - SD3.5: rate 0.2 (PMC paper)
+    notes:
+        - progress is t here; the PMC paper says 'on the shifted sigma grid', which we read as t
+        - a press summary writes scale exp(-rate (1 - t)): the same curve, its scale being the largest value
+        - for plain SiT no published rate was found
+    """
+    return CFG(Exponential(scale, rate))
+
+
+@method(call="limited_interval({scale}, 0.19, 1.61)", check=(0.9, -3.0, 0.1, 2.2))
+def limited_interval(scale: Scale, low: float, high: float) -> Rule:
+    """Guidance in a limited interval of noise levels. Noise levels are sigma = (1 - t) / t.
+
+    formula: scale while low <= sigma <= high with sigma = (1 - t)/t; conditional elsewhere
+    space: any
+    source: Kynkäänniemi et al., NeurIPS 2024, arXiv 2404.07724
+    evidence: kynkaat/guidance-interval
+    use when: guidance hurts at the highest noise levels or is idle at the lowest; outside it saves network
+        calls
+    state: none
+    defaults:
+        - EDM2-XXL 512: scale 2, sigma (0.19, 1.61], 32 Heun steps (its code: FID 1.40 against 1.81)
+        - SDXL: scale 16, sigma (0.28, 5.42] (two secondary sources)
+        - SiT-XL/2 + REPA: scale 1.8, Interval(0.3, 1) (REPA README: FID 1.42)
+        - BAGEL: Interval(0.4, 1) (its code)
+    notes:
+        - the code decides by step index, both ends included, once per step: CFG(2) | StepInterval(17, 22)
+        - diffusers' start and stop are step fractions; Lumina's and Z-Image's truncations switch off late
+    """
+    if not 0 <= low < high:
+        raise ValueError(f"limited_interval needs noise levels 0 <= low < high; got {low} and {high}")
+    return CFG(scale) | Interval(1 / (1 + high), 1 / (1 + low))
+
+
+@method(call="tv_cfg({scale}, 50)", check=(1.26, -4.08, -0.26, 3.28))
+def tv_cfg(scale: float, times: int | float | Sequence[float], *, slope: str = "paper") -> Rule:
+    """Stage-wise triangle (TV-CFG). A triangle over the steps of a grid, or of a number of equal steps.
+
+    formula: 1 + 2 (scale - 1) n / M up to step M = ceil(N/2), then (N - n)/(N - M); normalised to time mean
+        scale
+    space: any
+    source: Jin, Shi & Gu, ICLR 2026, arXiv 2509.22007
+    evidence: ppposition/pmc cfg_schedules.TVCFG; the paper's fall is second-hand
+    use when: guidance should be strongest in the middle of the run and keep its mean
+    state: none
+    defaults:
+        - SiT-XL/2 256: scale 1.5 to 2.5, 50 steps (PMC paper)
+    notes:
+        - the repository falls as (N - n)/M, which differs for odd N: slope='repo'
+    """
+    return CFG(triangle(scale, grid_of(times), slope=slope))
+
+
+@method(confidence="second-hand", unit=False, check=(0.9, -3.0, 0.1, 2.2))
+def early_high(scale: float, *, switch: float = 0.5, late: float = 0.0) -> Rule:
+    """High early, unconditional late.
+
+    formula: scale for t < switch, late from then on
+    space: any
+    source: Ventura et al. 2026, arXiv 2602.00716
+    evidence: comfy-cfg-megapack; a reading note on the paper's version 4 agrees
+    use when: fixed guidance leaves too little variety and the condition is settled early
+    state: none
+    defaults:
+        - any: switch after 50 to 70 % of the steps, late 0 (comfy-cfg-megapack)
+    notes:
+        - the paper counts from the conditional prediction and calls its late window negative guidance: late 0
+          here is its -1
+        - the switch is a time here, and a share of the steps there; the two agree on a uniform grid
+    """
+    if not 0 < switch < 1:
+        raise ValueError(f"early_high switches at a time between 0 and 1; got {switch}")
+    return CFG(Steps((0.0, switch), (scale, late)))
+
+
+@method(confidence="second-hand", check=(1.522027, -4.86608, -0.522027, 4.06608))
+def dg_cfg(scale: float, *, low: float = 0.1, high: float = 20.0) -> Rule:
+    """Analytic schedule (DG-CFG). For a variance-preserving model with beta from low to high.
+
+    formula: scale(u) = 1 + C (scale - 1) (1 - A) sqrt(A) / beta(u), of mean scale over the diffusion time u
+    space: any
+    source: Jiang & Ma 2026, arXiv 2607.19725
+    evidence: a third-party implementation; no repository found
+    use when: the model is variance-preserving and runs with DDIM, for which the schedule was derived
+    state: none
+    defaults:
+        - VP models: beta from 0.1 to 20 (the usual VP process)
+    notes:
+        - designed for variance-preserving models with DDIM; we move it to t by equal signal-to-noise, and no
+          flow version is known
+    """
+    return CFG(DG(scale, low, high))
+
+
+@method(call="cfgpp(0.6)", unit=False, check=(0.46, -1.68, 0.54, 0.88))
+def cfgpp(scale: Scale, *, form: str = "published") -> Rule:
+    """CFG++. Guided denoising, unconditional renoising; the scale is in [0, 1].
+
+    form='adg' renoises by the velocity, as the baseline in ADG's code does.
+
+    formula: x' = s m + (1 - s) n_u with m = m_u + scale (m_c - m_u): Euler with CFG scale (1 - t) s / (s - t)
+        * scale
+    space: any
+    source: Chung et al., ICLR 2025, arXiv 2406.08070
+    evidence: CFGpp-diffusion/CFGpp @ 80353525; the flow form is derived and agrees with ComfyUI's
+        euler_cfg_pp
+    use when: you want a scale between 0 and 1 with Euler or DDIM, at a fixed number of steps
+    state: the scale of the step, for its later evaluations
+    defaults:
+        - SDXL and others: scale 0.6, in [0, 1], about CFG 7.5; Lightning 1 (its README)
+    notes:
+        - a fixed scale is not a fixed strength: on N equal steps the CFG scale peaks at scale * N / 4
+        - needs the time at which the step ends
+        - jinc7461/ADG @ b5fad684 (method/CFGplus.py, scale = guidance_scale / 12.5, at most 1) lacks the
+          factor s: x' = m - (1 - s) v_u, whose first step is about N times stronger
+    """
+    if form not in ("published", "adg"):
+        raise ValueError(f"cfgpp has the forms 'published' and 'adg'; got {form!r}")
+    return CFGPP(scale, renoise="velocity" if form == "adg" else "noise")
+
+
+alias(
+    cfgpp,
+    "cfgpp_adg",
+    {"form": "adg"},
+    call="cfgpp(0.6, form='adg')",
+    unit=False,
+    check=(0.82, -2.76, 0.18, 1.96),
+)

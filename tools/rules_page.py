@@ -1,0 +1,308 @@
+"""The page docs/rules.md: the catalogue by family, a drawing and a row of the benchmark for each rule.
+
+    python tools/rules_page.py docs
+
+writes docs/rules.md and docs/rules/*.svg. Everything on it is generated: facts from the docstrings of the
+recipes (`meancap.rules.catalogue()`), figures from the readings in docs/benchmark, drawings from the rules.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meancap.files import write_whole
+from meancap.prediction import Prediction
+from meancap.rules import CFG, Entry, Rule, catalogue, guide
+from meancap.rules.catalogue import FAMILIES, facts
+from meancap.rules.elsewhere import LEFT_OUT, NAME_ONLY
+from meancap.runs.bench.readings import Readings, read_readings
+from meancap.runs.bench.tables import common, summary
+
+SCALE = 4.0  # of the drawn CFG, and of most rules
+GAMMA = 1.1
+_STEPS = ((0.2, 0.3), (0.3, 0.4), (0.4, 0.5))
+_GAP, _ANGLE = 0.35, math.pi / 3
+_UNIT, _LEFT, _TOP, _WIDTH, _HEIGHT = 90.0, 14.0, 112.0, 200, 184
+_EDGE = 6.0
+_MARKS = {"better": " ▼", "worse": " ▲", "even": ""}
+# Methods that the benchmark knows by another name, mostly with more knobs than the catalogue's recipe.
+_BENCHMARK_NAMES = {
+    "CFG": "fixed CFG",
+    "pmc": "cap 1.1 (the paper)",
+    "pmc_displacement": "displacement cap, Γ tuned",
+    "limited_interval": "interval",
+    "density_feedback": "density feedback",
+    "policy": "policy (optimal control)",
+    "manifold": "manifold (CFG-MP+)",
+}
+
+
+def write_rules_page(docs: Path) -> list[Path]:
+    """rules.md and the drawings in rules/, from the readings in benchmark/; what was written."""
+    files = {docs / "rules.md": page(read_readings(docs / "benchmark"))}
+    files |= {docs / "rules" / f"{e.name}.svg": drawing(e) for e in catalogue() if e.kind == "rule"}
+    (docs / "rules").mkdir(exist_ok=True)
+    for old in set((docs / "rules").glob("*.svg")) - files.keys():
+        old.unlink()
+    return [write_whole(path, text.encode()) for path, text in files.items()]
+
+
+def page(readings: Readings) -> str:
+    """The page as Markdown."""
+    figures = Figures(readings)
+    families = [(FAMILIES[key], list(group)) for key, group in groupby(catalogue(), key=lambda e: e.family)]
+    lines = [_HEAD.format(count=len(figures.problems), scale=SCALE, gamma=GAMMA)]
+    for title, group in families:
+        lines += [
+            "",
+            f"**{title}**",
+            "",
+            "| rule | use it when | one setting for all | tuned |",
+            "|---|---|---|---|",
+        ]
+        lines += [figures.short(e) for e in group]
+    for title, group in families:
+        lines += ["", f"## {title}"]
+        for e in group:
+            lines += _section(e, figures)
+    for title, listed in (("Known by name only", NAME_ONLY), ("Not here", LEFT_OUT)):
+        lines += ["", f"## {title}", "", *(f"- **{_md(name)}**: {_md(why)}." for name, why in listed)]
+    return "\n".join(lines) + "\n"
+
+
+class Figures:
+    """Every rule's row of the benchmark, on the problems held out that all of its rules were run on."""
+
+    def __init__(self, readings: Readings) -> None:
+        self.problems = common(readings)
+        self.rows: dict[str, dict[str, Any]] = {
+            row["family"]: row for row in summary(readings, self.problems)
+        }
+        self.same: dict[str, list[str]] = {}  # by a rule's text, the methods and forms that make it
+        for e in catalogue(forms=True):
+            if e.kind == "rule":
+                self.same.setdefault(str(e.rule()), []).append(e.name)
+
+    def of(self, e: Entry) -> tuple[str, dict[str, Any] | None]:
+        """The name of the row, and the row if there is one."""
+        same = self.same[str(e.rule())] if e.kind == "rule" else []
+        for name in (e.name, *same):
+            row = self.rows.get(_BENCHMARK_NAMES.get(name, name))
+            if row is not None:
+                return str(row["family"]), row
+        return "", None
+
+    def short(self, e: Entry) -> str:
+        return f"| [`{e.name}`](#{e.name.lower()}) | {_md(e.use)} | {self.cells(e)} |"
+
+    def cells(self, e: Entry) -> str:
+        _, row = self.of(e)
+        cells = [_marked(row, what) for what in ("carried", "tuned")] if row else [self.why_not(e), ""]
+        return " | ".join(cells)
+
+    def full(self, e: Entry) -> list[str]:
+        name, row = self.of(e)
+        if row is None:
+            return [f"In the benchmark: {self.why_not(e)}."]
+        return [
+            "| in the benchmark as | one setting for all | against fixed CFG | tuned | against tuned CFG | "
+            "worst setting |",
+            "|---|---|---|---|---|---|",
+            f"| {_md(name)} | {row['carried euler']} | {_versus(row, 'carried')} | {row['tuned euler']} | "
+            f"{_versus(row, 'tuned')} | {row['worst'].value:.3g} |",
+        ]
+
+    @staticmethod
+    def why_not(e: Entry) -> str:
+        if e.needs:
+            return "not run: needs a third prediction, see [its page](avoid.md)"
+        return "not run: needs images" if e.axes > 2 else "not run"
+
+
+def _marked(row: dict[str, Any], what: str) -> str:
+    return f"{row[f'{what} euler'].value:.3g}{_MARKS[row[f'{what} euler versus'].verdict]}"
+
+
+def _versus(row: dict[str, Any], what: str) -> str:
+    ratio = row[f"{what} euler versus"]
+    return f"{ratio.value:.3g}{_MARKS[ratio.verdict]}"
+
+
+def _section(e: Entry, figures: Figures) -> list[str]:
+    lines = ["", f"### {e.name}", "", f"{_md(e.title[:1].upper() + e.title[1:])}."]
+    if e.use:
+        lines[-1] += f" Use it when {_md(e.use)}."
+    if e.kind == "rule":
+        lines += ["", f"![what {e.name} does to one gap](rules/{e.name}.svg)"]
+    lines.append("")
+    for name, text in facts(e):
+        if name == "form":
+            continue
+        code = name in ("formula", "type", "which is")
+        lines.append(f"- {name}: `{text}`" if code else f"- {name}: {_md(text)}")
+    lines += ["", *figures.full(e)]
+    if forms := [one for one in catalogue(forms=True) if one.form_of == e.name]:
+        lines += ["", "| form | type | one setting for all | tuned |", "|---|---|---|---|"]
+        lines += [f"| {_md(one.name)} | `{one.text()}` | {figures.cells(one)} |" for one in forms]
+    if e.defaults:
+        lines += ["", "| model | values | source |", "|---|---|---|"]
+        lines += [f"| {_md(d.model)} | {_md(d.values)} | {_md(d.source)} |" for d in e.defaults]
+    if e.notes:
+        lines += ["", "Where ports and readings differ:", "", *(f"- {_md(text)}" for text in e.notes)]
+    return lines
+
+
+def _md(text: str) -> str:
+    """Plain text inside Markdown: stars, underscores and bars mean themselves."""
+    for mark in "\\*_|<":
+        text = text.replace(mark, "\\" + mark)
+    return text
+
+
+_HEAD = """# Every rule
+
+Every guidance method here by family, with its source, its formula, its published values, and where ports of
+it differ. Generated by `tools/rules_page.py`; edit the docstrings of the recipes, not this page.
+
+Time runs from noise at 0 to data at 1; scale 1 is the conditional prediction. Every reduction is over one
+sample. `| Cap(gamma)` may follow any rule and keeps its bound. The names can be typed wherever a rule is:
+`parse`, the command line, a configuration.
+
+**The figures** are of [the benchmark](benchmark.md): error over that of a perfect model (SW2, geometric mean)
+on the {count} mixtures held out that every rule was run on; 1 would be perfect. *One setting for all* was
+chosen on other mixtures, *tuned* on each mixture on other noise; ▼ better and ▲ worse than fixed CFG tuned in
+the same way. In brackets 95 % intervals over mixtures: most of them overlap. Small mixtures are no images.
+[Which rule when](which-rule.md) tells the families apart.
+
+**The drawings** show one gap, in the plane of `m_c` and `m_c - m_u` and in units of `|m_c|`: u and c are the
+two means, n that of something to avoid, CFG the mean of CFG at scale {scale:g}, the circle the ball of the
+cap at Γ = {gamma:g}, and red is where the rule goes in the third of three steps, at scale {scale:g} unless it
+says another or has none.
+Numbers are its place; what leaves the plane is given as a length."""
+
+
+# The drawings.
+#
+# The plane of the drawing is spanned by m_c and the gap m_c - m_u, in units of |m_c|: m_c lies at (1, 0), the
+# unconditional mean below it on the ray of guidance, and the mean of CFG above it on the same ray. The circle
+# has the radius 1.1 round the origin, the ball of the paper's cap. A rule that leaves the plane is drawn by
+# its projection, with the length of the rest beside it. What a rule may look at and avoid, n, lies
+# in the plane as well: at the end of the gap, turned into the direction of m_c.
+#
+# Every rule sees the same three steps, of which the third is drawn: a rule with memory has then something to
+# remember. The means are images of 4 x 16 x 16 with coarse and fine parts, so that rules for images have
+# their axes; the gap is 0.35 times as long as m_c and at 60 degrees to it.
+
+
+class _Point(NamedTuple):
+    """A mean in the plane, in units of |m_c|, and how far it lies off the plane."""
+
+    x: float
+    y: float
+    off: float = 0.0
+
+
+def _predictions() -> list[Prediction]:
+    """The three steps that every rule is drawn on."""
+    draw = torch.Generator().manual_seed(0)
+
+    def image() -> Tensor:
+        fine, coarse = (torch.randn(1, 4, n, n, generator=draw, dtype=torch.float64) for n in (16, 4))
+        return fine + 2 * F.interpolate(coarse, scale_factor=4.0, mode="bilinear")
+
+    noise, mean, across = image(), image(), image()
+    predictions = []
+    for t, s in _STEPS:
+        m_c = mean + 0.1 * image()
+        along = m_c / m_c.norm()
+        side = across + 0.1 * image()
+        side = side - (side * along).sum() * along
+        gap = math.cos(_ANGLE) * along + math.sin(_ANGLE) * side / side.norm()
+        m_u = m_c - _GAP * m_c.norm() * gap
+        p = Prediction.from_mean((1 - t) * noise + t * m_c, t, m_c, m_u)
+        predictions.append(p.beside(negative=m_u + _GAP * m_c.norm() * along).until(s))
+    return predictions
+
+
+def drawn_mean(rule: Rule) -> _Point:
+    """Where the guided mean of the third step lies."""
+    state = rule.init()
+    for p in (steps := _predictions()):
+        m, state = guide(rule, p, state)
+    p = steps[-1]
+    size = p.m_c.norm()
+    along = p.m_c / size
+    side = p.delta - (p.delta * along).sum() * along
+    side = side / side.norm()
+    x, y = (round(float((m * axis).sum() / size), 6) + 0.0 for axis in (along, side))  # no -0
+    return _Point(x, y, float((m / size - x * along - y * side).norm()))
+
+
+def drawing(entry: Entry) -> str:
+    """The drawing of a rule as the text of an SVG file."""
+    mean, fixed = drawn_mean(entry.rule()), drawn_mean(CFG(SCALE))
+    start = _Point(1 - _GAP * math.cos(_ANGLE), -_GAP * math.sin(_ANGLE))
+    inside = _within(mean)
+    labels = [f"{mean.off:.2f} off the plane"] if mean.off >= 0.005 else []
+    labels += [] if inside[:2] == mean[:2] else ["outside the frame"]
+    own = f"scale {entry.scale:g}: " if "{scale}" in entry.call and entry.scale != SCALE else ""
+    rows = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="10">',
+        f"<title>{entry.name} on one gap</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
+        f'<circle cx="{_LEFT:g}" cy="{_TOP:g}" r="{GAMMA * _UNIT:g}" fill="#eef4fb" stroke="#7aa6d8"/>',
+        _line(_Point(0, 0), _Point(1, 0), "#bbb"),
+        _line(start, fixed, "#999", dashed=True),
+        _line(_Point(1, 0), inside, "#c0392b"),
+        _dot(start, "#fff", "u", "#555"),
+        _dot(_Point(1, 0), "#333", "c", "#333"),
+        *([_dot(_Point(start.x + _GAP, start.y), "#fff", "n", "#555")] if entry.needs else []),
+        _dot(fixed, "#fff", "CFG", "#999"),
+        _dot(inside, "#c0392b", "", "#c0392b"),
+        f'<text x="4" y="{_HEIGHT - 17}" fill="#c0392b">{own}{mean.x:.2f}, {mean.y:.2f}</text>',
+        f'<text x="4" y="{_HEIGHT - 5}" fill="#c0392b">{", ".join(labels)}</text>',
+        "</svg>",
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _within(p: _Point) -> _Point:
+    """The point, or the last one of the way to it from m_c that the frame shows."""
+    across = ((_EDGE - _LEFT) / _UNIT, (_WIDTH - _EDGE - _LEFT) / _UNIT)
+    upward = ((_TOP - _HEIGHT + 28) / _UNIT, (_TOP - _EDGE) / _UNIT)
+    share = 1.0
+    for start, end, (low, high) in ((1.0, p.x, across), (0.0, p.y, upward)):
+        if not low <= end <= high:
+            share = min(share, ((high if end > high else low) - start) / (end - start))
+    return _Point(1 + share * (p.x - 1), share * p.y) if share < 1 else p
+
+
+def _at(p: _Point) -> tuple[str, str]:
+    return f"{_LEFT + _UNIT * p.x:.1f}", f"{_TOP - _UNIT * p.y:.1f}"
+
+
+def _line(a: _Point, b: _Point, colour: str, dashed: bool = False) -> str:
+    (x1, y1), (x2, y2) = _at(a), _at(b)
+    dashes = ' stroke-dasharray="3 3"' if dashed else ""
+    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{colour}"{dashes}/>'
+
+
+def _dot(p: _Point, fill: str, name: str, colour: str) -> str:
+    x, y = _at(p)
+    label = (
+        f'<text x="{float(x) + 6:.1f}" y="{float(y) + 10:.1f}" fill="{colour}">{name}</text>' if name else ""
+    )
+    return f'<circle cx="{x}" cy="{y}" r="3.5" fill="{fill}" stroke="{colour}"/>{label}'
+
+
+if __name__ == "__main__":
+    print(*write_rules_page(Path(sys.argv[1])), sep="\n")
