@@ -63,8 +63,8 @@ def about(asked: dict[str, Any], pilots: dict[str, Any], r: SceneReading) -> str
     return (
         f"{r.seeds} seeds × {asked['prompts']} prompts = **{len(r.drawn)} pictures for every rule and "
         f"scale**; {asked['steps']} Euler evaluations, shift 3, float32. A pilot with other prompts and "
-        f"noise chose APG's radius ({radii}), the temperature of feedback ({pilots['temperature']:g}) and the best "
-        f"scale of fixed CFG ({best['scenes']:g}; with wrong captions {best['wrong']:g})."
+        f"noise chose APG's radius ({radii}), the temperature of feedback ({pilots['temperature']:g}) and "
+        f"the best scale of fixed CFG ({best['scenes']:g}; with wrong captions {best['wrong']:g})."
     )
 
 
@@ -88,7 +88,7 @@ def answer(readings: Readings, part: str, best: float) -> str:
             if paired_interval(gained, lost, len(mine))[1] < 0:
                 worse.append(f"{label} at λ = {at:g}")
     alone = f"worse are {', '.join(worse)}" if worse else "none is worse"
-    return " ".join([*sentences, f"One by one, by their own intervals against the first, {alone}."])
+    return " ".join([*sentences, f"One by one, by their intervals against the first, {alone}."])
 
 
 def _caps_less(readings: Readings, part: str, scale: float, fixed: SceneReading) -> str:
@@ -97,7 +97,7 @@ def _caps_less(readings: Readings, part: str, scale: float, fixed: SceneReading)
     low, high = bootstrap(each)
     lost, gained = float((-each).clamp(min=0).mean()), float(each.clamp(min=0).mean())
     return (
-        f"the five caps at λ = {scale:g} lose {lost:.1%} of the pictures and gain {gained:.1%}, "
+        f"five caps at λ = {scale:g} lose {lost:.1%} and gain {gained:.1%}, "
         f"{float(each.mean()):+.3f} [{low:+.3f}, {high:+.3f}]"
     )
 

@@ -1,26 +1,13 @@
-"""The study of something to avoid: what it says of mixtures is known, and its folder goes on after a stop."""
+"""The study of something to avoid: what it says of mixtures is known."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from meancap.runs.avoid import (
-    NEGATIVE,
-    WIDTHS,
-    AvoidStudy,
-    Line,
-    avoid_table,
-    garments,
-    laws,
-    mixture,
-    run_avoid,
-)
 
-from meancap.runs.folder import RunRefused
+from studies.avoid.study import NEGATIVE, QUICK, WIDTHS, Line, garment_cell, laws, mixture_cell
 
-SMALL = AvoidStudy(
-    300, 20, scales=(3.0,), pictures=2, picture_steps=2, picture_scales=(2.0,), seeds=(0,), picture_seeds=(0,)
-)
+SMALL = replace(QUICK, samples=300, steps=20, pictures=2, picture_steps=2)
 
 
 def line(method, rule, as_reference=False, subject="narrow"):
@@ -28,7 +15,7 @@ def line(method, rule, as_reference=False, subject="narrow"):
 
 
 def test_without_guidance_a_third_of_the_samples_is_what_should_be_avoided():
-    cell = mixture(SMALL, line("unguided", "CFG(1)"))
+    cell = mixture_cell(SMALL, line("unguided", "CFG(1)"), 0)
     spread = (2 / 9 / SMALL.samples) ** 0.5
     assert abs(float(cell["avoided"]) - 1 / 3) < 4 * spread
     assert float(cell["avoided"] + cell["wanted"]) == pytest.approx(1, abs=1e-6)
@@ -44,30 +31,12 @@ def test_the_truth_is_the_prompt_without_the_negative():
 
 def test_a_negative_as_the_reference_is_another_thing_than_one_beside_it():
     plain, reference, perpendicular = (
-        mixture(SMALL, line(*one))["avoided"]
+        mixture_cell(SMALL, line(*one), 0)["avoided"]
         for one in (("a", "CFG(1.5)"), ("b", "CFG(1.5)", True), ("c", "perp_neg(1.5)"))
     )
     assert reference < plain and perpendicular < plain and reference != perpendicular
 
 
 def test_a_garment_is_counted_by_its_class():
-    seen = garments(SMALL, line("Perp-Neg", "perp_neg(2)", subject="garments"))["seen"]
-    assert seen.shape == (1, 2) and bool(((seen >= 0) & (seen < 10)).all())
-
-
-@pytest.mark.slow
-def test_the_study_goes_on_in_its_folder_and_refuses_another(tmp_path):
-    few = replace(SMALL, samples=32, steps=4)
-    names = list(run_avoid(few, tmp_path))
-    kept = {name: (tmp_path / "cells" / f"{name}.npz").read_bytes() for name in names}
-    assert list(run_avoid(few, tmp_path)) == names and len(kept) == 39
-    assert all((tmp_path / "cells" / f"{name}.npz").read_bytes() == old for name, old in kept.items())
-    assert len(avoid_table(few, tmp_path)) == len(names) + len(WIDTHS)
-    with pytest.raises(RunRefused, match="samples was 32"):
-        list(run_avoid(replace(few, samples=33), tmp_path))
-
-
-@pytest.mark.parametrize("counts", [{"samples": 0}, {"pictures": 0}])
-def test_a_study_of_nothing_is_refused(counts):
-    with pytest.raises(ValueError, match="2 samples and 1 picture or more"):
-        AvoidStudy(**counts)
+    seen = garment_cell(SMALL, line("Perp-Neg", "perp_neg(2)", subject="garments"), 0)["seen"]
+    assert seen.shape == (2,) and bool(((seen >= 0) & (seen < 10)).all())

@@ -5,17 +5,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from meancap.models.optimise import orthogonal
-from meancap.runs.label_noise import share_of
-from meancap.runs.train import TrainConfig, Training, noisy_labels, read_log
 
 from meancap import CFG, noise, sample, uniform
+from meancap.drawing import draw
 from meancap.models.classes import open_sit
 from meancap.models.data import Pictures
+from meancap.models.scene_net import SceneNetConfig
 from meancap.models.sit import SiTConfig
+from studies.label_noise.study import share_of
+from studies.training.detector import DetectorConfig, examine, train_detector
+from studies.training.garments import TrainConfig, Training, noisy_labels
+from studies.training.loop import orthogonal, read_log
+from studies.training.scenes import SceneTrainConfig, SceneTraining, scene_pixels
 
 MODEL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=1, heads=2, classes=2, learn_sigma=False)
 CONFIG = TrainConfig(640, model=MODEL, batch=16, warmup=5, ema=0.9)
+SCENE_NET = SceneNetConfig(fine=4, middle=8, width=16, depth=1, heads=2)
+SCENES = SceneTrainConfig(320, model=SCENE_NET, batch=16, warmup=5, ema=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +66,10 @@ def test_another_recipe_is_refused_but_a_longer_run_is_not(tmp_path, pictures):
 
 
 @pytest.mark.parametrize("bad", [{"images": 0}, {"batch": 0}, {"rate": 0.0}, {"dropout": 1.0}, {"seed": -1}])
-def test_a_recipe_that_cannot_be_is_named(bad):
-    with pytest.raises(ValueError, match=f"{next(iter(bad))}"):
-        replace(CONFIG, **bad)
+@pytest.mark.parametrize("recipe", [CONFIG, SCENES], ids=["garments", "scenes"])
+def test_a_recipe_that_cannot_be_is_named(recipe, bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        replace(recipe, **bad)
 
 
 def test_a_torn_log_line_is_left_out(tmp_path, pictures):
@@ -121,3 +128,60 @@ def test_a_model_tells_its_wrong_labels_and_another_can_start_from_it(tmp_path, 
         assert torch.equal(value, second.model.state_dict()[name]), name
     with pytest.raises(ValueError, match="other shapes"):
         Training(tmp_path / "c", replace(CONFIG, model=replace(MODEL, width=32)), pictures, path)
+
+
+def test_a_stopped_training_of_scenes_goes_on_exactly(tmp_path):
+    whole = SceneTraining(tmp_path / "whole", SCENES)
+    list(whole.rows(every=5))
+    first = SceneTraining(tmp_path / "two", SCENES)
+    rows = first.rows(every=5)
+    next(rows), next(rows)
+    first.save()
+    rows.close()
+    second = SceneTraining(tmp_path / "two", SCENES)
+    assert second.step == 10
+    list(second.rows(every=5))
+    for (name, a), b in zip(whole.ema.state_dict().items(), second.ema.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    assert [r.loss for r in read_log(tmp_path / "whole")] == [r.loss for r in read_log(tmp_path / "two")]
+    assert read_log(tmp_path / "two")[-1].loss < read_log(tmp_path / "two")[0].loss
+
+
+def test_training_goes_on_from_a_file_and_names_it(tmp_path):
+    begun = SceneTraining(tmp_path / "a", SCENES)
+    file = begun.export(tmp_path / "a.safetensors", torch.float32)
+    more = SceneTraining(tmp_path / "b", replace(SCENES, wrong=0.2, start="abc"), file)
+    state = more.model.state_dict()
+    assert all(torch.equal(v, state[name]) for name, v in begun.ema.state_dict().items())
+    assert json.loads((tmp_path / "b" / "train.json").read_text())["start"] == "abc"
+    assert not more.model.get_parameter("pos_embed").requires_grad
+    more.one_step()
+
+
+def test_captions_say_what_the_recipe_says(tmp_path):
+    n = 20_000
+    g = torch.Generator().manual_seed(0)
+    truth = draw(n, g).codes()
+    training = SceneTraining(tmp_path / "t", replace(SCENES, dropout=0.1, partial=0.25, wrong=0.2))
+    said = training.caption(truth, g)
+    unsaid = (said < 0).all(1).double().mean()
+    # Nothing is said by dropout, or by six open words of a partial caption.
+    assert abs(unsaid - (0.1 + 0.9 * 0.25 / 64)) < 5 * (0.1 * 0.9 / n) ** 0.5
+    complete = (said >= 0).all(1)
+    wrong = (said != truth)[complete].any(1).double().mean()
+    same = 1 / (3 * 6 * 3 * 6 * 4 * 2)  # a wrong caption may happen to be right
+    assert abs(wrong - 0.2 * (1 - same)) < 5 * (0.2 * 0.8 / complete.sum()) ** 0.5
+
+
+def test_the_origin_is_the_mean_of_the_law():
+    pixels = scene_pixels(2000)
+    assert ((pixels.mean - 0.5).abs() < 0.05).all() and 0.2 < pixels.std < 0.3
+
+
+def test_a_detector_learns_and_is_examined():
+    steps = list(train_detector(DetectorConfig(steps=30, batch=32)))
+    losses, network = [loss for _, loss, _ in steps], steps[-1][2]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    found = examine(network, 50)
+    assert set(found) == {"clean", "spoilt", "burnt x1.5", "burnt x2", "burnt x3"}
+    assert all(0 <= v <= 1 for shares in found.values() for v in shares.values())

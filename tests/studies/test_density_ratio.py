@@ -1,13 +1,9 @@
-"""Studies of guidance by density ratios: equal calls, samples of their own, folders of one study."""
+"""Studies of guidance by density ratios: equal calls, ratios of their own, and the wind package's days."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from meancap.runs.cell_folder import CellFolder
-from meancap.runs.feedback_mixtures import MixtureStudy, geometric_mean, mixture_table, run_mixtures
-from meancap.runs.label_noise import LabelNoiseStudy, arms, make_cell
-from meancap.runs.ratio_repairs import Renoised, Rivals
 
 from meancap import CFG, ancestral, noise, sample, uniform
 from meancap.models.classes import ClassModel
@@ -15,8 +11,10 @@ from meancap.models.inference import Predictor
 from meancap.models.sit import SiTConfig
 from meancap.rules import Threshold, density_feedback
 from meancap.runs.calibrate import LearnedScale
-from meancap.runs.folder import RunRefused
 from small_sit import pixels, random_sit
+from studies.feedback.study import geometric_mean
+from studies.label_noise.ratios import Renoised, Rivals
+from studies.label_noise.study import Study, arms, make_cell
 
 GARMENT = SiTConfig(size=28, channels=1, patch=14, width=8, depth=1, heads=2, classes=10, learn_sigma=False)
 LEARNED = LearnedScale((0.5,), (1.2,), (1.1,), (1.3,), 32)
@@ -35,7 +33,7 @@ def test_no_arm_asks_the_network_more_often_than_the_others_may(model, monkeypat
         return real(self, x, t, times)
 
     monkeypatch.setattr(Predictor, "_velocities", counted)
-    study = LabelNoiseStudy(samples=20, calls=20)
+    study = Study(samples=20, calls=20)
     for arm in arms(0.3, LEARNED, study.calls):
         asked.clear()
         make_cell(model, arm, arm.candidates[0], study, seed=0)
@@ -68,19 +66,6 @@ def test_rivals_share_one_ratio_and_a_network_that_ignores_its_class_has_none(mo
         assert bool((rivals.evidence.std(1) > 1e-3).all()) == (network is not blind)
 
 
-def test_a_study_goes_on_in_its_folder_and_refuses_another(tmp_path):
-    study = MixtureStudy((11,), samples=64, steps=4, scales=(1.0, 2.0), seeds=(2, 3))
-    assert list(run_mixtures(study, tmp_path)) == ["mixture11-ode", "mixture11-ancestral"]
-    rows = mixture_table(study, tmp_path)
-    kept = (tmp_path / "cells" / "mixture11-ode.npz").read_bytes()
-    list(run_mixtures(study, tmp_path))
-    assert (tmp_path / "cells" / "mixture11-ode.npz").read_bytes() == kept
-    assert rows[1]["feedback over CFG"] == pytest.approx(rows[0]["feedback over CFG"])  # one mixture's mean
-    with pytest.raises(RunRefused, match="samples was 64, now 65"):
-        list(run_mixtures(replace(study, samples=65), tmp_path))
-    assert "mixture12-ode" not in CellFolder(tmp_path)
-
-
 def test_equal_ratios_have_that_mean_and_no_interval():
     cfg = torch.rand(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
     value, low, high = geometric_mean(torch.stack([0.5 * cfg, cfg], 1))
@@ -92,10 +77,11 @@ def test_equal_ratios_have_that_mean_and_no_interval():
     "scale, rule", [(40.0, CFG(40) | Threshold(0.99)), (5.0, CFG(5) | Threshold(1.0, most=1))]
 )
 def test_the_wind_package_makes_the_same_days_by_its_own_sampler(scale, rule):
-    pytest.importorskip("enerdatasynth", reason='pip install "meancap[wind]"')
+    pytest.importorskip("enerdatasynth", reason="pip install enerdatasynth")
     from enerdatasynth.resources.wind.data.transforms import wind_regime_slice
     from enerdatasynth.resources.wind.diffusion.samplers import sample as theirs
-    from meancap.runs.wind_model import wind_model
+
+    from studies.wind.model import wind_model
 
     wind = wind_model("1ch")
     own, predict, times = wind.generator, wind.predict(["low", "mid", "high"]), wind.times(5)
