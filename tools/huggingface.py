@@ -84,7 +84,7 @@ def owner() -> str:
 
 def card(model: Published) -> str:
     """The model card beside the weights, without links and pictures that lead nowhere on the Hub."""
-    text = (ROOT / "src" / "meancap" / "models" / "weights" / f"{model.name}.md").read_text(encoding="utf-8")
+    text = weights_and_config(model.name)[0].with_suffix(".md").read_text(encoding="utf-8")
     lines = [line for line in text.split("\n") if not line.startswith("![")]
     body = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", "\n".join(lines)).rstrip("\n")
     head = CARD.format(task=model.task, more=model.more)
@@ -95,8 +95,8 @@ def weights_and_config(name: str) -> tuple[Path, dict[str, Any]]:
     """The file in the package, and the configuration of its network."""
     from meancap.models.checkpoint import load_sit
     from meancap.models.classes import SHIPPED as FASHION
-    from meancap.models.scene_files import load_scene_net
-    from meancap.models.scenes import SHIPPED as SCENES
+    from meancap.scenes.model import SHIPPED as SCENES
+    from meancap.scenes.model import load_scene_net
 
     if name == "scenes":
         return SCENES, {"model_type": "scene_net", **asdict(load_scene_net(SCENES)[0].config)}

@@ -23,7 +23,7 @@ from torch import Tensor
 from meancap.lab import Condition
 from meancap.lab.measures import Ruler
 from meancap.lab.problems import Circle
-from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.metrics.classifiers import fashion_classifier
 from meancap.models.classes import ClassModel, fashion
 from meancap.report.style import BLUE, GREEN, GREY, PAGE, panels
 from meancap.rules import parse

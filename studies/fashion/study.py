@@ -27,8 +27,8 @@ from torch import Tensor
 
 from meancap import Record
 from meancap.files import write_whole
-from meancap.metrics.extractors.fashion import fashion_classifier
-from meancap.metrics.frechet import frechet_distance
+from meancap.metrics.classifiers import fashion_classifier
+from meancap.metrics.distances import frechet_distance
 from meancap.metrics.protocols import Generated, Reference, protocol
 from meancap.metrics.score import Estimate
 from meancap.models import data

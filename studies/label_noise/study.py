@@ -23,13 +23,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.metrics.alignment import class_hits
-from meancap.metrics.diversity import diversity_estimate
-from meancap.metrics.extractors.fashion import fashion_classifier
-from meancap.metrics.frechet import frechet_distance, frechet_estimate
+from meancap.files import read_tensors, sha256_of
+from meancap.metrics.classifiers import fashion_classifier
+from meancap.metrics.distances import frechet_distance, frechet_estimate
 from meancap.metrics.manifold import recall_at
+from meancap.metrics.per_image import class_hits, diversity_estimate
 from meancap.metrics.score import Estimate, difference, mean_estimate
-from meancap.models.checkpoint import digest, read_tensors
 from meancap.models.classes import ClassModel, open_sit
 from meancap.rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
 from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
@@ -253,7 +252,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not args.models or args.data is None:
         raise ValueError("give --models FILE ... and --data DIR, the files of Fashion-MNIST")
     study = chosen(args, Study(), QUICK)
-    cells = Cells(args.out, study, models={f"{share_of(path):g}": digest(path)[:16] for path in args.models})
+    hashes = {f"{share_of(path):g}": sha256_of(path)[:16] for path in args.models}
+    cells = Cells(args.out, study, models=hashes)
     tables: dict[str, list[Row]] = {"readings": [], "ratios": []}
     for path in sorted(args.models, key=share_of, reverse=True):
         for table, row in measure_model(study, cells, path, args.data):

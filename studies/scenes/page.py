@@ -11,8 +11,7 @@ import torch
 from matplotlib.ticker import NullLocator
 from torch import Tensor
 
-from meancap.metrics.score import bootstrap
-from meancap.metrics.shares import paired_interval, share_interval
+from meancap.metrics.score import bootstrap, paired_interval, share_interval
 from meancap.report.style import AMBER, BLUE, GREEN, GREY, INK, PAGE, PURPLE, SKY, VERMILION, YELLOW, panels
 from studies.common import markdown, read_csv
 

@@ -24,19 +24,28 @@ import torch
 from torch import Tensor
 
 from meancap import Record
-from meancap.drawing import codes as codes_of
-from meancap.drawing import draw, prompt_of, render
 from meancap.files import write_whole
-from meancap.metrics.frechet import frechet_distance
+from meancap.metrics.distances import frechet_distance
 from meancap.metrics.manifold import recall_at
-from meancap.metrics.scenes import Measured, detector, measure_pictures, summary, violated
-from meancap.metrics.scenes.measure import joined_measures, mean_tv, some_measures
-from meancap.metrics.shares import share_interval
-from meancap.models.scenes import SceneModel, scenes
+from meancap.metrics.score import share_interval
 from meancap.rules import CFG, Cap, CapDisplacement, Rule, apg, density_feedback, parse
 from meancap.runs.calibrate import calibrate
 from meancap.runs.config import sample_seed
 from meancap.sampling import noise, sample, shifted
+from meancap.scenes import (
+    Measured,
+    SceneModel,
+    detector,
+    draw,
+    measure_pictures,
+    prompt_of,
+    render,
+    scenes,
+    summary,
+    violated,
+)
+from meancap.scenes import codes as codes_of
+from meancap.scenes.measure import joined_measures, mean_tv, some_measures
 from meancap.schedules import Exponential
 from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.drawing import draw, render
-from meancap.files import write_whole
-from meancap.metrics.scenes.detector import SceneDetector, answers_of, burnt, detect, spoilt
-from meancap.models.checkpoint import write_tensors
+from meancap.files import write_tensors, write_whole
+from meancap.scenes import draw, render
+from meancap.scenes.measure import SceneDetector, answers_of, burnt, detect, spoilt
 
 NAMES = ("axis", "shape 1", "colour 1", "shape 2", "colour 2")
 

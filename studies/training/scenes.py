@@ -20,10 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.drawing import ATTRIBUTES, draw, render
 from meancap.models.data import Pixels
-from meancap.models.scene_files import load_scene_net, save_scene_net
-from meancap.models.scene_net import SceneNet, SceneNetConfig
+from meancap.scenes import ATTRIBUTES, SceneNet, SceneNetConfig, draw, load_scene_net, render, save_scene_net
 
 from .loop import TrainingLoop, TrainingRecipe, need_within, optimisers
 

@@ -20,12 +20,11 @@ from typing import Any
 
 import torch
 
-from meancap.models.checkpoint import digest
+from meancap.files import sha256_of
 from meancap.models.data import DATA
-from meancap.models.scene_files import load_scene_net
-from meancap.models.scene_net import SceneNetConfig
 from meancap.report.pictures import save_png
 from meancap.report.style import BLUE, COLUMN, look, panels
+from meancap.scenes import SceneNetConfig, load_scene_net
 
 from .classifier import run_classifier
 from .detector import DetectorConfig, run_detector
@@ -98,7 +97,7 @@ def train_garments(args: argparse.Namespace) -> Path:
         SMALL, size=size, channels=channels, classes=len(pictures.names), width=width,
         depth=args.depth or SMALL.depth, heads=max(1, width // 32),
     )  # fmt: skip
-    begun = "" if args.start is None else digest(args.start)
+    begun = "" if args.start is None else sha256_of(args.start)
     given = _given(args, "batch", "rate", "label_noise")
     config = TrainConfig(args.images, data=args.data, model=model, seed=args.seed, start=begun, **given)
     training = Training(args.out, config, pictures, args.start)
@@ -108,7 +107,7 @@ def train_garments(args: argparse.Namespace) -> Path:
 def train_scenes(args: argparse.Namespace) -> Path:
     model, begun = SceneNetConfig(**_given(args, "width", "depth")), ""
     if args.start is not None:
-        model, begun = load_scene_net(args.start)[0].config, digest(args.start)
+        model, begun = load_scene_net(args.start)[0].config, sha256_of(args.start)
     given = _given(args, "batch", "rate", "wrong")
     config = SceneTrainConfig(args.images, model=model, seed=args.seed, start=begun, **given)
     training = SceneTraining(args.out, config, args.start)

@@ -13,10 +13,11 @@ from meancap.explorer import image_view as studio
 from meancap.explorer.image_view import ROUTES, Want
 from meancap.explorer.requests import Left, Work
 from meancap.metrics import class_probability
-from meancap.metrics.extractors.fashion import fashion_classifier
-from meancap.models import fashion, scenes
+from meancap.metrics.classifiers import fashion_classifier
+from meancap.models import fashion
 from meancap.runs.folder import Run
 from meancap.sampling import noise, shifted
+from meancap.scenes import scenes
 
 ASK = {"classes": ["7", "9"], "seeds": "0-4", "steps": 4, "scale": 6, "gamma": 1.1,
        "rules": ["CFG(λ)", "CFG(λ) | Cap(Γ)"]}  # fmt: skip

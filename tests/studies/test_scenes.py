@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from meancap import Cap
-from meancap.drawing import codes, parse_prompt
+from meancap.scenes import codes, parse_prompt
 from studies.common import Cells, read_csv, write_csv
 from studies.scenes.compare import (
     CLAUSES,

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from meancap import CFG, noise, sample, uniform
-from meancap.drawing import draw
 from meancap.models.classes import open_sit
 from meancap.models.data import Pictures
-from meancap.models.scene_net import SceneNetConfig
 from meancap.models.sit import SiTConfig
+from meancap.scenes import SceneNetConfig, draw
 from studies.label_noise.study import share_of
 from studies.training.detector import DetectorConfig, examine, train_detector
 from studies.training.garments import TrainConfig, Training, noisy_labels

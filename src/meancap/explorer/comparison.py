@@ -18,17 +18,16 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..lab.condition import Condition
+from ..lab.condition import COUNT, PAIR, SINGLE, STD, TRIPLE, Condition, Scene, circle
 from ..lab.mixture import Mixture
 from ..lab.plan import plan
 from ..lab.problems import Model
 from ..lab.sampler import engine_for, flow
-from ..lab.scenes import COUNT, PAIR, SINGLE, STD, TRIPLE, Scene, circle
 from ..notation import number_text
 from ..rules import Rule, catalogue
 from ..rules.parse import parse
@@ -41,19 +40,17 @@ RULE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError)
 _SCENE = ("scene", "components", "std", "eta")
 FIELDS = (*_SCENE, "steps", "solver", "n", "seed", "scale", "gamma", "rules", "quick")
 LONGEST_RULE = 600
-_RULES, _SAMPLES, _STEPS, _SCALE, _GAMMA = 4, 200_000, 500, 30.0, 10.0
-_COMPONENTS, _FARTHEST, _HEAVIEST, _NARROWEST, _WIDEST, _WORST = 12, 8.0, 100.0, 0.01, 1.5, 0.9
-LIMITS = {
-    "rules": _RULES,
-    "samples": _SAMPLES,
-    "steps": _STEPS,
-    "scale": _SCALE,
-    "gamma": _GAMMA,
-    "components": _COMPONENTS,
-    "farthest": _FARTHEST,
-    "heaviest": _HEAVIEST,
-    "std": [_NARROWEST, _WIDEST],
-    "eta": _WORST,
+LIMITS: dict[str, Any] = {
+    "rules": 4,
+    "samples": 200_000,
+    "steps": 500,
+    "scale": 30.0,
+    "gamma": 10.0,
+    "components": 12,
+    "farthest": 8.0,
+    "heaviest": 100.0,
+    "std": (0.01, 1.5),
+    "eta": 0.9,
 }
 _QUICK_FAST, _QUICK_SLOW = 20_000, 2000  # samples while a slider moves: each rule; all slow rules together
 _BUDGET = 60.0
@@ -160,13 +157,15 @@ def read_plane(request: Request) -> Plane:
     name = choice(request, "scene", (*PRESETS, "own"), "triple")
     if name != "own":
         return PRESETS[name].plane
-    parts = [_component(one, k) for k, one in enumerate(items(request, "components", 2, _COMPONENTS))]
+    parts = [
+        _component(one, k) for k, one in enumerate(items(request, "components", 2, LIMITS["components"]))
+    ]
     if not sum(c.weight for c in parts if c.inside) > 0:
         raise ValueError("the condition needs a component with weight; put one into it")
     if not sum(c.weight for c in parts if not c.inside) > 0:
         raise ValueError("guidance needs a component with weight outside the condition; take one out of it")
-    std = number(request, "std", _NARROWEST, _WIDEST, STD)
-    return Plane(tuple(parts), std, number(request, "eta", 0.0, _WORST, 0.0))
+    std = number(request, "std", *LIMITS["std"], STD)
+    return Plane(tuple(parts), std, number(request, "eta", 0.0, LIMITS["eta"], 0.0))
 
 
 def _component(one: object, k: int) -> Component:
@@ -174,8 +173,8 @@ def _component(one: object, k: int) -> Component:
         raise ValueError(f"component {k} must be a list of x, y, weight and whether it is in the condition")
     named = dict(zip(("x", "y", "weight"), one, strict=False))
     try:
-        x, y = (number(named, axis, -_FARTHEST, _FARTHEST) for axis in "xy")
-        weight = number(named, "weight", 0.0, _HEAVIEST)
+        x, y = (number(named, axis, -LIMITS["farthest"], LIMITS["farthest"]) for axis in "xy")
+        weight = number(named, "weight", 0.0, LIMITS["heaviest"])
     except ValueError as error:
         raise ValueError(f"component {k}: {error}") from None
     return Component(x, y, weight, bool(one[3]))
@@ -210,9 +209,9 @@ class Settings:
 def read_settings(request: Request) -> Settings:
     """The settings of a request, every number within its bounds."""
     return Settings(
-        integer(request, "steps", 1, _STEPS, 50),
+        integer(request, "steps", 1, LIMITS["steps"], 50),
         choice(request, "solver", SOLVERS, "euler"),
-        integer(request, "n", 100, _SAMPLES, 20_000),
+        integer(request, "n", 100, LIMITS["samples"], 20_000),
         integer(request, "seed", 0, 2**31 - 1, 0),
         *read_sliders(request),
         read_rule_texts(request),
@@ -222,11 +221,13 @@ def read_settings(request: Request) -> Settings:
 
 def read_sliders(request: Request) -> tuple[float, float]:
     """Scale and gamma."""
-    return number(request, "scale", 0.0, _SCALE, 3.0), number(request, "gamma", 1.0, _GAMMA, 1.1)
+    return number(request, "scale", 0.0, LIMITS["scale"], 3.0), number(
+        request, "gamma", 1.0, LIMITS["gamma"], 1.1
+    )
 
 
 def read_rule_texts(request: Request) -> tuple[str, ...]:
-    rules = items(request, "rules", 1, _RULES, ["CFG(λ)"])
+    rules = items(request, "rules", 1, LIMITS["rules"], ["CFG(λ)"])
     return tuple(text({"rule": one}, "rule", LONGEST_RULE) for one in rules)
 
 

@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from .comparison import fill_sliders
 from .requests import Request, Route, Work, check_fields, text, write_json
 
 PAGE = Path(__file__).parent / "page"
+_State = dict[str, Any]
 _VIEWS = {"mixture": "Mixture", "images": "Images"}
 _TIMES = [round(i / 20, 2) for i in range(21)]  # of the mixture's fields, beside the one in the link
 SCALES, GAMMAS = (1.0, 3.0, 8.0), (1.0, 1.1, 1.5)  # of the sliders, beside those in the link
@@ -60,7 +61,7 @@ def saved_page(link: str, work: Work) -> str:
     """The file's text."""
     view, state = read_link(link)
     command = f"meancap explore --state {shlex.quote(link_hash(link)[1:])}"
-    requests, answers, stops = list(page_requests(view, state)), list[dict[str, Any]](), _stops(view, state)
+    requests, answers, stops = list(page_requests(view, state)), list[_State](), _stops(view, state)
     for name, request, smaller in requests:
         answers.append({"name": name, "request": request, **_answer(name, request | smaller, work)})
         if view == "mixture":  # many quick requests; the image view's one long request reports by itself
@@ -78,7 +79,7 @@ def link_hash(link: str) -> str:
     return f"#{readable[readable.find('#') + 1 :].strip()}"
 
 
-def read_link(link: str) -> tuple[str, dict[str, Any]]:
+def read_link(link: str) -> tuple[str, _State]:
     """The view and the state that a link stands for, as the page reads it."""
     view, _, query = link[link.find("#") + 1 :].strip().partition("?")
     if view not in _VIEWS:
@@ -100,7 +101,7 @@ def read_link(link: str) -> tuple[str, dict[str, Any]]:
     return view, state | {key: [] if values == [""] else values for key, values in lists.items()}
 
 
-def view_defaults(view: str) -> dict[str, Any]:
+def view_defaults(view: str) -> _State:
     """The state of a view that no link has changed, from the one literal in the page's own script."""
     source = (PAGE / f"{view}.js").read_text(encoding="utf-8")
     match = re.search(r"^export const defaults = (\{.*?^\});", source, re.M | re.S)
@@ -108,7 +109,7 @@ def view_defaults(view: str) -> dict[str, Any]:
         raise ValueError(f"page/{view}.js has no literal `defaults`")
     literal = re.sub(r"\s*//.*", "", match[1])
     literal = re.sub(r"^\s*(\w+):", r'"\1":', literal, flags=re.M).replace("'", '"')
-    value: dict[str, Any] = json.loads(re.sub(r",\s*([}\]])", r"\1", literal))
+    value: _State = json.loads(re.sub(r",\s*([}\]])", r"\1", literal))
     return value
 
 
@@ -124,7 +125,7 @@ def _typed(key: str, raw: str, usual: Any) -> Any:
     return int(value) if value.is_integer() else value
 
 
-def _stops(view: str, state: Mapping[str, Any]) -> dict[str, list[float]]:
+def _stops(view: str, state: _State) -> dict[str, list[float]]:
     """Where a saved page's sliders stop: the state's value, and others if a rule reads the slider.
 
     Pictures take long and much room, so they have stops of λ alone.
@@ -142,12 +143,11 @@ def _stops(view: str, state: Mapping[str, Any]) -> dict[str, list[float]]:
     }
 
 
-def page_requests(
-    view: str, state: Mapping[str, Any]
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def page_requests(view: str, state: _State) -> Iterator[tuple[str, _State, _State]]:
     """Every request that the page sends in this state, with the changes that keep the file small."""
     yield f"{view}/about", {}, {}
-    yield from _requests_at(view, state, _TIMES)
+    for name, request in _requests_at(view, state, _TIMES):
+        yield name, request, {}
     stops = _stops(view, state)
     smaller = {
         "images/run": {"last": True},
@@ -157,37 +157,33 @@ def page_requests(
     for scale, gamma in itertools.product(stops["scale"], stops["gamma"]):
         if (scale, gamma) != (state["scale"], state["gamma"]):
             stop = {**state, "scale": scale, "gamma": gamma}
-            for name, request, _ in _requests_at(view, stop, _STOP_TIMES):
+            for name, request in _requests_at(view, stop, _STOP_TIMES):
                 yield name, request, smaller.get(name, {})
 
 
-def _requests_at(
-    view: str, state: Mapping[str, Any], times: Sequence[float]
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def _requests_at(view: str, state: _State, times: Sequence[float]) -> Iterator[tuple[str, _State]]:
     """Those for one position of the sliders."""
+
+    def fields(*names: str) -> _State:
+        return {name: state[name] for name in names}
+
+    model = fields("model") if view == "images" else {}
     for rule in state["rule"]:
-        model = {"model": state["model"]} if view == "images" else {}
-        yield f"{view}/check", {"text": rule, "scale": state["scale"], "gamma": state["gamma"], **model}, {}
-    shared = {
-        "scale": state["scale"],
-        "gamma": state["gamma"],
-        "steps": state["steps"],
-        "rules": state["rule"],
-    }
+        yield f"{view}/check", {"text": rule, **fields("scale", "gamma"), **model}
+    request = {**fields("scale", "gamma", "steps"), "rules": state["rule"]}
     if view == "images":
-        own = {key: state[key] for key in ("model", "classes", "prompt", "negative", "seeds")}
         for name in ("prompt", "negative"):
-            yield "images/prompt", {"prompt": state[name]}, {}
-        yield "images/run", {**shared, **own}, {}
+            yield "images/prompt", {"prompt": state[name]}
+        yield "images/run", {**request, **fields("model", "classes", "prompt", "negative", "seeds")}
         return
-    request = {"scene": state["scene"], **shared, **{key: state[key] for key in ("solver", "n", "seed")}}
+    request |= fields("scene", "solver", "n", "seed")
     if state["scene"] == "own":
-        request |= {"components": _components(state["parts"]), "std": state["std"], "eta": state["eta"]}
-    yield "mixture/run", {**request, "quick": False}, {}
-    yield "mixture/meter", request, {}
+        request |= {"components": _components(state["parts"]), **fields("std", "eta")}
+    yield "mixture/run", {**request, "quick": False}
+    yield "mixture/meter", request
     for index in range(len(state["rule"])):
         for t in sorted({*times, state["t"]}):
-            yield "mixture/field", {**request, "t": t, "index": index}, {}
+            yield "mixture/field", {**request, "t": t, "index": index}
 
 
 def _components(parts: str) -> list[list[Any]]:
@@ -199,7 +195,7 @@ def _components(parts: str) -> list[list[Any]]:
         return []
 
 
-def _answer(name: str, request: dict[str, Any], work: Work) -> dict[str, Any]:
+def _answer(name: str, request: _State, work: Work) -> _State:
     """The server's answer; an error in one rule is part of the page, one in the whole request is raised."""
     routes = {**mixture_view.ROUTES, **image_view.ROUTES}
     try:
@@ -225,9 +221,9 @@ def _assemble(title: str, banner: str, data: str) -> str:
     data = data.replace("<", "\\u003c")
     head = [
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">',
-        f"<style>{_inside(sheet, 'style')}</style>",
+        f"<style>{sheet}</style>",
         f'<script type="application/json" id="saved">{data}</script>',
-        f"<script>{_inside((PAGE / 'saved.js').read_text(encoding='utf-8'), 'script')}</script>",
+        f"<script>{(PAGE / 'saved.js').read_text(encoding='utf-8')}</script>",
         f'<script type="importmap">{json.dumps({"imports": modules})}</script>',
         '<script type="module">import "page/app.js";</script>',
     ]
@@ -243,17 +239,11 @@ def _portable(file: Path) -> bytes:
     return re.sub(r"(\bfrom |\bimport )'\./([\w.]+)'", r"\1'page/\2'", source).encode()
 
 
-def _inside(source: str, element: str) -> str:
-    if f"</{element}" in source.lower():
-        raise ValueError(f"a file of the page contains </{element}, which would end it inside an export")
-    return source
-
-
 def _base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode()
 
 
-def _export(request: Request, work: Work) -> dict[str, Any]:
+def _export(request: Request, work: Work) -> _State:
     """The same for the page's button."""
     check_fields(request, ("link",))
     return {"html": saved_page(text(request, "link", 20_000), work)}

@@ -33,19 +33,18 @@ import torch
 from torch import Tensor
 
 from ..diagnostics import Record
-from ..drawing import codes, parse_prompt, prompt_of
 from ..metrics import diversity
-from ..metrics.colour import brightness, saturation
-from ..metrics.extractors.fashion import fashion_classifier
-from ..metrics.scenes import detector, measure_pictures
+from ..metrics.classifiers import fashion_classifier
+from ..metrics.per_image import brightness, saturation
 from ..models.classes import fashion
 from ..models.data import FASHION
-from ..models.scenes import scenes
 from ..prediction import Prediction
 from ..rules import Rule, guide
 from ..runs.config import sample_seed
 from ..runs.generate import SHIFT
 from ..sampling import Times, noise, shifted, trajectory, uniform
+from ..scenes import codes, detector, measure_pictures, parse_prompt, prompt_of
+from ..scenes.model import scenes
 from ..torch_settings import torch_settings
 from . import comparison
 from .comparison import RULE_ERRORS

@@ -14,13 +14,11 @@ the page may load nothing from elsewhere. Routes compute in threads, which stop 
 from __future__ import annotations
 
 import asyncio
-import mimetypes
 import os
 import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -39,13 +37,12 @@ from .requests import Left, Request, Route, Work, one_line, read_object, write_j
 
 ROUTES: dict[str, Route] = {**mixture_view.ROUTES, **image_view.ROUTES, **export.ROUTES}
 
-HOST = "127.0.0.1"
-LARGEST_BODY = 256 * 1024
-LINES = "application/x-ndjson"
+_HOST = "127.0.0.1"
+_LARGEST_BODY = 256 * 1024
+_LINES = "application/x-ndjson"
 AT_ONCE, PATIENCE = 2, 20.0  # requests of either kind that compute at the same time; seconds in the queue
 STALLED = 20.0  # seconds after which a connection without a whole request is closed
 _PAUSE = 0.25  # seconds between two lines of progress
-_CLOSING = "the server is closing"
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -62,6 +59,7 @@ _FILES = {one.name: one for one in export.PAGE.iterdir()}
 # Errors whose text is a sentence for the user, and errors that are faults of the server.
 _SENTENCES = (ValueError, TypeError, ImportError)
 _FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError, RuntimeError)
+_ERRORS = (HTTPException, Left, ClientDisconnect, *_SENTENCES, *_FAULTS)
 
 
 class Server(uvicorn.Server):
@@ -70,7 +68,7 @@ class Server(uvicorn.Server):
     def __init__(self, port: int = 0, ready: Callable[[], None] = lambda: None) -> None:
         self.socket, self._ready = _listen(port), ready
         self.port = int(self.socket.getsockname()[1])
-        self.url = f"http://{HOST}:{self.port}/"
+        self.url = f"http://{_HOST}:{self.port}/"
         self._quick, self._long = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
         app = Starlette(
             routes=[
@@ -78,13 +76,7 @@ class Server(uvicorn.Server):
                 At("/", _send_file),
                 At("/{name}", _send_file),
             ],
-            exception_handlers={
-                HTTPException: _http_error,
-                Left: _no_reader,
-                ClientDisconnect: _no_reader,
-                **dict.fromkeys(_SENTENCES, _user_error),
-                **dict.fromkeys(_FAULTS, _server_fault),
-            },
+            exception_handlers=dict.fromkeys(_ERRORS, _error_response),
         )
         app.router.redirect_slashes = False
         super().__init__(
@@ -112,8 +104,8 @@ class Server(uvicorn.Server):
     async def _answer(self, call: Call) -> Response:
         route, request = _route(call.path_params["name"]), await _read_body(call)
         work, end = self._watch(call)
-        if call.headers.get("accept") == LINES:
-            return StreamingResponse(self._lines(route, request, work, end), media_type=LINES)
+        if call.headers.get("accept") == _LINES:
+            return StreamingResponse(self._lines(route, request, work, end), media_type=_LINES)
         try:
             return _json(await self._run(route, request, work, self._quick))
         finally:
@@ -130,12 +122,8 @@ class Server(uvicorn.Server):
             while not (await asyncio.wait([run], timeout=_PAUSE))[0]:
                 yield write_json({"share": work.share, "said": work.said, "partial": work.partial}) + b"\n"
             last["result"] = run.result()
-        except Left:
-            last["error"] = _CLOSING
-        except HTTPException as error:
-            last["error"] = error.detail
-        except (*_SENTENCES, *_FAULTS) as error:
-            last["error"] = _sentence(error)
+        except _ERRORS as error:
+            last["error"] = _explain(error)[1]
         finally:
             end()
         yield write_json(last) + b"\n"
@@ -173,7 +161,7 @@ class _Guard:
     """Accepts requests for our own name alone, and adds the headers that confine the page."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
-        names = [f"{HOST}:{port}", f"localhost:{port}", *([HOST, "localhost"] if port == 80 else [])]
+        names = [f"{_HOST}:{port}", f"localhost:{port}", *([_HOST, "localhost"] if port == 80 else [])]
         self.app, self.hosts, self.origins = app, names, [f"http://{name}" for name in names]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -223,7 +211,7 @@ def _listen(port: int) -> socket.socket:
     try:
         if os.name == "posix":  # elsewhere it would let two programs share the port
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((HOST, port))
+        found.bind((_HOST, port))
         found.listen(128)
     except (OSError, OverflowError) as error:
         found.close()
@@ -243,12 +231,8 @@ async def _send_file(call: Call) -> Response:
     file = _FILES.get(call.path_params.get("name", "index.html"))
     if file is None:
         raise HTTPException(404, "unknown page")
-    return FileResponse(file, media_type=_media_type(file))
-
-
-def _media_type(file: Path) -> str:
-    """Scripts by name, because the tables of some systems call them text/plain."""
-    return "text/javascript" if file.suffix == ".js" else mimetypes.guess_type(file.name)[0] or ""
+    # Named here, because the tables of some systems call a script text/plain.
+    return FileResponse(file, media_type="text/javascript" if file.suffix == ".js" else None)
 
 
 async def _read_body(call: Call) -> Request:
@@ -259,8 +243,8 @@ async def _read_body(call: Call) -> Request:
         raise HTTPException(415, "send JSON, with Content-Type: application/json")
     if not length.isdigit():
         raise HTTPException(411, "send the length of the request in Content-Length")
-    if int(length) > LARGEST_BODY:
-        raise HTTPException(413, f"a request may have at most {LARGEST_BODY:,} bytes")
+    if int(length) > _LARGEST_BODY:
+        raise HTTPException(413, f"a request may have at most {_LARGEST_BODY:,} bytes")
     try:
         return read_object(await asyncio.wait_for(call.body(), STALLED))
     except asyncio.TimeoutError:
@@ -273,27 +257,19 @@ def _json(value: Any, status: int = 200) -> Response:
     return Response(write_json(value), status, headers, "application/json")
 
 
-def _sentence(error: BaseException) -> str:
-    """The text for the user; a fault of the server is printed as well, never with a traceback."""
+def _explain(error: Exception) -> tuple[int, str]:
+    """Status and sentence; a fault of the server is printed as well, never with a traceback."""
+    if isinstance(error, HTTPException):
+        return error.status_code, error.detail
+    if isinstance(error, (Left, ClientDisconnect)):
+        return 503, "the server is closing"
     line = one_line(error)
     if isinstance(error, _SENTENCES):
-        return line
+        return 400, line
     print(f"meancap explore: {type(error).__name__}: {line}", file=sys.stderr)
-    return f"this could not be computed ({line})"
+    return 500, f"this could not be computed ({line})"
 
 
-async def _http_error(call: Call, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json({"error": error.detail}, error.status_code)
-
-
-async def _user_error(call: Call, error: Exception) -> Response:
-    return _json({"error": _sentence(error)}, 400)
-
-
-async def _server_fault(call: Call, error: Exception) -> Response:
-    return _json({"error": _sentence(error)}, 500)
-
-
-async def _no_reader(call: Call, error: Exception) -> Response:
-    return _json({"error": _CLOSING}, 503)
+async def _error_response(call: Call, error: Exception) -> Response:
+    status, sentence = _explain(error)
+    return _json({"error": sentence}, status)

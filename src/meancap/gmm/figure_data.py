@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from ..diagnostics import Record
-from ..lab.condition import Condition
+from ..lab.condition import STD, TRIPLE, Condition, Scene
 from ..lab.mixture import Mixture
 from ..lab.sampler import flow
-from ..lab.scenes import STD, TRIPLE, Scene
 from ..rules import CFG, guide
 from ..sampling import sample, trajectory
 from .settings import SETTINGS, TIMES, GMMConfig, Setting, start_noise

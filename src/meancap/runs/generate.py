@@ -23,14 +23,14 @@ from typing import Any
 from torch import Tensor
 
 from ..diagnostics import Record
-from ..drawing import parse_prompt
 from ..models.classes import ClassModel
-from ..models.inference import ConditionCache, Predictor
-from ..models.scenes import SceneModel, ScenePredictor
+from ..models.sit import ConditionCache, Predictor
 from ..prediction import Prediction
 from ..rules import Rule, parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
 from ..sampling.steps import StepMethod
+from ..scenes import parse_prompt
+from ..scenes.model import SceneModel, ScenePredictor
 from ..torch_settings import torch_settings
 from .config import Item, RunConfig, class_items, sample_seed, versions
 from .folder import Bytes, Store
