@@ -43,7 +43,7 @@ USE = """\
 ```python
 from huggingface_hub import hf_hub_download
 from meancap import CFG, Cap, noise, sample, {grid}
-from meancap.models import {name}
+from meancap.{package} import {name}
 
 model = {name}(hf_hub_download("{owner}/meancap-{name}", "model.safetensors"))
 start = noise(range({count}), model.shape)
@@ -66,11 +66,11 @@ class Published:
 MODELS = (
     Published(
         "fashion", "unconditional-image-generation", "- sit\ndatasets:\n- zalando-datasets/fashion_mnist\n",
-        {"grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
+        {"package": "models", "grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
     ),
     Published(
         "scenes", "text-to-image", "- synthetic\n",
-        {"grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
+        {"package": "scenes", "grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
     ),
 )  # fmt: skip
 

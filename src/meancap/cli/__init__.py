@@ -24,11 +24,13 @@ from .report import add_report
 from .reproduce import add_reproduce
 from .rules import add_rules
 from .score import add_score
+from .weights import add_weights
 
 # Every command, in the order of `meancap --help`.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_generate,
     add_score,
+    add_weights,
     add_report,
     add_reproduce,
     add_pictures,
