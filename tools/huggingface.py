@@ -66,11 +66,13 @@ class Published:
 MODELS = (
     Published(
         "fashion", "unconditional-image-generation", "- sit\ndatasets:\n- zalando-datasets/fashion_mnist\n",
-        {"package": "models", "grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
+        {"package": "models", "grid": "uniform",
+         "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
     ),
     Published(
         "scenes", "text-to-image", "- synthetic\n",
-        {"package": "scenes", "grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
+        {"package": "scenes", "grid": "shifted",
+         "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
     ),
 )  # fmt: skip
 
