@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from worked_example import guided_example
 
-import meancap.lab.policy
+import meancap.bench.policy
 import meancap.rules
 import meancap.sampling
 from meancap.cli import main
@@ -66,7 +66,7 @@ def test_every_entry_is_whole():
 
 
 def test_every_entry_can_be_typed_or_imported():
-    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap.lab.policy}
+    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap.bench.policy}
     for e in catalogue():
         if e.kind == "rule":
             assert isinstance(e.rule(), Rule)

@@ -9,11 +9,10 @@ import pytest
 
 import meancap.rules
 from meancap import CFG, Interval, parse
+from meancap.bench.families import families
+from meancap.bench.ratios import Result
 from meancap.rules import apg, catalogue, cfg_zero_star, cfgpp, register, renorm, skimmed
 from meancap.rules.catalogue import FAMILIES, builds, catalogue_table, entry, method
-from meancap.runs.bench.families import families
-from meancap.runs.bench.readings import read_readings
-from tools.rules_page import page
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,8 +48,8 @@ def _middle(sheet=SHEET):
 def test_a_method_is_known_everywhere_after_one_edit():
     _middle()
     assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
-    readings = read_readings(ROOT / "docs" / "benchmark")
-    assert "middle" in catalogue_table() and "### middle" in page(readings)
+    result = Result(ROOT / "docs" / "benchmark")
+    assert "middle" in catalogue_table() and "### middle" in page(result)
     assert "middle" in {family.name for family in families()}
 
 
@@ -115,12 +114,12 @@ USES = """
 from meancap import CFG, Cap, parse
 from meancap.cli import main
 from meancap.rules import catalogue
-from meancap.runs.bench.families import families, family_of
+from meancap.bench.families import families, family_of
 
 rule = parse("late_cap(7)")
 assert str(rule) == "CFG(7) | Late() | Cap(1.1)" and parse(str(rule)) == rule
 assert {"Late", "late_cap"} <= {e.name for e in catalogue()}
-assert "late_cap" in {f.name for f in families()} and family_of("CFG(3) | Late(2)").scaled
+assert "late_cap" in {f.name for f in families()} and family_of("CFG(3) | Late(2)").knobs
 assert main(["rules", "late_cap"]) == 0
 """
 

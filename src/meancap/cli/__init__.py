@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
-from .bench import add_bench, add_calibrate
+from .bench import add_bench
+from .calibrate import add_calibrate
 from .demo import add_demo
 from .explore import add_explore
 from .generate import add_generate
