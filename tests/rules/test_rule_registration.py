@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.rules_page import page
 
 import meancap.rules
 from meancap import CFG, Interval, parse
