@@ -27,8 +27,7 @@ from torch import Tensor
 
 from meancap.files import write_whole
 from meancap.report.document import with_parts
-from meancap.report.pictures import save_png
-from meancap.report.style import look
+from meancap.report.style import look, save_png
 from meancap.runs.config import versions
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ import torch
 
 from meancap.files import sha256_of
 from meancap.models.data import DATA
-from meancap.report.pictures import save_png
-from meancap.report.style import BLUE, COLUMN, look, panels
+from meancap.report.style import BLUE, COLUMN, look, panels, save_png
 from meancap.scenes import SceneNetConfig, load_scene_net
 
 from .classifier import run_classifier
