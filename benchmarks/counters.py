@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import meancap
-from benchmarks.step import without_kernels
+from benchmarks.step import without_numba
 from benchmarks.timing import counted, peak_bytes
 from meancap import (
     CFG,
@@ -39,9 +39,6 @@ from meancap import (
     uniform,
 )
 from meancap.adapters.diffusers import guided
-from meancap.lab.columns import Columns
-from meancap.lab.condition import TRIPLE
-from meancap.lab.plan import plan
 from meancap.models.sit import Predictor, SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
 from meancap.sampling.solvers import StepMethod
@@ -87,15 +84,14 @@ def network(rule: Rule, solver: StepMethod) -> float:
 def collect() -> Iterator[tuple[str, float]]:
     for name, (shape, dtype) in STEPS.items():
         run, size = step(shape, dtype, CFG(5) | Cap(1.1)), torch.Size(shape).numel() * dtype.itemsize
-        kernels, moved = counted(run)  # in plain PyTorch: a mode that counts sees nothing of other kernels
+        kernels, moved = counted(without_numba(run))
         yield f"reference: kernels, {name}", len(kernels)
         yield f"reference: bytes, {name}", round(moved / size, 2)
-        yield f"reference: memory, {name}", round(peak_bytes(without_kernels(run)) / size, 2)
+        yield f"reference: memory, {name}", round(peak_bytes(without_numba(run)) / size, 2)
         yield f"step: memory, {name}", round(peak_bytes(run) / size, 2)
     for name, (rule, solver) in RULES.items():
         yield f"generation: network, {name}", network(rule, solver)
     yield from _predictions()
-    yield from _mixture()
     for name, run in _loops().items():
         few, many = called(lambda run=run: run(4)), called(lambda run=run: run(5))
         yield f"calls per step, {name}", len(many) - len(few)
@@ -157,21 +153,6 @@ def _predictions() -> Iterator[tuple[str, float]]:
     predict = Predictor(model, [0, 1, 2], kept={})
     yield "generation: kernels of both predictions", len(counted(lambda: predict(x, 0.5))[0])
     yield "generation: kernels of the conditional one", len(counted(lambda: predict.conditional(x, 0.5))[0])
-
-
-def _mixture(samples: int = 4096) -> Iterator[tuple[str, float]]:
-    """What ten steps more cost the engine that needs torch alone."""
-    x = torch.randn(samples, 2, generator=torch.Generator().manual_seed(0))
-    numbers = plan(TRIPLE.condition(), CFG(3) | Cap(1.1))
-    assert numbers is not None
-
-    def run(steps: int) -> tuple[list[str], int]:
-        # Not by `flow`, which hands the columns to a thread of its own: nothing is counted there.
-        return counted(lambda: Columns(numbers, x).flow(x.T.contiguous(), uniform(steps), euler))
-
-    (few, small), (many, large) = run(5), run(15)
-    yield "mixture: kernels per step, torch engine", (len(many) - len(few)) / 10
-    yield "mixture: bytes per step and sample, torch engine", round((large - small) / 10 / samples, 1)
 
 
 def save() -> Path:

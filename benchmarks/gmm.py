@@ -40,8 +40,6 @@ WITH_ONE = torch.cat([MU, torch.ones(len(MU), 1)], 1)
 GOALS = {
     ("numba", "naive"): 100.0,
     ("numba", "flow_matching"): 15.0,
-    ("torch", "naive"): 25.0,
-    ("torch", "flow_matching"): 4.0,
 }
 
 
@@ -101,7 +99,7 @@ def ours(engine: str, steps: int = STEPS, condition: Condition = CONDITION) -> C
 
 
 def engines() -> list[str]:
-    return ["numba", "torch"] if find_spec("numba") else ["torch"]
+    return ["numba"] if find_spec("numba") else ["library"]
 
 
 def noise(samples: int) -> Tensor:
@@ -117,7 +115,6 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     yield Note("gmm", f"{samples:,} samples, {STEPS} steps, {len(MU)} components, `{RULE}`; {rounds} rounds.")
     progress("naive, flow_matching and our engines in turns")
     ends = {name: run(x[:4096]) for name, run in contenders.items()}
-    # Of the whole process: the torch engine hands its blocks to a thread of its own.
     runs = {name: lambda run=run: run(x) for name, run in contenders.items()}
     found = in_turns(runs, rounds, seconds=process_time)
     for name in contenders:

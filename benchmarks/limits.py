@@ -54,14 +54,14 @@ def _powers() -> Callable[..., None]:
     """2^x of an array, again and again, by the function that the sampler's kernel uses."""
     import numba
 
-    from meancap.lab import compiled_loop
+    from meancap.lab import mixture_loop
 
-    exp2 = compiled_loop.exp2
+    exp2 = mixture_loop.exp2
 
     def run(x: Any, out: Any) -> None:
         for _ in range(_TIMES):
             for i in range(x.shape[0]):
                 out[i] = exp2(x[i])
 
-    compiled: Callable[..., None] = numba.njit(**compiled_loop._OPTIONS)(run)
+    compiled: Callable[..., None] = numba.njit(**mixture_loop._OPTIONS)(run)
     return compiled

@@ -15,23 +15,22 @@ from meancap.report.document import Block, Drawing, Heading, Table, Text, html, 
 
 TITLES = {
     "step": "The guidance step against diffusers",
-    "triton_kernels": "The step on CUDA, in Triton",
     "gmm": "The mixture sampler against a naive loop and flow_matching",
     "generation": "Pictures from the shipped SiT against a loop of two calls",
     "metrics": "The metrics against torchmetrics, scipy and GEMM",
     "diffusers_overhead": "Guidance within a diffusers pipeline",
+    "startup": "Importing the package and the command",
 }
 ABOUT = {
     "step": "Cost of one step over that of diffusers' `ClassifierFreeGuidance` on the same tensors: below 1, "
-    "it is cheaper than plain CFG. The roofline is six tensors moved at the speed of a triad of the same "
-    "working set, measured in the same run; a batch whose samples stay in cache can beat it.",
+    "it is cheaper than plain CFG. The caches are flushed before each timed call, as after a network.",
     "gmm": "How many times as fast as the peer. The exp roofline counts the exponentials alone.",
     "generation": "How many times as fast as the peer, and the bytes in which the pictures differ. The "
     "second table says why a rule that always acts gains little: products, gelu and attention must be done "
     "for both predictions, whoever calls the network. It is timed beside the runs, and carries their noise.",
     "metrics": "How many times as fast as the peer, and shares of this machine's matrix product.",
-    "triton_kernels": "What the compiler says of the kernels; registers and spills are of one thread.",
     "diffusers_overhead": "A whole pipeline call with a rule over the same call without.",
+    "startup": "CPU seconds of a fresh process over those of `import torch` in the same run.",
 }
 INTRODUCTION = (
     "Every ratio compares contenders that took turns in one process: the median over the rounds, and in "

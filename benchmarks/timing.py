@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -28,11 +29,16 @@ def thread_seconds() -> float:
 
 
 def in_turns(
-    contenders: Contenders, rounds: int, tries: int = 1, seconds: Callable[[], float] = thread_seconds
+    contenders: Contenders,
+    rounds: int,
+    tries: int = 1,
+    seconds: Callable[[], float] = thread_seconds,
+    between: Callable[[], object] = lambda: None,
 ) -> Rounds:
     """All contenders in every round, one after the other; of several tries in a round, the least counts.
 
-    A call of a millisecond needs tries: one interruption is longer than it.
+    A call of a millisecond needs tries: one interruption is longer than it. `between` runs, untimed, before
+    each timed call; `flush` there empties the caches, as a network does between two steps.
     """
     found: Rounds = {name: [] for name in contenders}
     for _ in range(rounds):
@@ -41,6 +47,7 @@ def in_turns(
             for name, run in contenders.items():
                 for _ in range(SETTLED if not found[name] or found[name][-1] < LONG else 0):
                     run()
+                between()
                 start = seconds()
                 run()
                 least[name] = min(least[name], seconds() - start)
@@ -60,6 +67,19 @@ def ratio(found: Rounds, above: str, below: str) -> dict[str, float]:
     """Median and range of the ratio of two contenders, each round by itself: fields of a `Reading`."""
     each = [a / b for a, b in zip(found[above], found[below], strict=True)]
     return {"value": statistics.median(each), "low": min(each), "high": max(each)}
+
+
+_FLUSH = 2**24  # float32 numbers, 64 MB: more than the caches hold
+
+
+@cache
+def _ballast() -> torch.Tensor:
+    return torch.zeros(_FLUSH)
+
+
+def flush() -> None:
+    """Empties the caches by writing more than they hold."""
+    _ballast().add_(1.0)
 
 
 class _Count(TorchDispatchMode):

@@ -202,8 +202,7 @@ def _largest_share(g: Tensor, along: Tensor, room: Tensor, margin: float) -> Ten
     reach = torch.hypot(along, room)
     total = torch.where(outward, along + reach, 1.0) if followed else along + reach
     s = torch.where(outward, (room / g) * (room / total), (reach - along) / g)
-    s = torch.where(s < 1, s * (1 - margin), s.clamp(max=1))
-    return torch.where(free, 1.0, s)
+    return torch.where(free | (s >= 1), 1.0, s * (1 - margin))  # NaN stays NaN
 
 
 def _root(v: Tensor) -> Tensor:
@@ -218,11 +217,10 @@ def _from_sums(m: Tensor, d: Tensor) -> Lengths:
     axis = 1
     if m.shape[1] <= 8:  # few elements, many samples: whole columns are added faster than short rows
         m, d, axis = m.T.contiguous(), d.T.contiguous(), 0
-    q, r, dot = (m * m).sum(axis), _root((d * d).sum(axis)), (m * d).sum(axis)
+    q, r = (torch.linalg.vector_norm(v, dim=axis) for v in (m, d))
     none = r == 0
-    return Lengths(
-        _root(q), r, torch.where(none, 0.0, dot / (torch.where(none, 1.0, r) if transformed(r) else r))
-    )
+    per = torch.where(none, 1.0, r) if transformed(r) else r
+    return Lengths(q, r, torch.where(none, 0.0, (m * d).sum(axis) / per))
 
 
 def _scaled(m: Tensor, d: Tensor) -> Lengths:

@@ -212,7 +212,7 @@ def _rows(v: Tensor) -> Any:
 
 def _numbers(v: Number, like: Tensor) -> Any:
     """One number for all samples of `like`, or one for each."""
-    if isinstance(v, Tensor):
-        need_one_each(len(like), v.numel())
-        return v.detach().resolve_neg().double().reshape(-1).contiguous().numpy()
-    return np.array([v], np.float64)
+    if not isinstance(v, Tensor):
+        return np.array([v], np.float64)
+    need_one_each(len(like), v.numel())
+    return np.ascontiguousarray(v.detach().resolve_neg().numpy().reshape(-1), np.float64)

@@ -94,12 +94,12 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     out = out.to(dtype)
     if not isinstance(a, Tensor) and a == 0:
         return out if not isinstance(k, Tensor) and k == 1 else per_sample(k, out) * out
-    base = x.to(dtype)
+    base = x
     if isinstance(a, Tensor):
         each = torch.as_tensor(per_sample(a, out))
-        base = torch.where(each == 0, 0.0, each * base)
+        base = torch.where(each == 0, 0.0, each * x)
     elif a != 1:
-        base = a * base
+        base = a * x.to(dtype)
     return base + per_sample(k, out) * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
 
 

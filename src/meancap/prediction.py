@@ -73,7 +73,7 @@ class Prediction:
     @once
     def m_c(self) -> Tensor:
         """The conditional posterior mean."""
-        return self._mean(self.out_c)
+        return self._mean(self.conditional)
 
     @once
     def m_u(self) -> Tensor:
@@ -81,9 +81,14 @@ class Prediction:
         return self._mean(self.out_u)
 
     @once
+    def conditional(self) -> Tensor:
+        """out_c in the precision to compute in."""
+        return self.out_c.to(self.dtype)
+
+    @once
     def difference(self) -> Tensor:
         """out_c - out_u, the direction of guidance in the network's own units."""
-        return self.out_c.to(self.dtype) - self.out_u.to(self.dtype)
+        return self.conditional - self.out_u
 
     @once
     def delta(self) -> Tensor:

@@ -109,7 +109,7 @@ class Displacement:
         p = self.p
         if self.direction is None:
             return self._output(dtype)
-        base, k = p.out_c.to(p.dtype), vector(p.k, p.shown)
+        base, k = p.conditional, vector(p.k, p.shown)
         back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
         return blend(base, self.direction, back * vector(self.coefficient, p.shown)).to(dtype)
 
@@ -119,7 +119,7 @@ class Displacement:
         if fast is not None and dtype in (torch.float32, torch.bfloat16):
             result: Tensor = fast.blend(p.out_c, p.out_c, p.out_u, c, dtype, exact=True)
             return result
-        return blend(p.out_c.to(p.dtype), p.difference, c, p.out_u.to(p.dtype)).to(dtype)
+        return blend(p.conditional, p.difference, c, p.out_u).to(dtype)
 
 
 def _may_be_minus_one(c: Number) -> bool:
