@@ -109,16 +109,9 @@ class Session:
         self.record.restart()
 
     def guide(
-        self,
-        how: Affine,
-        x: Tensor,
-        c: Tensor,
-        u: Tensor,
-        nominal: Tensor,
-        *,
-        first: bool = True,
+        self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True,
         others: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The guided output, in the dtype of `nominal`. `first` is False in the later stages of one step.
 
         `others` are further outputs of the host by name, for rules that look at them.
@@ -156,17 +149,7 @@ class Pilot(Session):
             self._sums.append([])
             self._squares.append([])
 
-    def guide(
-        self,
-        how: Affine,
-        x: Tensor,
-        c: Tensor,
-        u: Tensor,
-        nominal: Tensor,
-        *,
-        first: bool = True,
-        others: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    def guide(self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, **_: Any) -> Tensor:
         p = Prediction.stated(x, c, u, how)
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
         if not self._sums[-1]:
