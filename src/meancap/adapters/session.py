@@ -108,6 +108,13 @@ class Session:
         self._stepper.begin()
         self.record.restart()
 
+    def is_idle(self, t: float) -> bool:
+        """Whether the rule returns the conditional output at time t, so that a host may skip the other one.
+
+        A host that skips it passes the conditional output in its place, so that the rule's state advances.
+        """
+        return not self.rule.caps and self._stepper.idle(t)
+
     def guide(
         self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True,
         others: Mapping[str, Tensor] | None = None,
