@@ -304,14 +304,11 @@ def test_an_interval_over_50_steps_costs_80_passes(bound: bool) -> None:
     assert guider.num_conditions == 2, "text encoders ask before the first step"
     found = run(SD3, pipe, guider.bind(pipe) if bound else guider, num_inference_steps=50)
     assert len(calls) == 80 and len(guider.record) == 50 and guider.record.unguided == 0
-    scale = guider.record.stacked()["scale"]
-    t = guider.record.stacked()["t"]
+    t, scale = (guider.record.stacked()[name] for name in ("t", "scale"))
     expected = torch.where((t >= 0.2) & (t <= 0.8), 7.0, 1.0).double()
     torch.testing.assert_close(scale, expected, rtol=1e-4, atol=0)
     plain = modular(SD3)
-    plain.update_components(
-        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(), transformer=pipe.transformer
-    )
+    plain.update_components(scheduler=diffusers.FlowMatchEulerDiscreteScheduler())
     window = diffusers.ClassifierFreeGuidance(7.0, start=0.2, stop=0.8)
     torch.testing.assert_close(found, run(SD3, plain, window, num_inference_steps=50), rtol=1e-3, atol=1e-3)
 

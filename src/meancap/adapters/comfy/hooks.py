@@ -140,12 +140,12 @@ class PostCFG:
         return -sigma if levels is None else float((levels >= sigma).sum())
 
     def _inside(self, args: _Args) -> bool | Tensor:
-        """Whether each sample is between start and end; simply True where they are not set."""
+        """Whether each sample is between start and end; one bool if it is the same for all."""
         if self.start <= 0 and self.end >= 1:
             return True
         sigma, level = _sigmas(args), noise_levels(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
-        return inside if bool(inside.any()) else False
+        return inside if len(inside.unique()) > 1 else bool(inside[0])
 
 
 def _column(mask: Tensor, like: Tensor) -> Tensor:
