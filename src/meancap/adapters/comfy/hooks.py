@@ -145,7 +145,7 @@ class PostCFG:
             return True
         sigma, level = _sigmas(args), noise_levels(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
-        return inside if len(inside.unique()) > 1 else bool(inside[0])
+        return bool(inside[0]) if bool((inside == inside[0]).all()) else inside
 
 
 def _column(mask: Tensor, like: Tensor) -> Tensor:
