@@ -133,8 +133,8 @@ def test_imagenet_rehearses_from_a_released_format_to_the_table(tmp_path, capsys
         if r["method"] == "CFG":
             assert float(r["effective_scale_first"]) == float(r["effective_scale_last"]) == float(r["scale"])
     runs = [Run.open(tmp_path / name) for name in ("cfg-scale-2-n50", "pmc-1.05-scale-2-n50")]
-    assert runs[0].seeds == runs[1].seeds and runs[0].labels == [0, 207, 980]
-    assert runs[0].images().shape == (3, 16, 16, 3)
+    assert runs[0].seeds == runs[1].seeds and runs[0].labels == [0, 207, 387, 980]
+    assert runs[0].images().shape == (4, 16, 16, 3)
     assert runs[0].config["channels"] is None and len(runs[0].config["decoder"]) == 64
     mechanism = list(csv.DictReader((tmp_path / "mechanism.csv").read_text().splitlines()))
     assert len(mechanism) == 50 and float(mechanism[0]["gap"]) > 0

@@ -14,8 +14,6 @@ from ..runs.processes import place
 from .command import add_command, comma_numbers, progress
 from .generate import add_processes, device_of, start_processes, starts_processes, unwritable
 from .reproduce_gmm import add_gmm
-from .reproduce_scenes import add_scenes
-from .reproduce_studies import add_avoid, add_feedback, add_label_noise, add_wind
 
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
@@ -33,8 +31,7 @@ def add_reproduce(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = p.add_subparsers(title="experiments", metavar="KIND", required=True)
-    studies = (add_scenes, add_feedback, add_label_noise, add_wind, add_avoid)
-    for add in (add_gmm, _add_imagenet, _add_sd35, _add_fashion, *studies):
+    for add in (add_gmm, _add_imagenet, _add_sd35, _add_fashion):
         add(kinds)
 
 
@@ -94,9 +91,9 @@ def imagenet(args: argparse.Namespace) -> int:
         from ..runs.reproduce import tiny_imagenet
 
         weights, vae = tiny_imagenet(args.out / "tiny")
-        few = config_of(args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=3, images="npz")
-        few = replace(few, classes=("0", "207", "980"), diagnostics=True)
-        return _run(replace(protocol, samples=3), few, args)
+        few = config_of(args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=2, images="npz")
+        few = replace(few, classes=("0", "207", "387", "980"), diagnostics=True)
+        return _run(replace(protocol, samples=4), few, args)
     if args.plan:
         needs = protocols.imagenet_needs(args.checkpoint, args.vae)
         given = f"--checkpoint {args.checkpoint or 'SiT-XL-2-256.pt'} --vae {args.vae} "
