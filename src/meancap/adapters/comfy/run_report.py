@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...diagnostics import Measure, span
 from ...extras import need
+from ...record import Measure, span
 from ...rules import Cap, Rule
 from ..session import RunRecord
 
