@@ -45,7 +45,7 @@ from meancap.lab.scenes import TRIPLE
 from meancap.models.inference import Predictor
 from meancap.models.sit import SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
-from meancap.sampling.steps import StepMethod
+from meancap.sampling.solvers import StepMethod
 
 FILE = Path(__file__).with_name("counters.json")
 STEPS = {

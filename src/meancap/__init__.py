@@ -12,8 +12,8 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     importlib.import_module("torch")
 
-from .diagnostics import Certificate, Measure, Record, measure
 from .prediction import Prediction
+from .record import Certificate, Measure, Record, measure
 from .rules import (
     CFG,
     Cap,
@@ -47,7 +47,7 @@ from .sampling import (
     trajectory,
     uniform,
 )
-from .schedules import Constant, Cosine, Exponential, Given, Linear, Piecewise
+from .schedules import Constant, Cosine, Exponential, Linear, Piecewise, Values
 
 __version__ = "0.1.0"
 
@@ -60,7 +60,6 @@ __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
-    "Given",
     "Interval",
     "Linear",
     "Measure",
@@ -71,6 +70,7 @@ __all__ = [
     "Record",
     "Rescale",
     "Rule",
+    "Values",
     "ancestral",
     "apg",
     "cap_fraction",

@@ -8,7 +8,7 @@
 
 This is `CFG(scale) | Cap(gamma)` of the library in one short file: pure functions, no branches on values, so
 that `jax.jit`, `jax.grad`, `jax.vmap` and `mx.compile` follow them. The file imports the standard library
-alone, and may be copied into a project that has no PyTorch. `operation.fraction` derives the formulas;
+alone, and may be copied into a project that has no PyTorch. `meancap.cap` derives the formulas;
 tests tie the two together on every kind of array.
 
     import jax.numpy as jnp

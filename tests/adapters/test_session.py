@@ -17,7 +17,7 @@ from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.record import RunRecord
 from meancap.adapters.session import Session
 from meancap.path import Affine
-from meancap.rules.protocol.base import State
+from meancap.rules.rule import State
 
 INF = float("inf")
 RULES: list[Rule] = [
@@ -49,7 +49,7 @@ def respond(
     state: State,
     record: RunRecord | None = None,
 ) -> tuple[Tensor, State]:
-    return rules.respond(rule, Prediction.stated(x, c, u, how), state, nominal=nominal, record=record)
+    return rules.respond(rule, Prediction.from_affine(x, c, u, how), state, nominal=nominal, record=record)
 
 
 def flow_edge(sigma: float) -> Affine:

@@ -10,7 +10,7 @@ import torch
 from browser import ask, until
 
 from meancap import parse, sample, uniform
-from meancap.diagnostics import Record
+from meancap.record import Record
 from meancap.explorer import comparison, mixture, paths
 from meancap.explorer.comparison import COMPILED, with_slider_values
 from meancap.explorer.jobs import Left, Work

@@ -7,7 +7,7 @@ import torch
 from browser import until
 
 from meancap import CFG, Cap, guide
-from meancap.diagnostics import Record
+from meancap.record import Record
 from meancap.explorer import mixture
 from meancap.explorer.export import PAGE
 from meancap.explorer.jobs import Work

@@ -12,7 +12,7 @@ from meancap.adapters import diffsynth, sglang
 from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.diffusers import PosteriorMeanCappedGuidance, guided
 from meancap.adapters.substitute import substituted
-from meancap.sampling.manifold import manifold_sample
+from meancap.sampling.wrappers import manifold_sample
 
 RULE = CFG(7) | Cap(1.1)
 SIGMAS = torch.tensor([1.0, 0.7, 0.4, 0.0])

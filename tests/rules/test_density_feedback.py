@@ -25,7 +25,7 @@ from meancap.lab.measures import Ruler
 from meancap.lab.problems import Cloud, Problem, problem
 from meancap.lab.theory import log_ratio, trusted_share
 from meancap.rules import DensityFeedback, density_feedback, feedback_scale
-from meancap.sampling.tracking import exact_trace, keys, log_ratio_rate, signs, trace_estimate
+from meancap.sampling.density_ratio import exact_trace, keys, log_ratio_rate, signs, trace_estimate
 
 WIDE = Problem(
     "wide", "a leak in 8-D, all components wide", Cloud(8, spread=0.8, least=0.4), (0, 1), leak=0.3
@@ -116,7 +116,7 @@ def test_without_guidance_by_the_other_model_the_mean_of_r_stays_one_on_any_grid
     assert DensityFeedback(0.999999, most=1e9).lowest < -13
 
     class Unconditional(DensityFeedback):
-        def coefficient(self, ray, p):
+        def factor(self, g, p):
             return -1.0
 
     x = noise(seeds, (2,)).double()

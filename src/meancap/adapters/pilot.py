@@ -51,7 +51,7 @@ class Pilot(Session):
         first: bool = True,
         others: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        p = Prediction.stated(x, c, u, how)
+        p = Prediction.from_affine(x, c, u, how)
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
         if not self._sums[-1]:
             self._first.append(m_u.mean(2).cpu())

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import Record
 from ..files import write_whole, writing
+from ..record import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -55,7 +55,7 @@ class Session:
         `others` are further outputs of the host by name, for rules that look at them.
         """
         with torch.no_grad():
-            p = Prediction.stated(x, c, u, how)
+            p = Prediction.from_affine(x, c, u, how)
             if others and self.rule.needs:
                 p = p.beside(**others)
             return self._stepper.output(p, nominal, first=first, record=self.record)

@@ -4,7 +4,7 @@ picture   of one class or sentence, seed, rule and number of steps; its bytes de
 block     pictures made together; the last one is filled up, because a matrix product of another shape
           may round differently
 frame     the guided mean of a step as a picture: where the flow was heading; the last one is the picture
-meter     the fields of `meancap.diagnostics` over the steps
+meter     the fields of `meancap.record` over the steps
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..diagnostics import Record
+from ..record import Record
 from ..rules import Rule
 from ..sampling import noise, trajectory
 from ..torch_settings import torch_settings

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..diagnostics import Record
+from ..record import Record
 from ..rules import Rule, guide
 from ..sampling import trajectory
 from . import comparison, scene

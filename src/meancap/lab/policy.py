@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..rules import Factor, Ray, Rule, Values, displace
+from ..rules import Displacement, Factor, Rule, Values, displace
 from ..sampling import Predict, uniform
 from ..tensors import Number
 from .condition import Condition
@@ -46,10 +46,10 @@ class Policy(Factor):
             value = getattr(self, name)
             object.__setattr__(self, name, value if isinstance(value, Values) else Values(value))
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+    def factor(self, g: Displacement, p: Prediction) -> Number:
         x = p.x.flatten(1).double()
         weights = tuple(v.tensor(x) for v in (self.inner, self.shift, self.outer, self.bias))
-        return gain(weights, x, p.t) * ray.coefficient  # type: ignore[arg-type]
+        return gain(weights, x, p.t)
 
 
 def gain(weights: Weights, x: Tensor, t: Number) -> Tensor:
@@ -67,8 +67,8 @@ def objective(
     state, spent = rule.init(), torch.zeros(x.shape[0], dtype=x.dtype)
     for t, s in pairwise(times):
         p = condition.predict(x, t).until(s)
-        ray, state = displace(rule, p, state)
-        x, spent = _stepped(p, ray.g, x, t, s, spent)
+        g, state = displace(rule, p, state)
+        x, spent = _stepped(p, g.vector, x, t, s, spent)
     return condition.log_posterior(x, times[-1]) - cost * spent
 
 

@@ -32,7 +32,7 @@ from ..models.checkpoint import digest, read_tensors
 from ..models.classes import ClassModel, open_sit
 from ..rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
 from ..sampling import Predict, ancestral, noise, trajectory, uniform
-from ..sampling.tracking import memoryless_gain
+from ..sampling.density_ratio import memoryless_gain
 from .calibrate import LearnedScale, examples, learn_scale, load_scale
 from .cell_folder import CellFolder
 from .config import sample_seed, versions
@@ -186,8 +186,8 @@ def _batch(
     times = uniform(arm.steps(study.calls))
     for step in trajectory(predict, rule, x, times, ancestral(seeds, arm.eta)):
         x = step.x_next
-        if step.prediction.log_ratio is not None:
-            ratios.append(step.prediction.log_ratio.float())
+        if "log_ratio" in step.prediction.extra:
+            ratios.append(step.prediction.extra["log_ratio"].float())
     pictures = model.decode(x)
     seen = fashion_classifier()(pictures.permute(0, 2, 3, 1), [""] * len(rows))
     found = {"pool": seen["pool"], "logits": seen["logits"], "pictures": pictures[:, 0]}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from ..models.classes import ClassModel
 from ..prediction import Prediction
 from ..rules import DensityFeedback, feedback_scale
 from ..sampling import Predict
-from ..sampling.tracking import memoryless_gain
+from ..sampling.density_ratio import memoryless_gain
 from ..tensors import per_sample
 from .config import sample_seed
 
@@ -57,7 +56,7 @@ class Renoised:
             off = (m - (q.m_c + q.m_u) / 2).flatten(1).double()
             self._sum += snr * snr * (q.delta.flatten(1).double() * off).sum(1)
             self._weight += snr
-        return replace(p, log_ratio=self.log_ratio)
+        return p.beside(log_ratio=self.log_ratio)
 
 
 class Rivals:
@@ -81,4 +80,4 @@ class Rivals:
             means = [one.conditional(x, t).m_c for one in self.classes]
             self._last = [Prediction.from_mean(p.x, t, m, p.m_u) for m in means]
         shares = self.evidence.log_softmax(1).gather(1, self.labels)[:, 0]
-        return replace(p, log_ratio=shares + math.log(self.evidence.shape[1]))
+        return p.beside(log_ratio=shares + math.log(self.evidence.shape[1]))

@@ -75,7 +75,7 @@ def negative(args: Args) -> tuple[Any, Tensor]:
 def prediction(args: Args) -> Prediction:
     """The host's two means."""
     how = noise_levels(args).place(sigmas(args))
-    return Prediction.stated(args["input"], args["cond_denoised"], negative(args)[1], how)
+    return Prediction.from_affine(args["input"], args["cond_denoised"], negative(args)[1], how)
 
 
 def three_means(args: Args) -> Prediction | None:
@@ -85,7 +85,7 @@ def three_means(args: Args) -> Prediction | None:
     empty: Tensor = args["empty_cond_denoised"]
     # Outside its range the negative is all zeros, which is not a prediction: then nothing is avoided.
     avoided = args["uncond_denoised"] if negative_in_range(args) else empty
-    return replace(prediction(args), out_u=empty, others={"negative": avoided})
+    return replace(prediction(args), out_u=empty, extra={"negative": avoided})
 
 
 def grid(args: Args) -> Tensor | None:

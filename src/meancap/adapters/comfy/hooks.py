@@ -15,8 +15,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...diagnostics import measure
 from ...prediction import Prediction
+from ...record import measure
 from ...rules import Rule, Stepper, parse
 from ...sampling.checks import need_cap_last
 from ...tensors import promoted

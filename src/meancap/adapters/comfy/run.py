@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...diagnostics import Measure, span
+from ...record import Measure, span
 from ...rules import Rule
 from ..record import RunRecord
 

@@ -176,7 +176,7 @@ def need_vectors(rule: Rule) -> None:
     """Refuses, before anything is measured, a rule that cannot act on a mixture's points."""
     x = torch.eye(2)
     try:
-        guide(rule, Prediction(x, 0.5, x + 1, x, t_next=0.6, log_ratio=torch.zeros(2)))
+        guide(rule, Prediction(x, 0.5, x + 1, x, t_next=0.6, extra={"log_ratio": torch.zeros(2)}))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{rule} cannot run on the mixtures, whose samples are points: {error}") from error
 

@@ -21,9 +21,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ...diagnostics import Record
 from ...lab.measures import Ruler
 from ...lab.problems import Problem
+from ...record import Record
 from ...sampling import sample
 from .config import TUNING, BenchConfig, noise, role
 from .families import FIXED, MATCHED, PERFECT, UNGUIDED, Family

@@ -23,7 +23,7 @@ from ...lab.errors import predictor, weaker
 from ...lab.policy import Policy, train_policy
 from ...lab.problems import Model, Problem
 from ...prediction import Prediction
-from ...rules import Factor, Ray, Rectify, Rule, Stepper
+from ...rules import Displacement, Factor, Rectify, Rule, Stepper
 from ...sampling import (
     Predict,
     StepMethod,
@@ -55,8 +55,8 @@ class Optimum(Factor):
 
     remembers = False
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        return (self.model.best_scale(p.x, float(p.t)) - 1) * ray.coefficient
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        return self.model.best_scale(p.x, float(p.t)) - 1
 
 
 def ends(
