@@ -20,7 +20,7 @@ from meancap.lab.theory import (
     transport,
     transport_jacobian,
 )
-from meancap.rules.parts.cap import cap_fraction
+from meancap.rules.caps import cap_fraction
 
 every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
 every_time = pytest.mark.parametrize("t", [0.05, 0.3, 0.6, 0.85])

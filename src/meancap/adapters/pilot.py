@@ -18,7 +18,7 @@ from torch import Tensor
 from ..path import Affine
 from ..prediction import Prediction
 from ..rules import CFG
-from ..rules.parts.calibration import Calibration, anchor_of, from_pilot
+from ..rules.caps import Calibration, anchor_of, from_pilot
 from .session import Session
 
 

@@ -26,9 +26,6 @@ from .memory import *
 from .negative import *
 from .parse import ParseError as ParseError
 from .parse import parse as parse
-from .parts.cap import *
-from .parts.literal import *
-from .parts.scale import *
 from .phases import *
 from .rescaling import *
 from .rule import *

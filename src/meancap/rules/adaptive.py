@@ -21,9 +21,8 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, magnitude
 from .catalogue import method
-from .parts.scale import CFG
 from .rule import Displacement, Factor, Rule, State
-from .scale import FromUnconditional
+from .scale import CFG, FromUnconditional
 from .spaces import elapsed, known_space, pair, stretch, unconditional
 from .time import Beta, by_step, grid_of
 

@@ -27,10 +27,9 @@ from ..schedules import Scale, Values, at, finite, finite_scale
 from ..tensors import Number, per_sample
 from .adaptive import Balanced
 from .catalogue import alias, method
-from .parts.scale import CFG, Clip
 from .phases import Phases, ZeroInit
 from .rule import Displacement, Map, Rule, State
-from .scale import FromUnconditional, Gain
+from .scale import CFG, Clip, FromUnconditional, Gain
 from .spaces import conditional, elapsed, known_space, rest, seen, unconditional
 from .time import Decay
 

@@ -24,9 +24,8 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import per_sample, scalar_dtype, vector
 from .catalogue import method
-from .parts.scale import CFG
 from .rule import Displacement, Map, Rule, State
-from .scale import FromUnconditional
+from .scale import CFG, FromUnconditional
 from .spaces import conditional, known_space, need_image, rest, unconditional, whole_number_fields
 
 

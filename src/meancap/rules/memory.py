@@ -23,10 +23,9 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import magnitude, per_sample, vector
 from .catalogue import method
-from .parts.scale import CFG
 from .phases import Held, Phases
 from .rule import Displacement, Rule, State
-from .scale import FromUnconditional
+from .scale import CFG, FromUnconditional
 from .spaces import conditional, elapsed, known_space, need_image, rest, seen, stretch
 
 

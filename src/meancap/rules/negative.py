@@ -27,9 +27,8 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, per_sample, vector
 from .catalogue import method
-from .parts.scale import CFG
 from .rule import Displacement, Map, Rule, State
-from .scale import FromUnconditional
+from .scale import CFG, FromUnconditional
 from .spaces import elapsed, flag, rest, stretch, whole_number_fields
 
 NEGATIVE = "negative"

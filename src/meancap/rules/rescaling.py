@@ -25,8 +25,8 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import per_sample, scalar_dtype
 from .catalogue import alias, method
-from .parts.scale import CFG
 from .rule import Map, Rule
+from .scale import CFG
 from .spaces import conditional, elapsed, flag, known_space
 from .time import Temper
 

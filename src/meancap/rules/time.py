@@ -26,9 +26,9 @@ from ..prediction import Prediction
 from ..schedules import Exponential, Scale, Schedule, at, finite, finite_scale
 from ..tensors import Number, exp, greater, lesser, magnitude, power
 from .catalogue import alias, method
-from .parts.scale import CFG, Interval
 from .phases import Held
 from .rule import Displacement, Rule, State
+from .scale import CFG, Interval
 
 _SHAPES: dict[str, Callable[[Number], Number]] = {
     "linear": lambda t: 2 * t,

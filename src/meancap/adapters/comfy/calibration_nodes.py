@@ -14,7 +14,7 @@ import comfy.samplers
 import folder_paths
 from comfy_api.latest import io
 
-from ...rules.parts.calibration import FEWEST, LEVELS, Calibration, load_calibration
+from ...rules.caps import FEWEST, LEVELS, Calibration, load_calibration
 from .node_parts import CATEGORY, patched, schema, window, window_problem
 from .pilot_hook import PilotHook
 

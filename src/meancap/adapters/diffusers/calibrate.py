@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...rules.parts.calibration import Calibration
+from ...rules.caps import Calibration
 from ..pilot import Pilot
 from .layouts import Layout
 from .pipelines import tap_of
