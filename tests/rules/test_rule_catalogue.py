@@ -15,7 +15,7 @@ import meancap.sampling
 from meancap.cli import main
 from meancap.rules import CFG, Rule, apg, catalogue, pmc, pmc_displacement
 from meancap.rules.catalogue import CONFIDENCE, FAMILIES, entry
-from meancap.rules.parse import known_names, known_parts
+from meancap.rules.parse import all_names, part_classes
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
@@ -70,7 +70,7 @@ def test_every_entry_can_be_typed_or_imported():
     for e in catalogue():
         if e.kind == "rule":
             assert isinstance(e.rule(), Rule)
-            assert e.name in known_names() and e.name in meancap.rules.__all__
+            assert e.name in all_names() and e.name in meancap.rules.__all__
         else:
             assert any(e.name in name for name in dir(places[e.kind])), e.name
             with pytest.raises(ValueError, match="not a rule"):
@@ -79,9 +79,9 @@ def test_every_entry_can_be_typed_or_imported():
 
 def test_every_method_has_an_entry_and_every_part_is_public():
     names = {e.name for e in catalogue(forms=True)}
-    missing = known_names().keys() - known_parts().keys() - names
+    missing = all_names().keys() - part_classes().keys() - names
     assert not missing, f"put @method(...) above {', '.join(sorted(missing))}"
-    hidden = known_parts().keys() - {*meancap.rules.__all__, *meancap.__all__}
+    hidden = part_classes().keys() - {*meancap.rules.__all__, *meancap.__all__}
     assert not hidden, f"add {', '.join(sorted(hidden))} to __all__ of meancap.rules"
 
 

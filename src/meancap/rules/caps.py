@@ -95,10 +95,7 @@ class Cap(Factor):
         finite(self, "smooth")
         if not 0 <= self.smooth <= 1:
             raise ValueError(f"{name} needs smooth between 0 (a hard cap) and 1; got {self.smooth}")
-
-    @property
-    def has_state(self) -> bool:
-        return self.anchor == "first"
+        object.__setattr__(self, "has_state", self.anchor == "first")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if self.anchor == "first" and state is None:
@@ -202,11 +199,11 @@ def _sum(v: Tensor) -> Tensor:
     return v.flatten(1).sum(1)
 
 
-FORMAT = 1
-QUANTILES = {"q50": 0.5, "q75": 0.75, "q90": 0.9, "q97": 0.97}
-LEVELS = ("rms", *QUANTILES)
+_FORMAT = 1
+_QUANTILES = {"q50": 0.5, "q75": 0.75, "q90": 0.9, "q97": 0.97}
+LEVELS = ("rms", *_QUANTILES)
 FEWEST = 16
-LARGEST = 1024  # elements of an anchor that a text can still hold
+_LARGEST = 1024  # elements of an anchor that a text can still hold
 
 
 @dataclass(frozen=True)
@@ -231,7 +228,7 @@ class Calibration:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": _FORMAT,
             "model": self.model,
             "samples": self.samples,
             "anchor": json.loads(str(self.anchor)),
@@ -252,8 +249,8 @@ def from_pilot(anchor: Values, times: Sequence[float], radii: Tensor, model: str
     if count < FEWEST:
         raise ValueError(f"a pilot needs at least {FEWEST} samples for its quantiles; got {count}")
     levels = {"rms": radii.square().mean(1).sqrt()}
-    levels |= {name: radii.quantile(q, dim=1) for name, q in QUANTILES.items()}
-    return Calibration(anchor, tuple(times), {name: digits(v) for name, v in levels.items()}, count, model)
+    levels |= {name: radii.quantile(q, dim=1) for name, q in _QUANTILES.items()}
+    return Calibration(anchor, tuple(times), {name: _digits(v) for name, v in levels.items()}, count, model)
 
 
 def load_calibration(path: str | Path) -> Calibration:
@@ -265,8 +262,8 @@ def load_calibration(path: str | Path) -> Calibration:
         raise ValueError(
             f"{path} is no calibration file ({error}); write one with `meancap calibrate`"
         ) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is no calibration of format {FORMAT}; write one with `meancap calibrate`")
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f"{path} is no calibration of format {_FORMAT}; write one with `meancap calibrate`")
     try:
         radii = {str(k): tuple(float(r) for r in v) for k, v in content["radii"].items()}
         times = tuple(float(t) for t in content["times"])
@@ -286,13 +283,13 @@ def calibrated(path: str | Path, gamma: float = 1.0, level: str = "rms") -> Cap:
 
 
 def anchor_of(mean: Tensor, per: str | None) -> Values:
-    """One value per 'element' or per 'channel'; by default per element up to `LARGEST` of them."""
-    if mean.dim() > 1 and (per == "channel" or (per is None and mean.numel() > LARGEST)):
+    """One value per 'element' or per 'channel'; by default per element up to `_LARGEST` of them."""
+    if mean.dim() > 1 and (per == "channel" or (per is None and mean.numel() > _LARGEST)):
         mean = mean.flatten(1).mean(1)
-    return Values(torch.tensor(digits(mean.flatten()), dtype=torch.float64).reshape(mean.shape))
+    return Values(torch.tensor(_digits(mean.flatten()), dtype=torch.float64).reshape(mean.shape))
 
 
-def digits(values: Tensor) -> tuple[float, ...]:
+def _digits(values: Tensor) -> tuple[float, ...]:
     """Six digits: far below the error of any pilot, and a file that people can read."""
     return tuple(float(f"{v:.6g}") for v in values.tolist())
 

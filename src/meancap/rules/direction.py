@@ -30,7 +30,7 @@ from .catalogue import alias, method
 from .phases import Phases, ZeroInit
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, Clip, FromUnconditional, Gain
-from .spaces import conditional, elapsed, known_space, rest, seen, unconditional
+from .spaces import conditional_in, in_space, need_space, time_left, time_passed, unconditional_in
 from .time import Decay
 
 
@@ -48,14 +48,14 @@ class Project(Map):
 
     def __post_init__(self) -> None:
         finite(self, "eta")
-        known_space(self, "mean", "velocity", "noise")
+        need_space(self, "mean", "velocity", "noise")
         if self.onto not in ("conditional", "unconditional"):
             raise ValueError(
                 f"Project is onto the 'conditional' or the 'unconditional' prediction; got {self.onto!r}"
             )
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        onto = (conditional if self.onto == "conditional" else unconditional)(p, self.space)
+        onto = (conditional_in if self.onto == "conditional" else unconditional_in)(p, self.space)
         _, length, along = lengths(g, onto)  # along: component of g along the prediction
         parallel = torch.where(length == 0, 0.0, along / length)
         return g - per_sample((1 - self.eta) * parallel, g) * onto
@@ -71,16 +71,14 @@ class Momentum(Rule):
     beta: float
     space: str = "mean"
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite(self, "beta")
-        known_space(self, "mean", "velocity")
-
-    @property
-    def has_state(self) -> bool:
-        return True
+        need_space(self, "mean", "velocity")
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        unit = per_sample(rest(p.t) if self.space == "velocity" else 1.0, p.x)
+        unit = per_sample(time_left(p.t) if self.space == "velocity" else 1.0, p.x)
         g = given.vector if state is None else given.vector + self.beta * unit * state
         return given.turn(g), g / unit
 
@@ -102,7 +100,7 @@ class ZeroStar(Map):
             raise ValueError(f"ZeroStar is applied to the 'velocity' or the 'mean'; got {self.applied!r}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        c = conditional(p, "velocity")
+        c = conditional_in(p, "velocity")
         _, u, along = lengths(c, c - g)
         s = per_sample(torch.where(u == 0, 1.0, along / u), g)
         return (1 - s) * (c if self.applied == "velocity" else p.m_c) + s * g
@@ -115,10 +113,10 @@ class Tangential(Map):
     space: str = "velocity"
 
     def __post_init__(self) -> None:
-        known_space(self)
+        need_space(self)
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        c = conditional(p, self.space)
+        c = conditional_in(p, self.space)
         length_c, length_u, along = lengths(c, c - g)
         # (a, b) is the leading eigenvector of the Gram matrix; its angle is half that of (cc - uu, 2 cu).
         cross = 2 * along * length_u
@@ -152,8 +150,8 @@ class Rectify(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # n = (x - t m) / (1 - t), and scaling n_u by r moves m_u by (1 - r) (x / t - m_u).
-        lack = (1 - self.at(p.t, g)) / per_sample(elapsed(p.t), g)
-        return g - lack * seen(p.m_c - g, p, "noise")
+        lack = (1 - self.at(p.t, g)) / per_sample(time_passed(p.t), g)
+        return g - lack * in_space(p.m_c - g, p, "noise")
 
     def at(self, t: Number, like: Tensor) -> Tensor:
         """The ratio at time t, shaped to multiply `like`."""

@@ -1,4 +1,4 @@
-"""Methods that are not rules: they wrap the model, move the state, or are trained; and methods left out."""
+"""Methods that are not rules: they wrap the model, move the state, or are trained."""
 
 from __future__ import annotations
 
@@ -93,27 +93,4 @@ not_a_rule(
     notes:
         - diffusers' AutoGuidance drops layers of the same network instead, by default at scale 7.5
     """,
-)
-
-# Methods whose formula was not found or not read: (name, why). Nothing is computed for them.
-NAME_ONLY = (
-    (
-        "TCG (no number)",
-        "matches mean and variance of the guided velocity; withdrawn, its formula was not found",
-    ),
-    ("Characteristic guidance (2312.07586)", "a fixed point over extra evaluations; its paper was not read"),
-    ("Learn to Guide (2510.00815)", "a trained schedule; no weights or code were seen"),
-    ("Annealing guidance scale (2506.24108)", "a trained schedule; no weights or code were seen"),
-    ("Adversarial schedules (2608.14038)", "a trained schedule; no weights or code were seen"),
-    ("Information-theoretic schedule (2606.24025)", "a trained schedule; no weights or code were seen"),
-    ("Online feedback (2509.16131)", "scales chosen by evaluators during the run; no code was seen"),
-)
-
-# Methods that are known and not included, and why.
-LEFT_OUT = (
-    ("Difference CFG", "Skimmed CFG's companion takes norms and extremes of a whole batch"),
-    (
-        "Dynamic CFG schedules of mimic",
-        "its own schedules are any schedule here: CFG(Cosine(...)) | Mimic(...)",
-    ),
 )

@@ -23,10 +23,10 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import magnitude, per_sample, vector
 from .catalogue import method
-from .phases import Held, Phases
+from .phases import Phases, StepValue
 from .rule import Displacement, Rule, State
 from .scale import CFG, FromUnconditional
-from .spaces import conditional, elapsed, known_space, need_image, rest, seen, stretch
+from .spaces import conditional_in, in_space, need_image, need_space, stretch, time_left, time_passed
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,16 @@ class Ahead(Rule):
     low: float = 0.05
     high: float = 0.7
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite(self, "alpha", "beta", "low", "high")
         if not 0 <= self.low <= self.high <= 1:
             raise ValueError(f"Ahead needs times 0 <= low <= high <= 1; got {self.low} and {self.high}")
 
-    @property
-    def has_state(self) -> bool:
-        return True
-
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        g, unit = given.vector, per_sample(rest(p.t), p.x)
-        v = (conditional(p, "velocity") + g) / unit
+        g, unit = given.vector, per_sample(time_left(p.t), p.x)
+        v = (conditional_in(p, "velocity") + g) / unit
         if state is None:
             return given, v
         t = vector(p.t, g)
@@ -80,14 +78,12 @@ class History(Rule):
     low: float = 0.4
     high: float = 1.0
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite(self, "weight", "alpha", "eta", "cutoff", "sharp", "low", "high")
         if not 0 <= self.low < self.high <= 1:
             raise ValueError(f"History needs noise levels 0 <= low < high <= 1; got {self.low}, {self.high}")
-
-    @property
-    def has_state(self) -> bool:
-        return True
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         m = p.m_c + given.vector
@@ -130,29 +126,27 @@ class ErrorCorrection(Rule):
 
     below: float = 0.5
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite(self, "below")
-
-    @property
-    def has_state(self) -> bool:
-        return True
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         g = given.vector
         # n = (x - t m) / (1 - t); and a change of n_u by d changes the gap of the means by (1 - t) / t d, for
         # m = (x - (1 - t) n) / t.
-        c, u = (seen(m, p, "noise") / per_sample(rest(p.t), g) for m in (p.m_c, p.m_c - g))
+        c, u = (in_space(m, p, "noise") / per_sample(time_left(p.t), g) for m in (p.m_c, p.m_c - g))
         if state is None:
             return given, (c, u)
         a, b = c - state[0], u - state[1]
         length, other, along = lengths(a, b)
         cosine = torch.where((length == 0) | (other == 0), 1.0, along / length)
         share = torch.where(cosine < self.below, (1 - cosine) * cosine * other / length, 0.0)
-        moved = per_sample(vector(rest(p.t) / elapsed(p.t), g) * share, g) * a
+        moved = per_sample(vector(time_left(p.t) / time_passed(p.t), g) * share, g) * a
         return given.turn(g + moved), (c, u)
 
 
-class Gaps(NamedTuple):
+class _TransitionState(NamedTuple):
     """The lengths of the last two gaps, and which samples have passed their first minimum."""
 
     last: Tensor
@@ -173,28 +167,25 @@ class Transition(Rule):
     space: str = "noise"
 
     turns = False
+    has_state = True
 
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
         finite_scale(self, "before")
-        known_space(self)
-
-    @property
-    def has_state(self) -> bool:
-        return True
+        need_space(self)
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        if isinstance(state, Held):
+        if isinstance(state, StepValue):
             return self._scaled(g, p, state.value), state
         now = vector(stretch(p.t, self.space), p.shown) * magnitude(g.coefficient) * g.lengths.d
         if state is None:
             none = torch.full_like(now, -1.0)  # shorter than any gap: no minimum before the third step
-            state = Gaps(none, none, torch.zeros_like(now, dtype=torch.bool))
+            state = _TransitionState(none, none, torch.zeros_like(now, dtype=torch.bool))
         passed = state.passed | ((state.earlier > state.last) & (state.last < now))
-        return self._scaled(g, p, passed), Gaps(now, state.last, passed)
+        return self._scaled(g, p, passed), _TransitionState(now, state.last, passed)
 
     def within_step(self, before: State, after: State) -> State:
-        return Held(after.passed)
+        return StepValue(after.passed)
 
     def _scaled(self, g: Displacement, p: Prediction, passed: Tensor) -> Displacement:
         early, late = (vector(at(v, p.t), p.shown) for v in (self.before, self.scale))
@@ -213,17 +204,15 @@ class Sliding(Rule):
     gain: float = 0.2
     switching: str = "sign"
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite(self, "rate", "gain")
         if self.switching not in ("sign", "unit"):
             raise ValueError(f"Sliding switches by 'sign' or by 'unit' vector; got {self.switching!r}")
 
-    @property
-    def has_state(self) -> bool:
-        return True
-
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        unit = per_sample(rest(p.t), p.x)
+        unit = per_sample(time_left(p.t), p.x)
         e = g.vector / unit
         before = e if state is None else state
         e = e - self.gain * self._switch((e - before) + self.rate * before)

@@ -31,7 +31,7 @@ class ParseError(ValueError):
     """A rule text that cannot be read, with the place and what would be."""
 
 
-def known_parts() -> dict[str, Callable[..., Any]]:
+def part_classes() -> dict[str, Callable[..., Any]]:
     """Every part and schedule by its name: the dataclasses of `meancap.rules` and `meancap.schedules`."""
     homes = (f"{__package__}.", schedules.__name__)
     kinds: list[type] = [Rule, schedules.Schedule]
@@ -45,16 +45,16 @@ def known_parts() -> dict[str, Callable[..., Any]]:
     }
 
 
-def known_names() -> dict[str, Callable[..., Any]]:
+def all_names() -> dict[str, Callable[..., Any]]:
     """Everything that can be typed: parts, schedules, methods, and rules of other packages."""
-    return {**known_parts(), **builds()}
+    return {**part_classes(), **builds()}
 
 
 def parse(text: str, *, extra: Mapping[str, Callable[..., Rule]] | None = None) -> Rule:
     """The rule that a text stands for; `parse(str(rule)) == rule`. `extra` adds rules of your own by name."""
     if not isinstance(text, str):
         raise ParseError(f"a rule is given as text, like 'CFG(7) | Cap(1.1)'; got {type(text).__name__}")
-    value = _Reader(text, {**known_names(), **(extra or {})}).whole()
+    value = _Reader(text, {**all_names(), **(extra or {})}).whole()
     if not isinstance(value, Rule):
         raise ParseError(f"{text.strip()[:60]!r} is no rule by itself; use it inside one, like CFG(...)")
     return value

@@ -139,6 +139,7 @@ class Rule:
 
     turns: bool = True  # whether the direction may change
     caps: bool = False  # whether the rule only limits a displacement that other rules made
+    has_state: bool = False  # whether it remembers anything from step to step
     needs: ClassVar[tuple[str, ...]] = ()  # names of the extra outputs that it reads, such as "negative"
 
     def init(self) -> State:
@@ -156,10 +157,6 @@ class Rule:
     @property
     def parts(self) -> tuple[Rule, ...]:
         return (self,)
-
-    @property
-    def has_state(self) -> bool:
-        return False
 
     def idle(self, t: float, state: State = None) -> bool:
         """Whether at time t the result is zero and the next state known without m_u.
@@ -210,15 +207,12 @@ class Chain(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", any(part.turns for part in self.rules))
         object.__setattr__(self, "caps", all(part.caps for part in self.rules))
+        object.__setattr__(self, "has_state", any(part.has_state for part in self.rules))
         object.__setattr__(self, "needs", names_needed(self.rules))
 
     @property
     def parts(self) -> tuple[Rule, ...]:
         return self.rules
-
-    @property
-    def has_state(self) -> bool:
-        return any(part.has_state for part in self.rules)
 
     def idle(self, t: float, state: State = None) -> bool:
         zero = False

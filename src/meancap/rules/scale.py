@@ -20,7 +20,7 @@ from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, magnitude, per_sample
 from .catalogue import method
 from .rule import Displacement, Factor, Rule, State, exactly
-from .spaces import known_space, stretch
+from .spaces import need_space, stretch
 
 
 @method(check=(0.9, -3.0, 0.1, 2.2))
@@ -85,7 +85,7 @@ class Clip(Factor):
     def __post_init__(self) -> None:
         if not (isinstance(self.radius, (int, float)) and self.radius > 0):
             raise ValueError(f"Clip needs a radius above 0 (inf clips nothing); got {self.radius}")
-        known_space(self)
+        need_space(self)
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         if self.radius == math.inf:  # math.isinf would break a compiled graph
