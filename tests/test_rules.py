@@ -267,6 +267,8 @@ def test_a_rule_of_ones_own_is_six_lines():
         (lambda: CFG(math.inf), "finite"),
         (lambda: CFG("7"), "finite"),
         (lambda: CFG(True), "finite"),
+        (lambda: CFG(lambda t: 7 * t), "CFG needs a number or a schedule for scale"),
+        (lambda: CFG([1, "a"]), "Values needs numbers"),
         (lambda: Interval(0.6, 0.2), "lo <= hi"),
         (lambda: Clip(0), "above 0"),
         (lambda: Rescale(2), "between 0"),
@@ -283,8 +285,19 @@ def test_nonsense_gets_one_sentence(make, message):
 
 
 def test_rules_join_only_rules():
-    with pytest.raises(TypeError):
-        CFG(3) | 4
+    for other in (4, lambda g, p: g, "Cap(1.1)"):
+        with pytest.raises(TypeError, match=r"\| joins rules, such as CFG\(7\) \| Cap\(1.1\); got a "):
+            CFG(3) | other
+
+
+def test_a_rule_that_is_no_dataclass_says_so_when_printed():
+    class Half(Factor):
+        def __init__(self, share):
+            self.share = share
+
+    for text in (lambda: str(Half(0.5)), lambda: f"{CFG(3) | Half(0.5)}"):
+        with pytest.raises(TypeError, match=r"write @dataclass\(frozen=True\) above class Half"):
+            text()
 
 
 def test_a_class_of_somebody_elses_is_called_for_its_own_factor():

@@ -198,9 +198,7 @@ def test_the_ends_of_the_path_are_finite(entry):
         for t, s in ((0.0, 0.1), (0.999, 1.0), (1.0, None)):
             for inputs in ((x, v_c, v_u), (none, v_c, v_u), (x, none, v_u), (x, v_c, none), (none,) * 3):
                 if s is not None or "cfgpp" not in entry.name:
-                    v, _ = guided_velocity(
-                        rule, inputs[0], t, *inputs[1:], t_next=s, extra={"negative": v_n}
-                    )
+                    v, _ = guided_velocity(rule, inputs[0], t, *inputs[1:], t_next=s, extra={"negative": v_n})
                     assert v.isfinite().all(), (t, dtype)
 
 

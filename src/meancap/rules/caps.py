@@ -96,6 +96,7 @@ class Cap(Factor):
         if not 0 <= self.smooth <= 1:
             raise ValueError(f"{name} needs smooth between 0 (a hard cap) and 1; got {self.smooth}")
         object.__setattr__(self, "has_state", self.anchor == "first")
+        object.__setattr__(self, "reads_m_u", self.anchor == "first")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if self.anchor == "first" and state is None:

@@ -3,6 +3,7 @@
     c           the conditional prediction, u = c - g the reference so far; both in the rule's own space
     Project     keeps a share of the part of g along c                                  (APG)
     Momentum    adds a multiple of the previous displacement                            (APG)
+    Tangent     stretches the step across the state x                                   (TAG)
     ZeroStar    u' = s u with the s that brings it nearest to c, velocities             (CFG-Zero*)
     Tangential  u' = the part of u along the first singular vector of (c, u)            (TCFG)
     Rectify     u' = r u with a table r of expectations, noise predictions              (ReCFG)
@@ -53,12 +54,28 @@ class Project(Map):
             raise ValueError(
                 f"Project is onto the 'conditional' or the 'unconditional' prediction; got {self.onto!r}"
             )
+        object.__setattr__(self, "reads_m_u", self.onto == "unconditional")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         onto = (conditional_in if self.onto == "conditional" else unconditional_in)(p, self.space)
         _, length, along = lengths(g, onto)  # along: component of g along the prediction
         parallel = torch.where(length == 0, 0.0, along / length)
         return g - per_sample((1 - self.eta) * parallel, g) * onto
+
+
+@dataclass(frozen=True)
+class Tangent(Map):
+    """m <- x + (the part of m - x along x) + eta (the part across x): TAG; put it after CFG."""
+
+    eta: float = 1.15
+
+    def __post_init__(self) -> None:
+        finite(self, "eta")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        way = conditional_in(p, "velocity") + g
+        _, length, along = lengths(way, p.x)
+        return g + (self.eta - 1) * (way - per_sample(torch.where(length == 0, 0.0, along / length), g) * p.x)
 
 
 @dataclass(frozen=True)
@@ -140,13 +157,14 @@ class Rectify(Map):
     def __post_init__(self) -> None:
         times = tuple(float(t) for t in self.times)
         object.__setattr__(self, "times", times)
-        object.__setattr__(self, "ratios", tuple(_values(row) for row in self.ratios))
+        rows = (float(row) if isinstance(row, (int, float)) else _values(row) for row in self.ratios)
+        object.__setattr__(self, "ratios", tuple(rows))
         if not times or len(times) != len(self.ratios) or any(not b > a for a, b in pairwise(times)):
             raise ValueError(
                 f"Rectify needs increasing times, a ratio for each; got {len(times)} and {len(self.ratios)}"
             )
-        if not all(map(math.isfinite, times)):
-            raise ValueError(f"Rectify needs finite times; got {list(times)}")
+        if not all(math.isfinite(v) for v in (*times, *self.ratios) if isinstance(v, float)):
+            raise ValueError(f"Rectify needs finite times and ratios; got {list(times)}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # n = (x - t m) / (1 - t), and scaling n_u by r moves m_u by (1 - r) (x / t - m_u).
@@ -420,6 +438,26 @@ alias(
     state="none",
     check=(0.552459, -2.718033, -0.159016, 1.583607),
 )
+
+
+@method(confidence="second-hand", zero_gap=False, unit=False, check=(0.842294, -3.353647, 0.066824, 2.144588))
+def tag(scale: Scale, *, eta: float = 1.15) -> Rule:
+    """Tangential amplifying guidance (TAG). CFG, then a longer step across the state.
+
+    formula: v <- P v + eta (v - P v) after CFG, P v = <v, x> / |x|^2 x
+    space: velocity
+    source: Cho et al., ICML 2026, arXiv 2510.04533
+    evidence: the authors' project page (the update of a step is split along and across the state, the latter
+        times eta >= 1); ComfyUI pull request 10403 has the formula on m - x; their code was not read
+    use when: samples mix features of several modes, and the scale should not grow
+    state: none
+    notes:
+        - stated for the update of the sampler, x' - x; on a flow with Euler that is a multiple of v, and a
+          rescaled state (DDIM) has the same result
+        - no published eta was seen; a Forge port offers 1 to 1.5, and 1.15 here is a placeholder
+        - the ComfyUI node also scales the part along the state, 1 by default
+    """
+    return CFG(scale) | Tangent(eta)
 
 
 @method(confidence="second-hand", check=(0.679813, -2.523163, 0.932604, 1.23323))

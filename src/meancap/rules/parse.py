@@ -41,7 +41,9 @@ def part_classes() -> dict[str, Callable[..., Any]]:
     return {
         kind.__name__: kind
         for kind in kinds
-        if is_dataclass(kind) and kind is not Chain and kind.__module__.startswith(homes)
+        if (is_dataclass(kind) or kind is schedules.Values)
+        and kind is not Chain
+        and kind.__module__.startswith(homes)
     }
 
 
@@ -95,7 +97,7 @@ class _Reader:
         try:
             return self.known[name](*positional, **named)
         except (TypeError, ValueError) as error:
-            raise ParseError(f"{name}: {_plain(error)}") from None
+            raise ParseError(f"{name}: {_plain(error)}{_comma_hint(error, positional)}") from None
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         positional: list[Any] = []
@@ -185,6 +187,14 @@ class _Reader:
     def error(self, what: str) -> ParseError:
         place = self.at - len(self.token) if self.kind else len(self.text)
         return ParseError(f"cannot read {self.text[:80]!r} at character {place + 1}: {what}")
+
+
+def _comma_hint(error: Exception, positional: list[Any]) -> str:
+    """What to write if the last two of too many numbers were one with a decimal comma."""
+    numbers = [v for v in positional[-2:] if isinstance(v, float)]
+    if "positional argument" not in str(error) or len(numbers) < 2 or "missing" in str(error):
+        return ""
+    return f"; if a decimal comma was meant, write {numbers[0]:g}.{numbers[1]:g}; options have names"
 
 
 def _plain(error: Exception) -> str:

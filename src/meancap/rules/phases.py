@@ -43,6 +43,7 @@ class StepInterval(_Counting):
     last: int
 
     turns = False
+    reads_m_u = False
 
     def __post_init__(self) -> None:
         need_whole_numbers(self, "first", "last")

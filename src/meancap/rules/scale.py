@@ -45,6 +45,8 @@ class CFG(Factor):
 
     scale: Scale
 
+    reads_m_u = False
+
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
 
@@ -61,6 +63,8 @@ class Interval(Factor):
 
     lo: float
     hi: float
+
+    reads_m_u = False
 
     def __post_init__(self) -> None:
         finite(self, "lo", "hi")
@@ -82,6 +86,8 @@ class Clip(Factor):
     radius: float
     space: str = "mean"
 
+    reads_m_u = False
+
     def __post_init__(self) -> None:
         if not (isinstance(self.radius, (int, float)) and self.radius > 0):
             raise ValueError(f"Clip needs a radius above 0 (inf clips nothing); got {self.radius}")
@@ -99,6 +105,8 @@ class Gain(Factor):
     """g <- scale g. Scale 0 is the conditional prediction."""
 
     scale: Scale
+
+    reads_m_u = False
 
     def __post_init__(self) -> None:
         finite_scale(self, "scale")

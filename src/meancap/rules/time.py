@@ -286,7 +286,8 @@ class CFGPP(Rule):
     renoise: str = "noise"
 
     turns = False
-    has_state = True
+    has_state = True  # the scale of the step
+    reads_m_u = False
 
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
