@@ -9,9 +9,22 @@ import torch
 from cases import random_prediction
 from meancap import Cap, Prediction, Record, euler, guide, guided_velocity, heun, parse, trajectory
 from meancap.rules import catalogue
+from meancap.rules.catalogue import entry
 
 ENTRIES = [e for e in catalogue(forms=True) if e.kind == "rule"]
-every_rule = pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+# Chains with options of the caps that no method of the catalogue has.
+OPTIONS = (
+    "CFG(Piecewise([0, 0.3, 1], [1, 6, 2])) | CapDisplacement(1.15)",
+    "CFG(7) | Cap(1.1, per='channel')",
+    "CFG(7) | Cap(1.1, anchor='first')",
+    "CFG(7) | Cap(1.1, anchor=0.5, floor=0.2, smooth=0.5)",
+    "CFG(7) | Cap(Linear(1, 2)) | CapDisplacement(1.5, floor=Constant(0.1))",
+)
+CHAINS = [
+    replace(entry("CFG"), name=text, call=text, unit=False, state="first mean" if "first" in text else "none")
+    for text in OPTIONS
+]
+every_rule = pytest.mark.parametrize("entry", ENTRIES + CHAINS, ids=lambda e: e.name)
 TIMES = (0.15, 0.4, 0.65, 0.9)
 SHAPES = {2: (3, 6), 3: (3, 5, 8), 4: (3, 4, 8, 8), 5: (3, 2, 3, 8, 8)}
 
