@@ -18,7 +18,6 @@ from .catalogue import register as register
 from .density_ratio import *
 from .direction import *
 from .elementwise import *
-from .elsewhere import *
 from .frequency import *
 from .guide import *
 from .guide import __all__ as _guide

@@ -20,7 +20,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, magnitude
-from .catalogue import method
+from .catalogue import method, not_a_rule
 from .rule import Displacement, Factor, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import both_in, need_space, stretch, time_passed, unconditional_in
@@ -268,3 +268,27 @@ def beta_cfg(
     """
     weight = Beta(scale, a, b)
     return Normalise(gamma) | FromUnconditional(weight if times is None else by_step(weight, grid_of(times)))
+
+
+not_a_rule(
+    "policy",
+    "laboratory",
+    "train_policy(condition)",
+    """
+    Adaptive guidance by stochastic optimal control.
+
+    formula: scale w(t, x) by a trained network: maximal E log p(c | x_1) - cost E KL(guided path | unguided
+        path)
+    space: score
+    source: Azangulov et al., AISTATS 2026, arXiv 2505.19367
+    evidence: the abstract only; no repository found
+    use when: you study a mixture whose truth is known; it is trained for each condition
+    state: none
+    defaults:
+        - 2-D mixtures: trained for each condition (meancap.lab.policy)
+    notes:
+        - the paper reweights diffusion paths; we differentiate the Euler flow of a mixture exactly
+        - its authors call images future work, and so do we
+    """,
+    confidence="paper",
+)
