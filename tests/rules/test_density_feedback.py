@@ -106,7 +106,7 @@ def followed(case, rule, n, steps, stochastic, probe="derivative"):
     x = noise(seeds, (case.layout.dimensions,)).double()
     step = ancestral(seeds) if stochastic else euler
     seen = [one for one in trajectory(model.predict, follow, x, uniform(steps), step) if 0 < one.t < 0.8]
-    return [(one.prediction.log_ratio, log_ratio(model, one.x, one.t)) for one in seen]
+    return [(one.prediction.extra["log_ratio"], log_ratio(model, one.x, one.t)) for one in seen]
 
 
 def test_without_guidance_by_the_other_model_the_mean_of_r_stays_one_on_any_grid():
@@ -123,7 +123,7 @@ def test_without_guidance_by_the_other_model_the_mean_of_r_stays_one_on_any_grid
     rule = Unconditional(0.999999, most=1e9)
     for grid in (uniform(5), uniform(12)):
         for one in trajectory(model.predict, rule, x, grid, ancestral(seeds)):
-            r = one.prediction.log_ratio.exp()
+            r = one.prediction.extra["log_ratio"].exp()
             assert float(r.mean()) == pytest.approx(1, abs=4.5 * float(r.std()) / math.sqrt(n) + 1e-12)
 
 

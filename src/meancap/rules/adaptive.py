@@ -19,7 +19,7 @@ from torch import Tensor
 from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
-from ..tensors import Number, magnitude
+from ..tensors import Number, magnitude, vector
 from .catalogue import method, not_a_rule
 from .rule import Displacement, Factor, Rule, State
 from .scale import CFG, FromUnconditional
@@ -102,7 +102,7 @@ class Converged(Rule):
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         agree = _prediction_cosine(p, self.space) > self.above
         done = agree if state is None else state | agree
-        return g.times(torch.where(done, 0.0, 1.0)), done
+        return g.times(torch.where(done, 0.0, vector(1.0, p.shown))), done
 
     def within_step(self, before: State, after: State) -> State:
         return after  # a sample that stopped is not guided by the rest of the step

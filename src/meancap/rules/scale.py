@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
-from ..tensors import Number, magnitude, per_sample
+from ..tensors import Number, magnitude, per_sample, vector
 from .catalogue import method
 from .rule import Displacement, Factor, Rule, State, exactly
 from .spaces import need_space, stretch
@@ -76,7 +76,7 @@ class Interval(Factor):
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         inside = (p.t >= self.lo) & (p.t <= self.hi)
-        return torch.where(inside, 1.0, 0.0) if isinstance(inside, Tensor) else float(inside)
+        return vector(inside, p.shown) if isinstance(inside, Tensor) else float(inside)
 
 
 @dataclass(frozen=True)
