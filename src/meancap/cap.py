@@ -100,8 +100,8 @@ def lengths(m: Tensor, d: Tensor) -> Lengths:
         if on_host(accurate) and bool(accurate.all()):
             return quick
         return _choose(accurate, quick, _scaled(m, d))
-    run = _run_length(m.shape[1])
-    if not (m.dtype == d.dtype == torch.float32 and len(m) and run and on_host(m, d)):
+    other = not (m.dtype == d.dtype == torch.float32 and len(m) and on_host(m, d))
+    if other or not (run := _run_length(m.shape[1])):
         return _from_sums(m.double(), d.double())
     # On the host a copy in float64 costs more than everything else: short runs in float32, float64 over them.
     norms = (torch.linalg.vector_norm(v.view(len(v), -1, run), dim=2) for v in (m, d))
