@@ -39,7 +39,10 @@ __all__ = sorted({*_rule, *_guide, *_OTHERS, *(_builtin_names() & globals().keys
 
 
 def __getattr__(name: str) -> Any:
-    """Earlier names of recipes that are forms of others now."""
+    """Earlier names: recipes that are forms of others now, and the displacement."""
+    if name == "Ray":
+        warnings.warn("meancap.rules.Ray is called Displacement", DeprecationWarning, stacklevel=2)
+        return Displacement
     if name in _builtin_names():
         recipe = _builds()[name]
         message = f"meancap.rules.{name} is deprecated: {recipe.__doc__}"

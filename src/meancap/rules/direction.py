@@ -195,7 +195,7 @@ class Rectify(Map):
 
 
 def _values(row: Row) -> Values:
-    return row if isinstance(row, Values) else Values(row)  # type: ignore[arg-type]
+    return row if isinstance(row, Values) else Values(row)
 
 
 def _least(left: Number, right: Number) -> Number:
