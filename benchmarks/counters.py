@@ -40,10 +40,9 @@ from meancap import (
 )
 from meancap.adapters.diffusers import guided
 from meancap.lab.columns import Columns
+from meancap.lab.condition import TRIPLE
 from meancap.lab.plan import plan
-from meancap.lab.scenes import TRIPLE
-from meancap.models.inference import Predictor
-from meancap.models.sit import SiT, SiTConfig
+from meancap.models.sit import Predictor, SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
 from meancap.sampling.solvers import StepMethod
 

@@ -28,8 +28,7 @@ from torch.nn import functional as F
 from meancap import CFG, Cap, Interval, Prediction, guide, noise, sample, uniform
 from meancap.models import fashion
 from meancap.models.classes import ClassModel
-from meancap.models.inference import ConditionCache, pieces
-from meancap.models.sit import SiT, SiTConfig
+from meancap.models.sit import ConditionCache, SiT, SiTConfig, pieces
 from meancap.rules import Phases, Rule
 
 GOAL = 1.3

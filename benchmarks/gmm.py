@@ -26,10 +26,9 @@ from torch import Tensor
 
 from meancap import CFG, Cap, uniform
 from meancap.lab.branches import branches
-from meancap.lab.condition import Condition
+from meancap.lab.condition import STD, TRIPLE, Condition, circle
 from meancap.lab.mixture import Mixture
 from meancap.lab.sampler import engine_for, flow
-from meancap.lab.scenes import STD, TRIPLE, circle
 
 SCALE, GAMMA, STEPS, SAMPLES = 3.0, 1.1, 50, 200_000
 RULE = CFG(SCALE) | Cap(GAMMA)

@@ -24,7 +24,7 @@ from benchmarks.timing import in_turns, ratio
 from torch import Tensor
 
 from meancap.metrics import precision_recall, trace_of_root
-from meancap.metrics.neighbours import ROWS, nearest, points, within
+from meancap.metrics.manifold import ROWS, nearest, points, within
 
 WIDTH, POINTS, SIDE = 2048, 10_000, 2048
 GOALS = {"scipy sqrtm": 8.0, "torchmetrics": 2.5}

@@ -68,8 +68,8 @@ SETTINGS = [
     (7.0, 1.1, 0.3),
     (5.0, 1.1, 0.3),
     (5.0, 1.2, 0.3),
-    (1.0, 1.0, 0.9),
-    (-2.0, 1.05, 0.0),
+    (3.0, 1.05, 0.9),
+    (2.5, 1.3, 0.0),
     (9.0, 1.4, 1.0),
 ]
 
@@ -93,7 +93,7 @@ def test_other_numbers_make_one_more_graph_and_other_tensors_none(make, request)
         expected = guided_velocity(rule, x, t, v_c, v_u)[0]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         counts.append(seen.frame_count)
-    assert counts[-1] <= (1 if "tensors" in request.node.name else 4), counts
+    assert counts[-1] <= (1 if request.node.callspec.id == "tensors" else 3), counts
 
 
 def test_a_rule_made_inside_the_graph_from_its_arguments_makes_no_new_graph():
@@ -170,7 +170,7 @@ def test_a_given_value_may_differ_between_samples():
 
 def test_a_given_value_prints_parses_and_compares():
     rule = CFG(torch.tensor(7.0)) | Cap(torch.tensor([1.5, 1.25]))
-    assert str(rule) == "CFG(Values(7)) | Cap([1.5, 1.25])"
+    assert str(rule) == "CFG(7) | Cap([1.5, 1.25])"
     assert parse(str(rule)) == rule and hash(parse(str(rule))) == hash(rule)
     assert rule != CFG(torch.tensor(6.0)) | Cap(torch.tensor([1.5, 1.25]))
 

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from meancap.array import guided_velocity
-from meancap.models import fashion, scenes
-from meancap.models.scene_net import SceneNetConfig
+from meancap.models import fashion
 from meancap.models.sit import SiTConfig
+from meancap.scenes import scenes
+from meancap.scenes.model import SceneNetConfig
 from pages import ROOT
 
 yaml = pytest.importorskip("yaml")

@@ -7,7 +7,7 @@ import torch
 
 from meancap import CFG
 from meancap.lab import flow
-from meancap.lab.scenes import TRIPLE
+from meancap.lab.condition import TRIPLE
 from meancap.sampling import uniform
 from meancap.torch_settings import torch_settings
 

@@ -95,8 +95,8 @@ def weights_and_config(name: str) -> tuple[Path, dict[str, Any]]:
     """The file in the package, and the configuration of its network."""
     from meancap.models.checkpoint import load_sit
     from meancap.models.classes import SHIPPED as FASHION
-    from meancap.models.scene_files import load_scene_net
-    from meancap.models.scenes import SHIPPED as SCENES
+    from meancap.scenes.model import SHIPPED as SCENES
+    from meancap.scenes.model import load_scene_net
 
     if name == "scenes":
         return SCENES, {"model_type": "scene_net", **asdict(load_scene_net(SCENES)[0].config)}

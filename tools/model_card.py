@@ -13,7 +13,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from meancap.models.checkpoint import digest, load_sit
+from meancap.files import sha256_of
+from meancap.models.checkpoint import load_sit
 from meancap.models.classes import SHIPPED
 from meancap.report.style import BLUE, COLUMN, look
 from meancap.runs.folder import Run
@@ -75,7 +76,7 @@ def main() -> None:
     network, _, _ = load_sit(SHIPPED)
     template = (Path(__file__).parent / "model_card.md").read_text(encoding="utf-8")
     card = template.format(
-        sha=digest(SHIPPED), size=f"{SHIPPED.stat().st_size / 1e6:.2f}",
+        sha=sha256_of(SHIPPED), size=f"{SHIPPED.stat().st_size / 1e6:.2f}",
         parameters=f"{sum(p.numel() for p in network.parameters()):,}", config=network.config,
         steps=f"{rows[-1].step:,}", images=f"{rows[-1].images:,}", epochs=f"{rows[-1].images / 60000:.1f}",
         minutes=f"{rows[-1].seconds / 60:.0f}", batch=recipe["batch"], rate=recipe["rate"],

@@ -15,11 +15,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from meancap.models.checkpoint import digest
-from meancap.models.scene_files import load_scene_net
-from meancap.models.scenes import SHIPPED, WRONG
+from meancap.files import sha256_of
 from meancap.report.style import BLUE, COLUMN, look
 from meancap.runs.loop import LogLine, read_log
+from meancap.scenes.model import SHIPPED, WRONG, load_scene_net
 
 ROOT = Path(__file__).parents[1]
 SCORES = ("right all", "drawn", "right and drawn", "iou", "saturation", "clipped", "tv")
@@ -94,7 +93,7 @@ def main() -> None:
         table = list(csv.DictReader(file))
     detector = json.loads(args.detector.read_text(encoding="utf-8"))
     text = (ROOT / "tools" / "scene_card.md").read_text(encoding="utf-8").format(
-        size=f"{SHIPPED.stat().st_size / 1e6:.2f}", sha=digest(SHIPPED), wrong_sha=digest(WRONG),
+        size=f"{SHIPPED.stat().st_size / 1e6:.2f}", sha=sha256_of(SHIPPED), wrong_sha=sha256_of(WRONG),
         config=network.config, parameters=f"{sum(p.numel() for p in network.parameters()):,}",
         recipe=json.loads((args.training / "train.json").read_text()), steps=f"{rows[-1].step:,}",
         pictures=f"{rows[-1].images:,}", minutes=f"{rows[-1].seconds / 60:.0f}",

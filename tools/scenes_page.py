@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from meancap.files import write_whole
-from meancap.metrics.score import bootstrap
-from meancap.metrics.shares import paired_interval, share_interval
+from meancap.metrics.score import bootstrap, paired_interval, share_interval
 from meancap.report.document import with_parts
 from meancap.report.scenes_compared import KINDS, SceneContrast, compared, contrast_rows, said
 from meancap.runs.scenes_readings import CLAUSES, SceneReading, chosen, read_readings

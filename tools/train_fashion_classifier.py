@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -20,33 +21,36 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from meancap.metrics import gaussian
-from meancap.metrics.extractors.fashion import CLASSES, LAYERS, MEAN, SPREAD, FashionClassifier, fold
+from meancap.metrics.classifiers import FashionClassifier
+from meancap.metrics.extractor import fold_norm
 from meancap.models.data import FASHION, fashion
 
 EPOCHS, BATCH, PEAK, DECAY, SHIFT, SEED = 8, 128, 3e-3, 0.02, 2, 0
 
 
 class Training(nn.Module):
-    """The same network with the batch norms that `fold` removes."""
+    """The same network with the batch norms that `fold_norm` removes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(c_in, c_out, 3, stride, padding=1, bias=False) for c_in, c_out, stride in LAYERS
+            nn.Conv2d(c_in, c_out, 3, stride, padding=1, bias=False)
+            for c_in, c_out, stride in FashionClassifier.LAYERS
         )
-        self.norms = nn.ModuleList(nn.BatchNorm2d(c_out) for _, c_out, _ in LAYERS)
-        self.head = nn.Linear(LAYERS[-1][1], CLASSES)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(c_out) for _, c_out, _ in FashionClassifier.LAYERS)
+        self.head = nn.Linear(FashionClassifier.LAYERS[-1][1], 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = (images - MEAN) / SPREAD
+        x = (images - FashionClassifier.MEAN) / FashionClassifier.SPREAD
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.relu(norm(convolution(x)))
         return self.head(x.mean((2, 3)))
 
     def folded(self) -> FashionClassifier:
         network = FashionClassifier()
-        pairs = zip(self.convolutions, self.norms, strict=True)
-        network.convolutions = nn.ModuleList(fold(c, n) for c, n in pairs)  # type: ignore[arg-type]
+        network.convolutions = deepcopy(self.convolutions)
+        for convolution, norm in zip(network.convolutions, self.norms, strict=True):
+            fold_norm(convolution, norm)
         network.head.load_state_dict(self.head.state_dict())
         return network.eval()
 

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from meancap import CFG, Cap, Record, Rule, noise, sample, shifted, uniform
 from meancap.lab import SCENES, flow
-from meancap.models import ClassModel, SceneModel, fashion, scenes
+from meancap.models import ClassModel, fashion
+from meancap.scenes import SceneModel, scenes
 
 SCENE_NAMES = {str(scene): scene for scene in SCENES}
 

@@ -63,7 +63,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .tensors import Number, magnitude, on_host, per_sample, power, scalar_dtype, transformed, vector
+from .tensors import Number, magnitude, on_host, per_sample, scalar_dtype, transformed, vector
 
 UNBOUNDED = 1e150  # a larger gamma is no cap: its square leaves float64's range
 RUN = 128  # elements of a float32 sum at most: in a longer one a large element swallows the digits of others
@@ -178,7 +178,7 @@ def import_fast() -> ModuleType | None:
 
 def _room(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
     """The root of max(gamma m, floor)^2 - m^2 for the ball; the radius for the displacement."""
-    growth = power((gamma - 1) * (gamma + 1), 0.5) if ball else gamma - 1
+    growth = ((gamma - 1) * (gamma + 1)) ** 0.5 if ball else gamma - 1
     room = m * growth
     if isinstance(floor, Tensor) or floor > 0:
         above = floor

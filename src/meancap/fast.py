@@ -25,7 +25,7 @@ from torch import Tensor
 from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths
 from .tensors import Number, need_one_each
 
-if numba.config.DISABLE_JIT:
+if getattr(numba.config, "DISABLE_JIT"):  # noqa: B009
     raise ImportError("NUMBA_DISABLE_JIT is set")
 
 _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
@@ -183,8 +183,8 @@ def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, *, direct: bool 
 def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, margin: float) -> Tensor:
     """The share of c * direction that the cap keeps, for every sample."""
     found = np.empty(len(seen.m))
-    lengths = (seen.m.detach().numpy(), seen.d.detach().numpy(), seen.along.detach().numpy())
-    _share(*lengths, _numbers(c, seen.m), _numbers(gamma, seen.m), _numbers(floor, seen.m), ball, margin, found)
+    numbers = [_numbers(v, seen.m) for v in (*seen, c, gamma, floor)]
+    _share(*numbers, ball, margin, found)
     return torch.from_numpy(found)
 
 

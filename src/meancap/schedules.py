@@ -106,14 +106,14 @@ class Values(Schedule):
         return self.on(y, name) * y
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Values) and self._tensor.tolist() == other._tensor.tolist()
+        """Equal numbers are equal values; one number equals the float."""
+        return self._tensor.tolist() == (other._tensor.tolist() if isinstance(other, Values) else other)
 
     def __hash__(self) -> int:
-        return hash(str(self._tensor.tolist()))
+        return hash(str(self._tensor.tolist()) if self._tensor.dim() else float(self._tensor))
 
     def __str__(self) -> str:
-        text = write(self._tensor.tolist())
-        return text if self._tensor.dim() else f"Values({text})"
+        return write(self._tensor.tolist())
 
     __repr__ = __str__
 

@@ -24,6 +24,7 @@ Value = TypeVar("Value")
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
+_unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 compiling = torch.compiler.is_dynamo_compiling  # Dynamo reads this call as True
 
 
@@ -96,7 +97,9 @@ def transformed(*values: Number) -> bool:
         return True
     for v in values:
         if isinstance(v, Tensor):
-            if (v.requires_grad and torch.is_grad_enabled()) or forward_ad.unpack_dual(v).tangent is not None:
+            if v.requires_grad and torch.is_grad_enabled():
+                return True
+            if _unpack_dual(v).tangent is not None:
                 return True
             try:
                 v.data_ptr()  # under vmap, jvp and grad of torch.func a tensor has no storage of its own

@@ -32,14 +32,14 @@ def serving(port=0):
     from meancap.explorer.server import Server
 
     server = Server(port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
         yield server
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the server did not end"
 
 
 @contextmanager

@@ -8,8 +8,9 @@ import pytest
 from browser import Tab, until
 
 from meancap.cli import main
-from meancap.explorer import export, images
-from meancap.explorer.jobs import Work
+from meancap.explorer import export
+from meancap.explorer.image_view import ROUTES
+from meancap.explorer.requests import Work
 
 IMAGES = "images?classes=7&seeds=0-3&steps=5&scale=5&rule=CFG(λ)&rule=CFG(λ)+|+Cap(Γ)&left=0&right=1&pick=2"
 MIXTURE = "mixture?n=1000&steps=10&scale=4&t=0.3"
@@ -67,7 +68,7 @@ def test_the_page_s_own_button_saves_what_is_on_it(compiled, tab, opened, few_st
 
 
 def test_what_needs_no_server_still_works(opened, few_stops, tmp_path):
-    path = export.export(IMAGES, tmp_path / "page.html")
+    path = export.write_page(IMAGES, tmp_path / "page.html")
     _, page = opened(path, "images")
     page.get_by_role("slider", name="Between rule 1 and rule 2").focus()
     page.keyboard.press("End")
@@ -84,7 +85,7 @@ def test_what_needs_no_server_still_works(opened, few_stops, tmp_path):
 
 
 def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, few_stops, tmp_path):
-    path = export.export(MIXTURE, tmp_path / "page.html")
+    path = export.write_page(MIXTURE, tmp_path / "page.html")
     _, page = opened(path, "mixture")
     assert page.locator('[data-panel="ends"] .note').inner_text() == "1,000 samples for each rule."
     hill = page.locator('canvas[aria-label^="Landscape"]')
@@ -104,20 +105,22 @@ def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, few_stops, tmp_
 def test_a_scene_of_one_s_own_is_saved_too(opened, tmp_path):
     parts = "1,0,0.5,1;-0.5,0.8,0.25,0;0,-1,0.25,1"
     link = f"mixture?scene=own&parts={parts}&std=0.1&eta=0.2&n=200&steps=4&rule=CFG(2)&look=0"
-    _, page = opened(export.export(link, tmp_path / "page.html"), "mixture")
+    _, page = opened(export.write_page(link, tmp_path / "page.html"), "mixture")
     assert page.locator("#error").is_hidden() and "CFG(2)" in page.locator("#view").inner_text()
     with pytest.raises(ValueError, match="component"):
-        export.export(link.replace(parts, "1,2"), tmp_path / "other.html")
+        export.write_page(link.replace(parts, "1,2"), tmp_path / "other.html")
 
 
 def test_a_stop_of_the_slider_shows_the_pictures_that_the_view_makes_there(few_stops):
     """Of the link's own λ every step, of another stop the finished pictures, byte for byte."""
     view, state = export.read_link(IMAGES)
     runs = [
-        (request, smaller) for name, request, smaller in export.questions(view, state) if name.endswith("run")
+        (request, smaller)
+        for name, request, smaller in export.page_requests(view, state)
+        if name.endswith("run")
     ]
     assert [(request["scale"], smaller) for request, smaller in runs] == [(5, {}), (8.0, {"last": True})]
-    whole, last = (images.run(runs[1][0] | smaller, Work()) for smaller in ({}, {"last": True}))
+    whole, last = (ROUTES["images/run"](runs[1][0] | smaller, Work()) for smaller in ({}, {"last": True}))
     assert whole["frame_steps"] == [0, 1, 2, 3, 4] and last["frame_steps"] == [4]
     for one, other in zip(whole["rules"], last["rules"], strict=True):
         for full, end in zip(one["pictures"], other["pictures"], strict=True):
@@ -126,7 +129,7 @@ def test_a_stop_of_the_slider_shows_the_pictures_that_the_view_makes_there(few_s
 
 
 def test_a_saved_page_fits_a_phone(opened, tmp_path):
-    path = export.export(IMAGES, tmp_path / "page.html")
+    path = export.write_page(IMAGES, tmp_path / "page.html")
     _, page = opened(path, "images", viewport={"width": 360, "height": 740}, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
@@ -134,7 +137,7 @@ def test_a_saved_page_fits_a_phone(opened, tmp_path):
 def test_text_of_a_link_stays_text(opened, tmp_path):
     """What ends a script, opens a comment or an element in one's own rule is shown, not run."""
     evil = "</script><!--<script><img src=x onerror=document.title=`owned`>"
-    path = export.export(
+    path = export.write_page(
         f"images?seeds=0&steps=1&rule=CFG(1)&rule={evil}&left=0&right=0", tmp_path / "page.html"
     )
     _, page = opened(path, "images")
@@ -146,9 +149,9 @@ def test_text_of_a_link_stays_text(opened, tmp_path):
 
 def test_the_page_and_the_exporter_agree_on_the_defaults(tab, server):
     page = tab.open("#images?seeds=0&steps=1&rule=CFG(1)", ready("images"))
-    for view in export.VIEWS:
+    for view in ("mixture", "images"):
         own = page.evaluate(f"async () => (await import('/{view}.js')).defaults")
-        assert own == export.defaults(view)
+        assert own == export.view_defaults(view)
 
 
 def test_a_link_is_read_as_the_page_reads_it(tab, server):
@@ -184,7 +187,7 @@ def test_the_command_writes_the_same_file_as_the_button(tmp_path):
     [
         ("pictures?seeds=0", "begins with mixture or images"),
         ("images?seed=0", "no setting 'seed'"),
-        ("images?steps=many", "steps is a number"),
+        ("images?steps=many", "steps must be a number"),
         ("images?seeds=0-999999999", "at most 64 images"),
         ("mixture?n=1000000000", "whole number from 100"),
     ],
@@ -197,14 +200,14 @@ def test_a_wrong_state_is_one_sentence_and_no_file(state, said, tmp_path, capsys
 
 def test_a_missing_folder_is_said_before_any_work(tmp_path):
     with pytest.raises(ValueError, match="no folder"):
-        export.export(IMAGES, tmp_path / "no" / "page.html")
+        export.write_page(IMAGES, tmp_path / "no" / "page.html")
     with pytest.raises(ValueError, match="is a folder"):
-        export.export(IMAGES, tmp_path)
+        export.write_page(IMAGES, tmp_path)
 
 
 def test_half_a_character_in_a_link_leaves_a_file_that_can_be_read(tmp_path):
     """An argument that is not UTF-8 comes with surrogates, which no file and no answer can hold."""
-    path = export.export("mixture?n=100&steps=1&rule=CFG(1)&rule=\udcff&look=0", tmp_path / "page.html")
+    path = export.write_page("mixture?n=100&steps=1&rule=CFG(1)&rule=\udcff&look=0", tmp_path / "page.html")
     data = re.search(r'id="saved">(.*?)</script>', path.read_text(encoding="utf-8"), re.S)[1]
     rules = next(one for one in json.loads(data)["answers"] if one["name"] == "mixture/run")["result"][
         "rules"

@@ -11,7 +11,7 @@ from browser import until
 
 from meancap import CFG, Cap, Record, sample, uniform
 from meancap.explorer import server as server_module
-from meancap.explorer.painter import BLOCK
+from meancap.explorer.image_view import BLOCK
 from meancap.models import fashion
 from meancap.sampling import noise
 
@@ -68,64 +68,19 @@ def test_pictures_and_meter_are_the_library_s_also_after_a_slider_moved(tab):
     until(lambda: "scale=6" in page.evaluate("location.hash"), 60)
 
 
-@pytest.mark.slow
-def test_a_slider_may_move_faster_than_jobs_notice_that_they_are_cancelled(tab, monkeypatch):
-    made_here = server_module.ROUTES["images/run"]
-
-    def slow(request, work):
-        tell = work.tell
-
-        def later(*told):
-            time.sleep(0.4)
-            tell(*told)
-
-        work.tell = later
-        return made_here(request, work)
-
-    page = tab.open(SMALL.replace("steps=5", "steps=2"), READY)
-    monkeypatch.setitem(server_module.ROUTES, "images/run", slow)
-    page.get_by_label("λ scale", exact=True).focus()
-    for _ in range(10):
-        page.keyboard.press("ArrowRight")
-        page.wait_for_timeout(80)  # each is a job
-    until(lambda: page.locator(".rule-card .named").first.inner_text() == "CFG(6)", 60)
-    page.wait_for_selector(READY)
-
-
-def test_the_slider_between_two_rules_is_worked_by_keys(tab):
+def test_slider_pictures_and_steps_are_worked_by_keys(tab):
     page = tab.open(SMALL, READY)
     slider = page.get_by_role("slider", name="Between rule 1 and rule 2")
     slider.focus()
     for key, share in (("ArrowRight", 51), ("ArrowLeft", 50), ("End", 100), ("Home", 0), ("PageUp", 10)):
         page.keyboard.press(key)
-        assert slider.input_value() == str(share)
         said = f"{share} per cent rule 1, {100 - share} per cent rule 2"
-        assert slider.get_attribute("aria-valuetext") == said
-        over = page.locator(".stage .over").first
-        hidden = re.search(r"inset\(0px (.*?) 0px 0px\)", over.evaluate("e => getComputedStyle(e).clipPath"))
-        assert hidden and hidden[1] == (f"{100 - share}%" if share else "100%")
+        assert slider.input_value() == str(share) and slider.get_attribute("aria-valuetext") == said
+        clip = page.locator(".stage .over").first.evaluate("e => getComputedStyle(e).clipPath")
+        assert re.search(r"inset\(0px (.*?) 0px 0px\)", clip)[1] == f"{100 - share}%"
     until(lambda: "wipe=10" in page.evaluate("location.hash"), 60)
     page.get_by_role("button", name="One picture").click()
     assert page.locator(".stage .wiped").count() == 1
-
-
-def test_a_picture_is_chosen_by_keys_and_its_meter_follows(tab):
-    page = tab.open(SMALL, READY)
-    page.locator(".rule-card").first.locator(".cell").first.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("End")
-    assert page.locator('.cell[aria-pressed="true"]').count() == 2, "one in each rule"
-    assert "seed 3" in page.locator(".reading h2").inner_text()
-    _, meter = made(CFG(5) | Cap(1.1))
-    assert row(page, "own", 1)[:4] == expected(meter, 3)
-    drawn = page.locator("svg.meter").evaluate_all(
-        "list => list.map(svg => svg.childNodes.length - svg.children.length)"
-    )
-    assert drawn == [0, 0], "a drawing holds no loose text"
-
-
-def test_the_steps_can_be_walked_through(tab):
-    page = tab.open(SMALL, READY)
     end = shown(page, 1, 0)
     page.locator("#step").focus()
     page.keyboard.press("Home")
@@ -133,6 +88,26 @@ def test_the_steps_can_be_walked_through(tab):
     assert not torch.equal(shown(page, 1, 0), end)
     page.keyboard.press("End")
     assert torch.equal(shown(page, 1, 0), end)
+    page.locator(".rule-card").first.locator(".cell").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("End")
+    assert page.locator('.cell[aria-pressed="true"]').count() == 2, "one in each rule"
+    assert "seed 3" in page.locator(".reading h2").inner_text()
+    _, meter = made(CFG(5) | Cap(1.1))
+    assert row(page, "own", 1)[:4] == expected(meter, 3)
+
+
+def test_a_link_may_say_anything_and_wrong_rules_are_shown_as_such(tab):
+    late = "Phases(1,+CFG(2),+Cap(1.1,+anchor=[1,+2,+3]),+together=False)"  # fails at its second step
+    rules = f"rule=CFG(1)&rule=Nothing(4)&rule=Gain(1e30)&rule={late}"
+    page = tab.open(
+        f"#images?seeds=0-1&steps=3&{rules}&pick=1.5&left=-3&right=99&wipe=700&one=yes&x=1", READY
+    )
+    assert page.get_by_role("slider", name="Between rule 1 and rule 3").input_value() == "100"
+    assert "seed 0" in page.locator(".reading h2").inner_text()
+    assert row(page, "own", 1)[-1] == "nothing: it ran away"
+    unknown, failed = page.locator(".rule-card.wrong").all_inner_texts()
+    assert "unknown name 'Nothing'" in unknown and "cannot go on" in failed
 
 
 def test_a_wrong_rule_gets_its_sentence_and_the_others_stay(tab):
@@ -147,30 +122,6 @@ def test_a_wrong_rule_gets_its_sentence_and_the_others_stay(tab):
     field.fill("CFG(2)")
     until(lambda: page.locator(".rule-card .named").nth(1).inner_text() == "CFG(2)", 60)
     assert field.get_attribute("aria-invalid") == "false"
-
-
-def test_a_link_to_a_wrong_rule_shows_it(tab):
-    page = tab.open("#images?seeds=0-1&steps=2&rule=CFG(1)&rule=Nothing(4)", READY)
-    assert "unknown name 'Nothing'" in page.locator(".rule-card.wrong").inner_text()
-    assert page.locator("table.own tbody tr").count() == 1
-
-
-def test_a_link_may_say_anything(tab):
-    page = tab.open(
-        "#images?seeds=0-1&steps=2&rule=CFG(1)&pick=1.5&left=-3&right=99&wipe=700&one=yes&x=1", READY
-    )
-    assert page.get_by_role("slider", name="Between rule 1 and rule 1").input_value() == "100"
-    assert "seed 0" in page.locator(".reading h2").inner_text()
-
-
-def test_a_rule_that_runs_away_is_shown_as_such(tab):
-    page = tab.open(
-        "#images?seeds=0-1&steps=3&rule=Gain(1e30)&left=0&right=0"
-        "&rule=Phases(1,+CFG(2),+Cap(1.1,+anchor=[1,+2,+3]),+together=False)",
-        READY,
-    )
-    assert row(page, "own", 0)[-1] == "nothing: it ran away"
-    assert "cannot go on" in page.locator(".rule-card.wrong").inner_text()
 
 
 def test_too_much_is_refused_with_a_sentence(tabs):

@@ -7,12 +7,12 @@ import torch
 from browser import until
 
 from meancap import parse, uniform
-from meancap.explorer.scene import PRESETS
+from meancap.explorer.comparison import PRESETS
 from meancap.gmm import SETTINGS
 from meancap.lab import Condition, Mixture
 from meancap.lab.branches import branches
+from meancap.lab.condition import STD, TRIPLE, circle
 from meancap.lab.sampler import flow
-from meancap.lab.scenes import STD, TRIPLE, circle
 from meancap.rules.parse import ParseError
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -83,12 +83,6 @@ def test_a_cleared_field_shows_what_the_link_says(tab):
         field.press("Enter")
         until(lambda: "scale=30" in where(page))
         assert field.input_value() == "30"
-
-
-def test_the_rules_are_called_rules(tab):
-    page = tab.open()
-    assert page.locator("h2", has_text="Rules").count() == 1
-    assert page.get_by_role("button", name="Add a rule").count() == 1
 
 
 @pytest.mark.slow
@@ -165,7 +159,7 @@ def test_a_link_with_a_bad_rule_or_scene_says_so(tabs):
     assert shown(page, 1)[0]["tv"] is None and shown(page, 0)[0]["tv"] is not None
     page.evaluate("location.hash = '#mixture?scene=own&parts=0,0,1,1;1,1,1,1'")
     page.locator("#error:not([hidden])").wait_for()
-    assert "must lie outside the condition" in page.locator("#error").inner_text()
+    assert "outside the condition" in page.locator("#error").inner_text()
     page.evaluate("location.hash = '#mixture?n=1000000000'")
     until(lambda: "200,000" in page.locator("#error").inner_text())
     for place in ("0", "document.body.scrollHeight / 2", "document.body.scrollHeight"):
@@ -299,32 +293,6 @@ def test_a_late_answer_does_not_undo_what_came_after_it(tab):
     same(page, 0, Condition(Mixture(means, std=STD), (0, 1, 2)), "CFG(3)", n=1000)
 
 
-# What the page counts, in order; the full answer waits for the quick one, however busy the machine is.
-NOTES = """window.notes = [];
-const note = document.querySelector('.note');
-const counted = new Promise((done) => {
-  new MutationObserver(() => { notes.push(note.textContent); done(); }).observe(note, { childList: true });
-});
-const real = window.fetch;
-window.fetch = async (path, options) => {
-  const found = await real(path, options);
-  if (options?.body?.includes('"quick":false')) await counted;
-  return found;
-};
-void 0;"""
-
-
-@pytest.mark.slow
-def test_a_slow_rule_shows_fewer_samples_first_and_says_so(tab):
-    page = tab.open("#mixture?n=5000&rule=apg(λ)")
-    page.evaluate(NOTES)
-    page.locator("input[name=scale]").press("ArrowRight")
-    tab.rest()
-    notes = page.evaluate("notes")
-    assert notes[0].startswith("2,000 samples of 5,000 while you move")
-    assert notes[-1].startswith("5,000 samples for each rule")
-
-
 @pytest.mark.slow
 def test_a_component_can_be_dragged_and_others_added(tab):
     page = tab.open("#mixture?n=1000")
@@ -379,18 +347,8 @@ def test_the_clock_shows_another_landscape(tab):
 def test_everything_has_a_name_and_can_be_reached_by_keys(tab):
     page = tab.open("#mixture?n=1000")
     tree = tab.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
-    wanted = {
-        "button",
-        "slider",
-        "spinbutton",
-        "combobox",
-        "textbox",
-        "radio",
-        "checkbox",
-        "img",
-        "region",
-        "link",
-    }
+    wanted = {"button", "slider", "spinbutton", "combobox", "textbox", "radio", "checkbox"}
+    wanted |= {"img", "region", "link"}
     seen = [n for n in tree if not n.get("ignored") and n["role"]["value"] in wanted]
     assert len(seen) > 50
     assert [n["role"]["value"] for n in seen if not n.get("name", {}).get("value", "").strip()] == []

@@ -1,12 +1,9 @@
 """What the page does in an awkward moment: an answer comes late, a view is left, the server is gone."""
 
 import re
-import threading
 
 import pytest
 from browser import READY, Tab, serving, until
-
-from meancap.explorer import server as server_module
 
 IMAGES = '.images[data-busy="false"]'
 FEW = "#images?classes=7&seeds=0-1&steps=2&rule=CFG(1)&rule=CFG(2)&left=0&right=1"
@@ -116,35 +113,6 @@ def test_a_complaint_about_an_earlier_state_is_not_shown(holding):
     page.evaluate("release()")
     page.wait_for_timeout(300)
     assert page.locator("#error").is_hidden()
-
-
-@pytest.mark.slow
-def test_saving_and_making_pictures_do_not_stop_each_other(tab, server, monkeypatch):
-    go, routes = threading.Event(), dict(server_module.ROUTES)
-
-    def waits(name):
-        def route(request, work):
-            while not go.wait(0.05):
-                work.tell(0.5, f"{name} waits")
-            return routes[name](request, work)
-
-        return route
-
-    page = tab.open(FEW, IMAGES)
-    for name in ("images/run", "export"):
-        monkeypatch.setitem(server_module.ROUTES, name, waits(name))
-    page.get_by_role("button", name="New noise").click()
-    until(lambda: "images/run waits" in page.locator(".progress").inner_text(), 60)
-    with page.expect_download() as waited:
-        page.get_by_role("button", name="Save page").click()
-        until(lambda: any(job.work.said == "export waits" for job in server.jobs._jobs.copy().values()), 60)
-        page.get_by_role("button", name="New noise").click()
-        until(lambda: "seeds=4-5" in page.evaluate("location.hash"), 60)
-        page.wait_for_timeout(400)
-        go.set()
-    page.wait_for_selector(IMAGES)
-    assert page.locator("#error").is_hidden() and "4 pictures" in page.locator(".progress").inner_text()
-    assert '"seeds":"2-3"' in waited.value.path().read_text(), "what was on the page when it was pressed"
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,17 @@ import torch
 from browser import until
 
 from meancap import CFG, Cap, guide
-from meancap.record import Record
-from meancap.explorer import mixture
+from meancap.explorer.comparison import PRESETS
 from meancap.explorer.export import PAGE
-from meancap.explorer.jobs import Work
-from meancap.explorer.scene import PRESETS
+from meancap.explorer.mixture_view import ROUTES
+from meancap.explorer.requests import Work
+from meancap.record import Record
 
-STORIES = re.findall(r"name: '([\w-]+)', title: '([^']+)'", (PAGE / "stories.js").read_text())
+STORIES = re.findall(r"name: '([\w-]+)', title: '([^']+)'", (PAGE / "words.js").read_text())
 
 
 def test_the_vectors_of_the_page_are_the_library_s(tab):
-    """The closed form in one_sample.js, at states and times of every preset."""
+    """The closed form in vector_panel.js, at states and times of every preset."""
     draw = torch.Generator().manual_seed(0)
     cases = []
     for preset in PRESETS.values():
@@ -27,7 +27,7 @@ def test_the_vectors_of_the_page_are_the_library_s(tab):
             cases.append((preset.plane, x, t, scale, gamma))
     tab.page.goto(tab.url)
     found = tab.page.evaluate(
-        "async (cases) => { const { atSample } = await import('/one_sample.js');"
+        "async (cases) => { const { atSample } = await import('/vector_panel.js');"
         " return cases.map((one) => atSample(...one)); }",
         [
             [{"components": p.components, "std": p.std, "eta": p.eta}, x.tolist(), t, scale, gamma]
@@ -72,7 +72,7 @@ def test_a_story_sets_the_sliders_and_its_words_are_true(tab):
 
 def middle_and_tv(scene, scale, rule, n=4000):
     request = {"scene": scene, "scale": scale, "n": n, "rules": [rule], "quick": True}
-    numbers = mixture.run(request, Work())["rules"][0]["numbers"]
+    numbers = ROUTES["mixture/run"](request, Work())["rules"][0]["numbers"]
     return numbers["occupancy"][len(numbers["occupancy"]) // 2], numbers["tv"]
 
 

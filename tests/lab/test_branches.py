@@ -6,7 +6,7 @@ import torch
 from meancap.lab import Condition, Mixture
 from meancap.lab import branches as module
 from meancap.lab.branches import branches, labels
-from meancap.lab.scenes import PAIR, SINGLE, STD, TRIPLE
+from meancap.lab.condition import PAIR, SINGLE, STD, TRIPLE
 
 
 def draws(condition, n, seed=0):

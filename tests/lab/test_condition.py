@@ -1,12 +1,9 @@
 """The gap, the posterior of a condition and their derivatives, also where p(A | x) or p(B | x) underflows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from calculus import CONDITIONS, MIXTURES, PAPER, TIMES, agree, gradient, hessian, jacobian, noise, points
 from mpmath import mp, mpf
-from torch import Tensor
 
 from meancap.lab import Condition, Mixture
 
@@ -14,7 +11,7 @@ every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=
 every_time = pytest.mark.parametrize("t", TIMES)
 
 
-def steepest(condition: Condition, x: Tensor, t: float) -> float:
+def steepest(condition, x, t):
     """How large the component scores are whose differences make grad h."""
     mixture = condition.mixture
     return float(x.abs().max() + mixture.means.abs().max()) / float(
@@ -24,7 +21,7 @@ def steepest(condition: Condition, x: Tensor, t: float) -> float:
 
 @every_condition
 @every_time
-def test_means_and_velocities_are_those_of_the_two_mixtures(condition: Condition, t: float) -> None:
+def test_means_and_velocities_are_those_of_the_two_mixtures(condition, t):
     x = points(condition.mixture, t)
     size = steepest(condition, x, t)
     means = [m.posterior_mean(x, t) for m in (condition.conditional, condition.mixture)]
@@ -39,7 +36,7 @@ def test_means_and_velocities_are_those_of_the_two_mixtures(condition: Condition
 
 @every_condition
 @every_time
-def test_gap_and_force_are_the_gradient_of_the_log_posterior(condition: Condition, t: float) -> None:
+def test_gap_and_force_are_the_gradient_of_the_log_posterior(condition, t):
     x = points(condition.mixture, t)
     slope = gradient(lambda y: condition.log_posterior(y, t), x)
     size = steepest(condition, x, t)
@@ -50,11 +47,12 @@ def test_gap_and_force_are_the_gradient_of_the_log_posterior(condition: Conditio
 
 @every_condition
 @every_time
-def test_hessian_and_jet_are_derivatives(condition: Condition, t: float) -> None:
+def test_the_jet_holds_derivatives_and_the_hessian_of_the_log_posterior(condition, t):
     x = points(condition.mixture, t)
     size = steepest(condition, x, t) ** 2
-    assert agree(condition.posterior_hessian(x, t), hessian(lambda y: condition.log_posterior(y, t), x), size)
     jet = condition.jet(x, t)
+    curvature = hessian(lambda y: condition.log_posterior(y, t), x)
+    assert agree(t * jet.grad_force, (1 - t) * curvature, size)
     assert agree(jet.grad_v_c, jacobian(lambda y: condition.velocities(y, t)[0], x), size)
     assert agree(jet.grad_force, jacobian(lambda y: condition.force(y, t), x), size)
     assert torch.equal(jet.v_c, condition.velocities(x, t)[0])
@@ -62,7 +60,7 @@ def test_hessian_and_jet_are_derivatives(condition: Condition, t: float) -> None
 
 
 @every_time
-def test_gap_is_alpha_times_the_complement_times_the_distance_of_the_two_centres(t: float) -> None:
+def test_gap_is_alpha_times_the_complement_times_the_distance_of_the_two_centres(t):
     condition = CONDITIONS["plane"]
     mixture, x = condition.mixture, points(condition.mixture, t)
     alpha = (1 - t) ** 2 / ((1 - t) ** 2 + t**2 * 0.3**2)
@@ -77,7 +75,7 @@ def test_gap_is_alpha_times_the_complement_times_the_distance_of_the_two_centres
 
 
 @every_condition
-def test_fields_of_a_condition_are_regular_at_both_ends(condition: Condition) -> None:
+def test_fields_of_a_condition_are_regular_at_both_ends(condition):
     x = points(condition.mixture, 0.5)
     shift = condition.conditional.mean - condition.mixture.mean
     assert agree(condition.delta(x, 0.0), shift.expand_as(x))
@@ -93,13 +91,13 @@ def test_fields_of_a_condition_are_regular_at_both_ends(condition: Condition) ->
 
 @every_condition
 @every_time
-def test_a_posterior_and_its_complement_add_to_one(condition: Condition, t: float) -> None:
+def test_a_posterior_and_its_complement_add_to_one(condition, t):
     x = points(condition.mixture, t)
     total = condition.log_posterior(x, t).exp() + condition.log_complement(x, t).exp()
     assert agree(total, torch.ones_like(total))
 
 
-def exact(condition: Condition, x: list[float], t: float) -> tuple[list[mpf], mpf, mpf, list[mpf]]:
+def exact(condition, x, t):
     """m_c - m_u, log p(A | x), log p(B | x) and grad log p(A | x) with 800 digits, from the definitions."""
     mp.dps = 800
     mixture, d, time = condition.mixture, len(x), mpf(t)
@@ -115,7 +113,7 @@ def exact(condition: Condition, x: list[float], t: float) -> tuple[list[mpf], mp
         means.append(mu + time * s * pull)
         scores.append(-pull)
 
-    def average(values: list[mp.matrix], index: list[int]) -> mp.matrix:
+    def average(values, index):
         return sum((mass[k] * values[k] for k in index), mp.zeros(d, 1)) / sum(mass[k] for k in index)
 
     inside = list(condition.members)
@@ -138,16 +136,14 @@ FAR = {
 
 
 @pytest.mark.parametrize(("condition", "at", "t"), FAR.values(), ids=FAR)
-def test_gap_and_posterior_keep_their_digits_everywhere(
-    condition: Condition, at: list[float], t: float
-) -> None:
+def test_gap_and_posterior_keep_their_digits_everywhere(condition, at, t):
     gap, log_in, log_out, ascent = exact(condition, at, t)
     x = torch.tensor([at], dtype=torch.float64)
     # Exponents reach x^2 / C, and their rounding is the relative error of P_A and of the gap.
     digits = 100 * torch.finfo(x.dtype).eps * (1 + steepest(condition, x, t) * float(x.abs().max() + 1))
     assert digits < 1e-8
 
-    def right(found: Tensor, value: list[mpf]) -> bool:
+    def right(found, value):
         norm = mp.sqrt(sum(v**2 for v in value))
         error = mp.sqrt(sum((mpf(f) - v) ** 2 for f, v in zip(found.tolist(), value, strict=True)))
         return bool(error <= digits * norm)
@@ -158,7 +154,7 @@ def test_gap_and_posterior_keep_their_digits_everywhere(
     assert right(condition.posterior_score(x, t)[0], ascent)
 
 
-def test_far_points_are_where_subtraction_and_probabilities_fail() -> None:
+def test_far_points_are_where_subtraction_and_probabilities_fail():
     condition, at, t = FAR["inside"]
     x = torch.tensor([at], dtype=torch.float64)
     m_c, m_u = condition.means(x, t)
@@ -171,7 +167,7 @@ def test_far_points_are_where_subtraction_and_probabilities_fail() -> None:
 
 @every_condition
 @pytest.mark.parametrize("t", [0.0, 0.6, 1.0])
-def test_a_prediction_carries_the_means_and_the_exact_gap(condition: Condition, t: float) -> None:
+def test_a_prediction_carries_the_means_and_the_exact_gap(condition, t):
     x = points(condition.mixture, t)
     p = condition.predict(x, t)
     m_c, m_u = condition.means(x, t)
@@ -181,7 +177,7 @@ def test_a_prediction_carries_the_means_and_the_exact_gap(condition: Condition, 
     assert agree(condition.predict(x, times).m_c, m_c)
 
 
-def test_a_component_without_weight_changes_nothing() -> None:
+def test_a_component_without_weight_changes_nothing():
     mixture = MIXTURES["plane"]
     more = Mixture(
         torch.cat([mixture.means, noise(1, 2)]), torch.cat([mixture.weights, torch.zeros(1)]), std=0.3
@@ -189,10 +185,10 @@ def test_a_component_without_weight_changes_nothing() -> None:
     condition, same = CONDITIONS["plane"], Condition(more, (*CONDITIONS["plane"].members, 5))
     x = points(mixture, 0.6)
     assert agree(same.delta(x, 0.6), condition.delta(x, 0.6))
-    assert agree(same.posterior_hessian(x, 0.6), condition.posterior_hessian(x, 0.6))
+    assert agree(same.jet(x, 0.6).grad_force, condition.jet(x, 0.6).grad_force)
 
 
-def test_a_condition_without_complement_is_refused() -> None:
+def test_a_condition_without_complement_is_refused():
     with pytest.raises(ValueError, match="nothing to guide"):
         Condition(MIXTURES["plane"], (0, 1, 2, 3, 4))
     with pytest.raises(ValueError, match="distinct indices"):

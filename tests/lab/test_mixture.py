@@ -1,7 +1,5 @@
 """The fields of a mixture against autograd, quadrature and torch.distributions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from calculus import (
@@ -15,7 +13,6 @@ from calculus import (
     points,
     weights,
 )
-from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 from meancap.lab import Mixture
@@ -24,7 +21,7 @@ every_mixture = pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTUR
 every_time = pytest.mark.parametrize("t", TIMES)
 
 
-def full(mixture: Mixture) -> Tensor:
+def full(mixture):
     """S_k, (K, d, d)."""
     k, d = mixture.means.shape
     cov = mixture.cov
@@ -33,7 +30,7 @@ def full(mixture: Mixture) -> Tensor:
     )
 
 
-def slope_size(mixture: Mixture, x: Tensor, t: float) -> float:
+def slope_size(mixture, x, t):
     """How large the terms of a score are before they cancel."""
     least = float((1 - t) ** 2 + t**2 * mixture.variances.min())
     return float(x.abs().max() + mixture.means.abs().max()) / least
@@ -41,7 +38,7 @@ def slope_size(mixture: Mixture, x: Tensor, t: float) -> float:
 
 @every_mixture
 @every_time
-def test_density_is_the_gaussian_mixture_at_time_t(mixture: Mixture, t: float) -> None:
+def test_density_is_the_gaussian_mixture_at_time_t(mixture, t):
     d = mixture.means.shape[1]
     cov = (1 - t) ** 2 * torch.eye(d, dtype=torch.float64) + t**2 * full(mixture)
     oracle = MixtureSameFamily(Categorical(mixture.weights), MultivariateNormal(t * mixture.means, cov))
@@ -51,7 +48,7 @@ def test_density_is_the_gaussian_mixture_at_time_t(mixture: Mixture, t: float) -
 
 @every_mixture
 @every_time
-def test_score_is_the_gradient_of_the_log_density(mixture: Mixture, t: float) -> None:
+def test_score_is_the_gradient_of_the_log_density(mixture, t):
     x = points(mixture, t)
     assert agree(
         mixture.score(x, t), gradient(lambda y: mixture.log_density(y, t), x), slope_size(mixture, x, t)
@@ -60,7 +57,7 @@ def test_score_is_the_gradient_of_the_log_density(mixture: Mixture, t: float) ->
 
 @every_mixture
 @every_time
-def test_tweedie_joins_mean_score_and_velocity(mixture: Mixture, t: float) -> None:
+def test_tweedie_joins_mean_score_and_velocity(mixture, t):
     x = points(mixture, t)
     m, v, score = mixture.posterior_mean(x, t), mixture.velocity(x, t), mixture.score(x, t)
     size = slope_size(mixture, x, t)
@@ -71,9 +68,7 @@ def test_tweedie_joins_mean_score_and_velocity(mixture: Mixture, t: float) -> No
 
 @every_mixture
 @every_time
-def test_jacobian_is_the_gradient_of_the_velocity_and_the_posterior_covariance(
-    mixture: Mixture, t: float
-) -> None:
+def test_jacobian_is_the_gradient_of_the_velocity_and_the_posterior_covariance(mixture, t):
     x = points(mixture, t)
     h, cov = mixture.jacobian(x, t), mixture.posterior_covariance(x, t)
     size = slope_size(mixture, x, t) ** 2  # gradients of the responsibilities are products of two scores
@@ -89,13 +84,13 @@ def test_jacobian_is_the_gradient_of_the_velocity_and_the_posterior_covariance(
 
 @every_mixture
 @every_time
-def test_posterior_covariance_has_no_negative_eigenvalue(mixture: Mixture, t: float) -> None:
+def test_posterior_covariance_has_no_negative_eigenvalue(mixture, t):
     values = torch.linalg.eigvalsh(mixture.posterior_covariance(points(mixture, t), t))
     assert (values >= 0).all()
 
 
 @every_time
-def test_mean_and_covariance_are_the_moments_of_the_posterior_by_quadrature(t: float) -> None:
+def test_mean_and_covariance_are_the_moments_of_the_posterior_by_quadrature(t):
     mixture = MIXTURES["line"]
     x = points(mixture, t, n=9)
     data = torch.linspace(-12, 12, 40001, dtype=torch.float64)
@@ -107,7 +102,7 @@ def test_mean_and_covariance_are_the_moments_of_the_posterior_by_quadrature(t: f
 
 
 @every_mixture
-def test_at_the_start_the_mean_is_the_mean_of_the_data_for_every_x(mixture: Mixture) -> None:
+def test_at_the_start_the_mean_is_the_mean_of_the_data_for_every_x(mixture):
     x = 5 * noise(20, mixture.means.shape[1])
     mean = mixture.mean.expand_as(x)
     assert agree(mixture.posterior_mean(x, 0.0), mean)
@@ -120,7 +115,7 @@ def test_at_the_start_the_mean_is_the_mean_of_the_data_for_every_x(mixture: Mixt
 
 
 @every_mixture
-def test_at_the_end_the_mean_is_x_to_the_bit_and_the_velocity_is_x(mixture: Mixture) -> None:
+def test_at_the_end_the_mean_is_x_to_the_bit_and_the_velocity_is_x(mixture):
     x = points(mixture, 1.0)
     assert torch.equal(mixture.posterior_mean(x, 1.0), x)
     assert torch.equal(mixture.velocity(x, 1.0), x)
@@ -131,7 +126,7 @@ def test_at_the_end_the_mean_is_x_to_the_bit_and_the_velocity_is_x(mixture: Mixt
 
 
 @every_mixture
-def test_velocity_reaches_both_ends_at_a_linear_rate(mixture: Mixture) -> None:
+def test_velocity_reaches_both_ends_at_a_linear_rate(mixture):
     x = points(mixture, 0.5)
     for end, sign in ((0.0, 1), (1.0, -1)):
         far, near = (mixture.velocity(x, end + sign * h) - mixture.velocity(x, end) for h in (1e-5, 1e-6))
@@ -139,7 +134,7 @@ def test_velocity_reaches_both_ends_at_a_linear_rate(mixture: Mixture) -> None:
 
 
 @every_time
-def test_point_masses_are_the_limit_of_narrow_components(t: float) -> None:
+def test_point_masses_are_the_limit_of_narrow_components(t):
     means = noise(4, 3, seed=8)
     x = points(Mixture(means, std=0.0), t)
     exact, narrow = Mixture(means, std=0.0), Mixture(means, std=1e-9)
@@ -151,8 +146,8 @@ def test_point_masses_are_the_limit_of_narrow_components(t: float) -> None:
 
 
 @every_time
-def test_responsibilities_are_the_papers_softmax_on_a_circle_only(t: float) -> None:
-    def softmax(mixture: Mixture, x: Tensor) -> Tensor:
+def test_responsibilities_are_the_papers_softmax_on_a_circle_only(t):
+    def softmax(mixture, x):
         c = (1 - t) ** 2 + t**2 * 0.3**2
         return (mixture.weights.log() + t / c * x @ mixture.means.T).softmax(-1)
 
@@ -164,7 +159,7 @@ def test_responsibilities_are_the_papers_softmax_on_a_circle_only(t: float) -> N
 
 @every_mixture
 @every_time
-def test_given_is_bayes_rule(mixture: Mixture, t: float) -> None:
+def test_given_is_bayes_rule(mixture, t):
     members = [2, 0]
     x = points(mixture, t)
     posterior = mixture.responsibilities(x, t)[:, members].sum(-1)
@@ -175,7 +170,7 @@ def test_given_is_bayes_rule(mixture: Mixture, t: float) -> None:
 
 
 @every_time
-def test_fields_turn_with_the_mixture(t: float) -> None:
+def test_fields_turn_with_the_mixture(t):
     mixture = MIXTURES["covariances"]
     turn = torch.linalg.qr(noise(5, 5, seed=10)).Q
     turned = Mixture(mixture.means @ turn.T, mixture.weights, cov=_symmetric(turn @ mixture.cov @ turn.T))
@@ -183,11 +178,11 @@ def test_fields_turn_with_the_mixture(t: float) -> None:
     assert agree(turned.velocity(x @ turn.T, t), mixture.velocity(x, t) @ turn.T, slope_size(mixture, x, t))
 
 
-def _symmetric(matrix: Tensor) -> Tensor:
+def _symmetric(matrix):
     return (matrix + matrix.mT) / 2
 
 
-def test_one_time_per_point_equals_one_call_per_point() -> None:
+def test_one_time_per_point_equals_one_call_per_point():
     for mixture in MIXTURES.values():
         x, t = noise(5, mixture.means.shape[1]), torch.tensor([0.0, 0.2, 0.5, 0.9, 1.0], dtype=torch.float64)
         for f in (mixture.velocity, mixture.jacobian, mixture.log_density, mixture.posterior_covariance):

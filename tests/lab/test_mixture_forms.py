@@ -1,9 +1,6 @@
 """Stating a mixture, sampling it, its precision, and what it refuses."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ from meancap.lab import Condition, Mixture
 every_mixture = pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
 
 
-def test_all_ways_to_state_one_covariance_are_equal() -> None:
+def test_all_ways_to_state_one_covariance_are_equal():
     means, eye = noise(4, 3, seed=9), torch.eye(3, dtype=torch.float64)
     forms = [
         Mixture(means, std=0.3),
@@ -32,7 +29,7 @@ def test_all_ways_to_state_one_covariance_are_equal() -> None:
 
 
 @every_mixture
-def test_samples_have_the_moments_of_the_mixture(mixture: Mixture) -> None:
+def test_samples_have_the_moments_of_the_mixture(mixture):
     n = 20000
     data = mixture.sample(n, random(11))
     cov = mixture.posterior_covariance(data[:1], 0.0)[0]
@@ -43,7 +40,7 @@ def test_samples_have_the_moments_of_the_mixture(mixture: Mixture) -> None:
 
 
 @pytest.mark.parametrize("t", [0.0, 0.5, 0.99, 1.0])
-def test_float32_stays_float32_and_keeps_its_digits(t: float) -> None:
+def test_float32_stays_float32_and_keeps_its_digits(t):
     x = noise(30, 2, seed=1)
     single, double = (
         Condition(Mixture(noise(4, 2).to(kind), std=0.2), (0, 2)) for kind in (torch.float32, torch.float64)
@@ -57,7 +54,7 @@ def test_float32_stays_float32_and_keeps_its_digits(t: float) -> None:
     assert torch.allclose(gap.double(), double.delta(x, t), rtol=rounding, atol=1e-30)
 
 
-def test_weights_are_relative() -> None:
+def test_weights_are_relative():
     mixture = Mixture(circle(4), [1, 2, 3, 2], std=0.1)
     assert torch.equal(mixture.weights, torch.tensor([1, 2, 3, 2], dtype=torch.float64) / 8)
     exact = Mixture(circle(3), [0.7, 0.2, 0.1], std=0.1).weights
@@ -90,6 +87,6 @@ EYE = torch.eye(2, dtype=torch.float64)
         (lambda: MIXTURES["unequal widths"].std, "one std for all components"),
     ],
 )
-def test_a_mixture_refuses_with_a_sentence(build: Callable[[], object], lesson: str) -> None:
+def test_a_mixture_refuses_with_a_sentence(build, lesson):
     with pytest.raises(ValueError, match=lesson):
         build()

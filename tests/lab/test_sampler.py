@@ -1,4 +1,4 @@
-"""The compiled loop runs the library's own flow: same rules, same numbers up to rounding, sample by sample."""
+"""The compiled loop is the library's own flow: same rules, same numbers up to rounding."""
 
 import subprocess
 import sys
@@ -10,8 +10,8 @@ import torch
 from meancap import CFG, Cap, CapDisplacement, Clip, Interval, Linear, apg, heun, sample, uniform
 from meancap.lab import Condition, Mixture, sampler
 from meancap.lab.branches import branches
+from meancap.lab.condition import PAIR, TRIPLE
 from meancap.lab.sampler import engine_for, flow
-from meancap.lab.scenes import PAIR, TRIPLE
 
 PLAIN = [
     CFG(1),
@@ -199,7 +199,7 @@ def test_memory_is_that_of_one_chunk():
         import resource, torch
         from meancap import CFG, Cap, uniform
         from meancap.lab.sampler import flow
-        from meancap.lab.scenes import TRIPLE
+        from meancap.lab.condition import TRIPLE
         held = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         torch.set_num_threads(1)
         condition, x = TRIPLE.condition(), torch.randn(1_000_000, 2)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from meancap.lab.scenes import PAIR, SCENES, SINGLE, STD, TRIPLE, circle
+from meancap.lab.condition import PAIR, SCENES, SINGLE, STD, TRIPLE, circle
 
 ROOT = math.sqrt(0.5)
 

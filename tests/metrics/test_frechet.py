@@ -10,7 +10,7 @@ from peers import peer
 from torch import Tensor
 
 from meancap.metrics import Gaussian, frechet_distance, gaussian, joined, moments, trace_of_root
-from meancap.metrics.frechet import frechet_estimate
+from meancap.metrics.distances import frechet_estimate
 
 
 def covariance(d: int, seed: int, rank: int | None = None) -> Tensor:

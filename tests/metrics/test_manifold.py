@@ -19,7 +19,7 @@ from meancap.metrics import (
     precision_recall,
     recall_at,
 )
-from meancap.metrics import neighbours as engine
+from meancap.metrics import manifold as engine
 
 
 def brute(real: Tensor, generated: Tensor, k: int) -> tuple[float, float, float, float]:

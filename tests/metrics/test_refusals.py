@@ -11,7 +11,7 @@ from torch import Tensor
 
 from meancap.cli import main
 from meancap.metrics import protocol
-from meancap.metrics.extractors import Extractor
+from meancap.metrics.extractor import Extractor
 from meancap.metrics.images import Unreadable, open_images, open_npz
 from meancap.runs.scoring import Damaged, open_target, read_scores, scoring
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from meancap.cli import main
 from meancap.metrics import Estimate, difference, frechet_distance, protocol
-from meancap.metrics.extractors import Extractor
-from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.metrics.classifiers import fashion_classifier
+from meancap.metrics.extractor import Extractor
 from meancap.metrics.images import PictureFolder, open_images, open_npz
 from meancap.runs import scoring as kept_features
 from meancap.runs.folder import locked
@@ -238,7 +238,7 @@ def test_an_adm_reference_gives_statistics_and_images(tmp_path: Path) -> None:
 
 def test_real_images_are_close_to_real_images_in_imagenet_features(garments: tuple[Tensor, Tensor]) -> None:
     from meancap.metrics import extract, kernel_distance, precision_recall
-    from meancap.metrics.extractors.efficientnet import efficientnet_lite0
+    from meancap.metrics.classifiers import efficientnet_lite0
 
     pytest.importorskip("efficientnet_lite_pytorch")
     images = garments[0]

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy.stats import binomtest
 
-from meancap.metrics.shares import paired_interval, share_interval
+from meancap.metrics.score import paired_interval, share_interval
 
 
 def binomial(n: int, p: float) -> list[float]:

@@ -19,7 +19,7 @@ from meancap.metrics import (
     mean_estimate,
     ratio,
 )
-from meancap.metrics.diversity import diversity_estimate
+from meancap.metrics.per_image import diversity_estimate
 
 
 def draws(n: int, seed: int, d: int = 8) -> Tensor:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from meancap.models.checkpoint import config_of, digest, load_sit, read_tensors, save_sit
+from meancap.files import read_tensors, sha256_of
+from meancap.models.checkpoint import config_of, load_sit, save_sit
 from meancap.models.classes import open_sit
 from meancap.models.sit import SiTConfig
 from small_sit import SHAPE, pixels, random_sit
@@ -59,7 +60,7 @@ def test_what_is_saved_comes_back(tmp_path):
     half = save_sit(tmp_path / "h.safetensors", model, map_, dtype=torch.float16)
     assert half.stat().st_size < path.stat().st_size
     assert load_sit(half)[0].pos_embed.dtype == torch.float32
-    assert digest(path) != digest(half)
+    assert sha256_of(path) != sha256_of(half)
 
 
 class Evil:
@@ -71,7 +72,7 @@ def test_a_file_with_code_in_it_is_not_run(tmp_path, capsys):
     (tmp_path / "evil.pt").write_bytes(pickle.dumps({"ema": Evil()}, protocol=2))
     torch.save({"x": Evil()}, tmp_path / "evil2.pt")
     for name in ("evil.pt", "evil2.pt"):
-        with pytest.raises(ValueError, match="no readable checkpoint"):
+        with pytest.raises(ValueError, match="no readable file of plain tensors"):
             read_tensors(tmp_path / name)
     assert "this ran" not in capsys.readouterr().out
 
@@ -79,9 +80,9 @@ def test_a_file_with_code_in_it_is_not_run(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no readable checkpoint"),
-        (b"PK\x03\x04 torn", "no readable checkpoint"),
-        (b"plain text", "no readable checkpoint"),
+        (b"", "no readable file of plain tensors"),
+        (b"PK\x03\x04 torn", "no readable file of plain tensors"),
+        (b"plain text", "no readable file of plain tensors"),
     ],
 )
 def test_an_unreadable_file_is_named_in_one_sentence(tmp_path, content, words):
@@ -111,7 +112,7 @@ def test_a_checkpoint_that_does_not_fit_names_the_tensor(tmp_path, released):
         load_sit(tmp_path / "other.pt")
     with pytest.raises(ValueError, match="number of heads"):
         config_of(random_sit(replace(RELEASED, width=320, heads=5)).state_dict())
-    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+    with pytest.raises(FileNotFoundError, match="no file of weights"):
         load_sit(tmp_path / "absent.pt")
 
 

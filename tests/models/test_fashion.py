@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from meancap import CFG, Cap, Record, noise, sample, uniform
-from meancap.metrics.extractors.fashion import fashion_classifier
+from meancap.files import sha256_of
+from meancap.metrics.classifiers import fashion_classifier
 from meancap.models import fashion
-from meancap.models.checkpoint import digest
 from meancap.models.classes import SHIPPED
 
 CARD = Path(__file__).parents[2] / "docs" / "model-card-fashion.md"
@@ -16,7 +16,7 @@ CARD = Path(__file__).parents[2] / "docs" / "model-card-fashion.md"
 def test_the_file_is_small_and_the_card_is_about_it():
     assert SHIPPED.stat().st_size <= 8_000_000
     card = CARD.read_text(encoding="utf-8")
-    assert digest(SHIPPED) in card
+    assert sha256_of(SHIPPED) in card
     assert f"{sum(p.numel() for p in fashion().network.parameters()):,} parameters" in card
     assert all(word in card for word in ("MIT", "seed", "recall", "precision"))
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, Interval, noise, sample, uniform
-from meancap.models import fashion, inference
+from meancap.models import fashion, sit
 from meancap.models.classes import ClassModel
-from meancap.models.inference import Predictor, pieces
-from meancap.models.sit import SiTConfig
+from meancap.models.sit import Predictor, SiTConfig, pieces
 from small_sit import pixels, random_sit
 
 WIDE = SiTConfig(size=16, channels=3, patch=2, width=32, depth=3, heads=4, classes=7, learn_sigma=True)
@@ -48,7 +47,7 @@ def test_the_shipped_network_keeps_every_bit(count, threads):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_other_shapes_and_precisions_keep_every_bit(dtype, monkeypatch):
-    monkeypatch.setattr(inference, "_ROWS", 300)  # 64 tokens: pieces of 3 and 4 samples
+    monkeypatch.setattr(sit, "_ROWS", 300)  # 64 tokens: pieces of 3 and 4 samples
     network = random_sit(WIDE).to(dtype)
     x, labels = batch(network, 7)
     assert len(pieces(14, 64, x.device)) == 4
@@ -78,7 +77,7 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     predict = Predictor(network, labels, kept=kept)
     predict(x, 0.1)
     size = sum(v.nbytes for part in next(iter(kept.values())) for v in part)
-    monkeypatch.setattr(inference, "_KEEP", 3 * size)
+    monkeypatch.setattr(sit, "_KEEP", 3 * size)
     for i in range(2, 9):
         predict(x, i / 10)
     assert len(kept) == 3

@@ -23,7 +23,6 @@ from meancap import (
 )
 from meancap.lab.measures import Ruler
 from meancap.lab.problems import Cloud, Problem, problem
-from meancap.lab.theory import log_ratio, trusted_share
 from meancap.rules import DensityFeedback, density_feedback, feedback_scale
 from meancap.sampling.density_ratio import exact_trace, keys, log_ratio_rate, signs, trace_estimate
 
@@ -37,6 +36,19 @@ def points(case, n=64, t=0.5, seed=0):
     draw = torch.Generator().manual_seed(seed)
     data = case.condition().mixture.sample(n, draw)
     return t * data + (1 - t) * torch.randn(data.shape, generator=draw, dtype=torch.float64)
+
+
+def trusted_share(model):
+    """pi = 1 - e / w_B, for which  (1 - e) p(x | A) + e p(x | B)  =  pi p(x | A) + (1 - pi) p(x)."""
+    return 1 - model.leak / (1 - math.exp(float(model.condition.log_prior)))
+
+
+def log_ratio(model, x, t):
+    """log R of a label with the leak e:  R = p(x | label) / p(x) = (1 - e)/w_A P_A + e/w_B P_B."""
+    condition, prior = model.condition, float(model.condition.log_prior)
+    inside = math.log1p(-model.leak) - prior + condition.log_posterior(x, t)
+    outside = math.log(model.leak) - math.log1p(-math.exp(prior)) + condition.log_complement(x, t)
+    return torch.logaddexp(inside, outside)
 
 
 @pytest.mark.parametrize("case", [WIDE, FLAT, problem("leak-triple")], ids=lambda c: c.name)

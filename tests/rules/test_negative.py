@@ -7,7 +7,7 @@ import torch
 
 from cases import random_prediction
 from meancap import CFG, Cap, Prediction, field, guide, noise, parse, sample, trajectory, uniform
-from meancap.models import fashion, scenes
+from meancap.models import fashion
 from meancap.rules import (
     AwayFrom,
     Contrast,
@@ -23,6 +23,7 @@ from meancap.rules import (
     sld,
 )
 from meancap.sampling import beside
+from meancap.scenes import scenes
 
 TIMES = (0.2, 0.45, 0.7, 0.9)
 SHAPE = (3, 2, 4, 4)

@@ -131,7 +131,7 @@ def test_classes_by_number_and_name(tmp_path, model):
         (("--batch", "-1"), "at least 1 for batch"),
         (("--seed", "-1"), "0 or more"),
         (("--solver", "magic"), "known solvers"),
-        (("--model", "sit:/nowhere.pt"), "no checkpoint at"),
+        (("--model", "sit:/nowhere.pt"), "no file of weights at"),
         (("--model", "magic"), "fashion, scenes, sit:PATH or diffusers:PATH"),
         (("--channels", "2"), "1 channels"),
         (("--prompts", "p.txt"), "prompts go with"),

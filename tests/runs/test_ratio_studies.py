@@ -7,8 +7,7 @@ import torch
 
 from meancap import CFG, ancestral, noise, sample, uniform
 from meancap.models.classes import ClassModel
-from meancap.models.inference import Predictor
-from meancap.models.sit import SiTConfig
+from meancap.models.sit import Predictor, SiTConfig
 from meancap.rules import Threshold, density_feedback
 from meancap.runs.calibrate import LearnedScale
 from meancap.runs.cell_folder import CellFolder

@@ -8,9 +8,6 @@ import torch
 
 from meancap import CFG, Cap
 from meancap.cli import main
-from meancap.drawing import codes, draw, parse_prompt
-from meancap.models.scene_net import SceneNetConfig
-from meancap.models.scenes import scenes
 from meancap.runs.folder import Run
 from meancap.runs.generate import complete_and_partial, with_negatives
 from meancap.runs.loop import read_log
@@ -28,6 +25,8 @@ from meancap.runs.scenes_study import (
 from meancap.runs.scenes_table import grouped, scene_rows, write_table
 from meancap.runs.train_detector import DetectorConfig, examine, train_detector
 from meancap.runs.train_scenes import SceneTrainConfig, SceneTraining, scene_pixels
+from meancap.scenes import codes, draw, parse_prompt
+from meancap.scenes.model import SceneNetConfig, scenes
 
 SMALL = SceneNetConfig(fine=4, middle=8, width=16, depth=1, heads=2)
 CONFIG = SceneTrainConfig(320, model=SMALL, batch=16, warmup=5, ema=0.9)

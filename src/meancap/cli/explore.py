@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..extras import need
 from .progress import progress
 
 _EXAMPLES = """\
@@ -14,8 +15,8 @@ examples:
   meancap explore --port 8123 --no-browser
   meancap explore --state 'images?classes=7&seeds=0-15' --export sneakers.html
 
-A state is what stands after # in the page's address. An exported page is one file that works without server
-and network. The page needs no network and answers only to this machine. Ctrl-C ends it.
+A state is what follows # in the page's address. An exported page is one file that works without server and
+network. The page needs no network and is reachable from this machine alone. Ctrl-C ends it.
 """
 
 
@@ -23,7 +24,7 @@ def add_explore(commands: Any) -> None:
     p = commands.add_parser(
         "explore",
         help="see what guidance does, in the browser",
-        description="Opens a page where scales, caps and rules can be moved and compared on the same noise.",
+        description="Opens a page on which to move scales and caps and to compare rules on the same noise.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -33,49 +34,50 @@ def add_explore(commands: Any) -> None:
     p.add_argument(
         "--export", type=Path, metavar="FILE", help="write the state as one HTML file, open nothing"
     )
-    p.set_defaults(run=explore)
+    p.set_defaults(run=_explore)
 
 
-def explore(args: argparse.Namespace) -> int:
+def _explore(args: argparse.Namespace) -> int:
+    need("numpy", "explore")
+    if args.export is not None:
+        return _write_export(args.state or "mixture", args.export)
+    if not 0 <= args.port <= 65535:
+        raise ValueError(f"--port must be a number from 0 (a free one) to 65535; got {args.port}")
+    need("starlette", "explore")
+    need("uvicorn", "explore")
     import threading
     import webbrowser
-    from importlib.util import find_spec
 
-    if find_spec("numpy") is None:
-        raise ImportError('meancap explore needs numpy: pip install "meancap[fast]"')
-    if args.export is not None:
-        return write_export(args.state or "mixture", args.export)
     import torch
 
     from ..explorer.comparison import COMPILED
-    from ..explorer.export import hashed
+    from ..explorer.export import link_hash
     from ..explorer.server import Server
 
-    if not 0 <= args.port <= 65535:
-        raise ValueError(f"--port is a number from 0 (a free one) to 65535; got {args.port}")
     torch.set_num_threads(1)  # requests run in parallel; threads inside them would only wait
-    state = "" if args.state is None else hashed(args.state)
-    server = Server(args.port)
-    try:
-        COMPILED.warm()
+    state = "" if args.state is None else link_hash(args.state)
+
+    def show() -> None:
         print(f"meancap explorer: {server.url}{state}  (Ctrl-C ends it)", flush=True)
         if not args.no_browser:
             threading.Thread(target=webbrowser.open, args=(server.url + state,), daemon=True).start()
-        server.serve_forever()
+
+    server = Server(args.port, ready=show)
+    try:
+        COMPILED.warm()
+        server.run()
     except KeyboardInterrupt:
         print("\nmeancap explorer: ended")
     finally:
-        server.server_close()
         COMPILED.wait()
     return 0
 
 
-def write_export(state: str, path: Path) -> int:
-    """Writes the comparison as a file, with a progress bar."""
+def _write_export(state: str, path: Path) -> int:
     import torch
 
-    from ..explorer.export import export
-    from ..explorer.jobs import Work
+    from ..explorer.export import write_page
+    from ..explorer.requests import Work
 
     torch.set_num_threads(1)
     with progress(100, path.name, "%") as line:
@@ -84,6 +86,6 @@ def write_export(state: str, path: Path) -> int:
             def tell(self, share: float, said: str = "", partial: Any = None) -> None:
                 line.update(int(100 * share) - line.n)
 
-        export(state, path, Shown())
+        write_page(state, path, Shown())
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, opens in any browser")
     return 0

@@ -87,7 +87,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 def _pictures(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
-    from ..models.checkpoint import digest
+    from ..files import sha256_of
     from ..models.data import DATA
     from ..runs.train import SMALL, TrainConfig, Training
 
@@ -101,7 +101,7 @@ def _pictures(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
     width = args.width or SMALL.width
     model = replace(model, width=width, depth=args.depth or SMALL.depth, heads=max(1, width // 32))
     images = 600_000 if args.images is None else args.images
-    begun = "" if args.start is None else digest(args.start)
+    begun = "" if args.start is None else sha256_of(args.start)
     given = _given(args, "batch", "rate", "label_noise")
     config = TrainConfig(images, data=args.data, model=model, seed=args.seed, start=begun, **given)
     training = Training(args.out, config, pictures, args.start)
@@ -109,17 +109,16 @@ def _pictures(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
 
 
 def _scenes(args: argparse.Namespace) -> tuple[TrainingLoop, Export]:
-    from ..models.checkpoint import digest
-    from ..models.scene_files import load_scene_net
-    from ..models.scene_net import SceneNetConfig
+    from ..files import sha256_of
     from ..runs.train_scenes import SceneTrainConfig, SceneTraining
+    from ..scenes.model import SceneNetConfig, load_scene_net
 
     _refuse(args, "a data set", "folder", "label_noise")
     model = SceneNetConfig(**_given(args, "width", "depth"))
     begun = ""
     if args.start is not None:
         _refuse(args, "a random start; weights bring their own", "width", "depth")
-        model, begun = load_scene_net(args.start)[0].config, digest(args.start)
+        model, begun = load_scene_net(args.start)[0].config, sha256_of(args.start)
     images = 250_000 if args.images is None else args.images
     config = SceneTrainConfig(
         images, model=model, seed=args.seed, start=begun, **_given(args, "batch", "rate", "wrong")

@@ -1,54 +1,48 @@
-"""The explorer's server: the page's files and a small JSON interface beside them, for this machine only.
+"""The explorer's server: the page's files and a small JSON interface, for this machine only.
 
-    GET  /                     page/index.html; GET /NAME is page/NAME, and nothing else can be read
+    GET  /                     page/index.html; GET /NAME returns page/NAME, and nothing else can be read
     POST /api/NAME             a JSON object -> ROUTES[NAME](request, work) as JSON
-    POST /api/jobs             {"name": NAME, "request": {...}} -> {"id": ID}: the same in the background;
-                               with "page": WORD it takes the place of that page's last job
-    GET  /api/jobs/ID          {"state": "running" | "done" | "failed" | "cancelled", "share": 0 to 1,
-                               "said": words, "partial" while running, at last "result" or "error"}
-    POST /api/jobs/ID/cancel   {} -> {}; a job that is not asked about for 15 seconds is cancelled too
+                               With Accept: application/x-ndjson the answer is lines: {"share": 0 to 1,
+                               "said": words, "partial"} while it computes, then {"result"} or {"error"}
     errors                     {"error": sentence}, with status 400 if the user can correct it
 
-A route is a function of (request, work): it reads its request with `explorer.requests`, calls `work.check()`
-a few times a second (it raises Left once the client is gone; do not catch it) or `work.tell(share, words,
-partial)`, and returns what `json` can write; numbers that are not finite become null. ValueError, TypeError
-and ImportError are sentences for the user. A view adds its routes to ROUTES below.
-
-Bound to 127.0.0.1. The Host header must be this server's (a foreign name that resolves here is refused), a
-POST from another origin is refused, no header allows any, and the page may load nothing from elsewhere.
+A Starlette application run by uvicorn. It listens on 127.0.0.1. Host and Origin must be exactly this server's
+(Starlette's own host check ignores the port), so that another site can neither point its name here nor post;
+the page may load nothing from elsewhere. Routes compute in threads, which stop when the client leaves.
 """
 
 from __future__ import annotations
 
-import select
+import asyncio
+import os
 import socket
 import sys
 import threading
-from collections.abc import Mapping
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from . import export, images, mixture
-from .jobs import FAULTS, SENTENCES, Busy, Jobs, Left, Route, Work
-from .wire import read_object, sentence, write_json
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as Call
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Route as At
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-ROUTES: dict[str, Route] = {**mixture.ROUTES, **images.ROUTES, **export.ROUTES}
+from . import export, image_view, mixture_view
+from .requests import Left, Request, Route, Work, one_line, read_object, write_json
 
-HOST = "127.0.0.1"
-PAGE = Path(__file__).parent / "page"
-LARGEST_BODY = 256 * 1024
-CONNECTIONS, AT_ONCE, PATIENCE = 64, 2, 20.0  # open connections; working requests; seconds in the queue
-FAREWELL = 10.0  # seconds for work to notice that the server closes
-_KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".json": "application/json",
-}
+ROUTES: dict[str, Route] = {**mixture_view.ROUTES, **image_view.ROUTES, **export.ROUTES}
+
+_HOST = "127.0.0.1"
+_LARGEST_BODY = 256 * 1024
+_LINES = "application/x-ndjson"
+AT_ONCE, PATIENCE = 2, 20.0  # requests of either kind that compute at the same time; seconds in the queue
+STALLED = 20.0  # seconds after which a connection without a whole request is closed
+_PAUSE = 0.25  # seconds between two lines of progress
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -60,219 +54,222 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_FILES = {one.name: one for one in export.PAGE.iterdir()}
+
+# Errors whose text is a sentence for the user, and errors that are faults of the server.
+_SENTENCES = (ValueError, TypeError, ImportError)
+_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError, RuntimeError)
+_ERRORS = (HTTPException, Left, ClientDisconnect, *_SENTENCES, *_FAULTS)
 
 
-class Server(ThreadingHTTPServer):
-    """Serves until `shutdown`; `jobs` and `gate` are shared by its threads."""
+class Server(uvicorn.Server):
+    """Listens as soon as it is made; `run()` calls `ready` and serves until Ctrl-C or until `should_exit`."""
 
-    daemon_threads = True
-    request_queue_size = 32
+    def __init__(self, port: int = 0, ready: Callable[[], None] = lambda: None) -> None:
+        self.socket, self._ready = _listen(port), ready
+        self.port = int(self.socket.getsockname()[1])
+        self.url = f"http://{_HOST}:{self.port}/"
+        self._quick, self._long = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
+        app = Starlette(
+            routes=[
+                At("/api/{name:path}", self._answer, methods=["POST"]),
+                At("/", _send_file),
+                At("/{name}", _send_file),
+            ],
+            exception_handlers=dict.fromkeys(_ERRORS, _error_response),
+        )
+        app.router.redirect_slashes = False
+        super().__init__(
+            uvicorn.Config(
+                _Guard(app, self.port),
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",  # the terminal belongs to the user
+                server_header=False,
+                limit_concurrency=512,
+                timeout_keep_alive=int(STALLED),
+                timeout_graceful_shutdown=10,
+            )
+        )
 
-    def __init__(self, port: int = 0) -> None:
-        self.jobs, self.closing = Jobs(), False
-        self.gate = threading.BoundedSemaphore(AT_ONCE)
-        self._open = threading.BoundedSemaphore(CONNECTIONS)
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        super().run(sockets or [self.socket])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def _answer(self, call: Call) -> Response:
+        route, request = _route(call.path_params["name"]), await _read_body(call)
+        work, end = self._watch(call)
+        if call.headers.get("accept") == _LINES:
+            return StreamingResponse(self._lines(route, request, work, end), media_type=_LINES)
         try:
-            super().__init__((HOST, port), Handler)
-        except (OSError, OverflowError) as error:
-            raise ValueError(
-                f"port {port} cannot be used ({error}); give another one, or leave --port out for a free one"
-            ) from None
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.port}/"
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._open.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
+            return _json(await self._run(route, request, work, self._quick))
         finally:
-            self._open.release()
+            end()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnects is not an error of the server."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, (ConnectionError, TimeoutError)):
-            print(f"meancap explore: {type(error).__name__}: {error}", file=sys.stderr)
-
-    def server_close(self) -> None:
-        """Stops running work first: the interpreter must not exit while a thread computes."""
-        super().server_close()
-        self.closing = True
-        self.jobs.close()
-        for _ in range(AT_ONCE):
-            self.gate.acquire(timeout=FAREWELL)
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
-    server: Server
-    protocol_version = "HTTP/1.1"
-    timeout = 20  # for a request that stops half-way, and for an idle connection
-    server_version, sys_version = "meancap", ""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Prints nothing: the terminal belongs to the user."""
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses by itself, such as an unknown method."""
-        status = HTTPStatus(code)
-        self.close_connection = True  # the rest may be a part of the request that was not understood
-        self._json(status, {"error": message or status.phrase})
-
-    def do_GET(self) -> None:
-        if not self._is_ours():
-            return
-        path = self.path.partition("?")[0]
-        if path.startswith("/api/jobs/"):
-            try:
-                self._json(HTTPStatus.OK, self.server.jobs.report(path.removeprefix("/api/jobs/")))
-            except ValueError as error:
-                self._refuse(HTTPStatus.NOT_FOUND, str(error))
-            return
-        files = {f"/{one.name}": one for one in PAGE.iterdir() if one.suffix in _KINDS}
-        file = files.get("/index.html" if path == "/" else path)
-        if file is None:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
-        else:
-            self._send(HTTPStatus.OK, file.read_bytes(), _KINDS[file.suffix])
-
-    do_HEAD = do_GET
-
-    def do_POST(self) -> None:
-        if not self._is_ours():
-            return
-        request = self._body()
-        if request is None:
-            return
-        name = self.path.removeprefix("/api/") if self.path.startswith("/api/") else ""
+    async def _lines(
+        self, route: Route, request: Request, work: Work, end: Callable[[], None]
+    ) -> AsyncIterator[bytes]:
+        """Progress a few times a second, then the result or the error."""
+        run = asyncio.ensure_future(self._run(route, request, work, self._long))
+        run.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may wait for it
+        last: dict[str, Any] = {}
         try:
-            self._json(HTTPStatus.OK, self._answer(name, request))
-        except Left:
-            self.close_connection = True
-        except Busy as busy:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
-        except _NoRoute as error:
-            self._refuse(HTTPStatus.NOT_FOUND, str(error))
-        except SENTENCES as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, sentence(error))
-        except (ConnectionError, TimeoutError):  # the client has left
-            self.close_connection = True
-        except FAULTS as error:
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, sentence(error))
+            while not (await asyncio.wait([run], timeout=_PAUSE))[0]:
+                yield write_json({"share": work.share, "said": work.said, "partial": work.partial}) + b"\n"
+            last["result"] = run.result()
+        except _ERRORS as error:
+            last["error"] = _explain(error)[1]
+        finally:
+            end()
+        yield write_json(last) + b"\n"
 
-    def _answer(self, name: str, request: Mapping[str, Any]) -> Any:
-        parts = name.split("/")
-        if parts[0] == "jobs" and parts[2:] == ["cancel"]:
-            self.server.jobs.cancel(parts[1])
-            return {}
-        if name == "jobs":
-            route, inner = _route(request.get("name")), request.get("request")
-            page = request.get("page", "")
-            if not isinstance(inner, dict) or not isinstance(page, str):
-                raise ValueError('a job is {"name": NAME, "request": {...}}, and "page": WORD if you like')
-            start = self.server.jobs.start
-            return {"id": start(lambda work: route(inner, work), sentence, page, self._waits)}
-        route = _route(name)
-        work = Work(self._waits)
-        if not self.server.gate.acquire(timeout=PATIENCE):
-            raise Busy("the machine is busy with other requests; try again in a moment")
+    async def _run(self, route: Route, request: Request, work: Work, turn: asyncio.Semaphore) -> Any:
+        """The route's result, computed in a thread when it is this request's turn."""
+        try:
+            await asyncio.wait_for(turn.acquire(), PATIENCE)
+        except asyncio.TimeoutError:
+            raise HTTPException(503, "the server is busy with other requests; try again later") from None
         try:
             work.check()  # the client may have left while it waited
-            return route(request, work)
+            return await asyncio.to_thread(route, request, work)
         finally:
-            self.server.gate.release()
+            turn.release()
 
-    def _waits(self) -> bool:
-        """Whether the client is still connected: a closed connection is readable and gives no bytes."""
-        if self.server.closing:
-            return False
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        try:
-            return not readable or bool(self.connection.recv(1, socket.MSG_PEEK))
-        except OSError:
-            return False
+    def _watch(self, call: Call) -> tuple[Work, Callable[[], None]]:
+        """Work that is wanted until the client closes its connection, and a function that ends the watch."""
+        gone = threading.Event()
 
-    def _is_ours(self) -> bool:
-        """Accepts only our own names, so that another site cannot point its name here and read."""
-        if self.server.closing:  # a connection may outlive the server
-            self.close_connection = True
-            return False
-        names = {f"{HOST}:{self.server.port}", f"localhost:{self.server.port}"}
-        if self.server.port == 80:
-            names |= {HOST, "localhost"}
-        hosts = self.headers.get_all("Host") or []
-        if len(hosts) != 1 or hosts[0].lower() not in names:
-            self._refuse(HTTPStatus.FORBIDDEN, f"this server answers only to {self.server.url}")
-            return False
-        origin = self.headers.get("Origin")
-        if origin is not None and origin.lower() not in {f"http://{name}" for name in names}:
-            self._refuse(HTTPStatus.FORBIDDEN, "a page of another site may not ask this server")
-            return False
-        return True
+        async def wait() -> None:
+            while (await call.receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
 
-    def _body(self) -> dict[str, Any] | None:
-        """The JSON object that was posted; None if it was refused."""
-        kind = (self.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
-        length = self.headers.get("Content-Length") or ""
-        # Unread bytes would be taken for the next request, so a refusal here closes the connection.
-        if kind != "application/json":
-            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with Content-Type: application/json")
-        elif "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, "say how long the request is, with Content-Length")
-        elif len(length) > 9 or int(length) > LARGEST_BODY:
-            said = f"a request has at most {LARGEST_BODY:,} bytes"
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, said)
+        def end() -> None:
+            gone.set()
+            watcher.cancel()
+
+        watcher = asyncio.ensure_future(wait())
+        return Work(lambda: not (gone.is_set() or self.should_exit)), end
+
+
+class _Guard:
+    """Accepts requests for our own name alone, and adds the headers that confine the page."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        names = [f"{_HOST}:{port}", f"localhost:{port}", *([_HOST, "localhost"] if port == 80 else [])]
+        self.app, self.hosts, self.origins = app, names, [f"http://{name}" for name in names]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        app = self.app
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            app = _json({"error": f"this server accepts requests only for http://{self.hosts[0]}/"}, 403)
+        elif any(origin.lower() not in self.origins for origin in origins):
+            app = _json({"error": "a page of another site may not send requests to this server"}, 403)
+        await app(scope, receive, send_guarded)
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's, which by itself never closes a connection whose request does not arrive."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look_again()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look_again(self) -> None:
+        self._timer = self.loop.call_later(STALLED, self._close_if_stalled, self.cycle)
+
+    def _close_if_stalled(self, earlier: object) -> None:
+        """Close if no request has begun since the earlier look and none is under way."""
+        if self.cycle is earlier and (self.cycle is None or self.cycle.response_complete):
+            self.transport.abort()
         else:
-            raw = self.rfile.read(int(length))
-            if len(raw) == int(length):
-                return self._parsed(raw)
-            self.close_connection = True
-        return None
-
-    def _parsed(self, raw: bytes) -> dict[str, Any] | None:
-        try:
-            return read_object(raw)
-        except ValueError as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
-            return None
-
-    def _refuse(self, status: HTTPStatus, sentence: str) -> None:
-        self.close_connection = status != HTTPStatus.BAD_REQUEST
-        self._json(status, {"error": sentence})
-
-    def _json(self, status: HTTPStatus, value: Any) -> None:
-        self._send(status, write_json(value), "application/json; charset=utf-8")
-
-    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
-        self.send_response(status)
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+            self._look_again()
 
 
-class _NoRoute(LookupError):
-    pass
+def _listen(port: int) -> socket.socket:
+    found = socket.socket()
+    try:
+        if os.name == "posix":  # elsewhere it would let two programs share the port
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((_HOST, port))
+        found.listen(128)
+    except (OSError, OverflowError) as error:
+        found.close()
+        raise ValueError(
+            f"port {port} cannot be used ({error}); pass another one, or leave --port out for a free one"
+        ) from None
+    return found
 
 
 def _route(name: object) -> Route:
     if not isinstance(name, str) or name not in ROUTES:
-        raise _NoRoute(f"there is no such question; there are {', '.join(sorted(ROUTES))}")
+        raise HTTPException(404, f"unknown endpoint; available: {', '.join(sorted(ROUTES))}")
     return ROUTES[name]
+
+
+async def _send_file(call: Call) -> Response:
+    file = _FILES.get(call.path_params.get("name", "index.html"))
+    if file is None:
+        raise HTTPException(404, "unknown page")
+    # Named here, because the tables of some systems call a script text/plain.
+    return FileResponse(file, media_type="text/javascript" if file.suffix == ".js" else None)
+
+
+async def _read_body(call: Call) -> Request:
+    """The JSON object that was posted."""
+    kind = call.headers.get("content-type", "").partition(";")[0].strip().lower()
+    length = call.headers.get("content-length", "")
+    if kind != "application/json":
+        raise HTTPException(415, "send JSON, with Content-Type: application/json")
+    if not length.isdigit():
+        raise HTTPException(411, "send the length of the request in Content-Length")
+    if int(length) > _LARGEST_BODY:
+        raise HTTPException(413, f"a request may have at most {_LARGEST_BODY:,} bytes")
+    try:
+        return read_object(await asyncio.wait_for(call.body(), STALLED))
+    except asyncio.TimeoutError:
+        raise HTTPException(408, "the request did not arrive") from None
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    # What was refused may be followed by bytes that are no request, so its connection is closed.
+    headers = {"Connection": "close"} if status not in (200, 400) else None
+    return Response(write_json(value), status, headers, "application/json")
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    """Status and sentence; a fault of the server is printed as well, never with a traceback."""
+    if isinstance(error, HTTPException):
+        return error.status_code, error.detail
+    if isinstance(error, (Left, ClientDisconnect)):
+        return 503, "the server is closing"
+    line = one_line(error)
+    if isinstance(error, _SENTENCES):
+        return 400, line
+    print(f"meancap explore: {type(error).__name__}: {line}", file=sys.stderr)
+    return 500, f"this could not be computed ({line})"
+
+
+async def _error_response(call: Call, error: Exception) -> Response:
+    status, sentence = _explain(error)
+    return _json({"error": sentence}, status)

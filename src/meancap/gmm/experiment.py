@@ -36,8 +36,8 @@ from torch.quasirandom import SobolEngine
 
 from ..files import remove_leftovers, write_whole, writing
 from ..lab.branches import branches
+from ..lab.condition import STD
 from ..lab.sampler import engine_for, flow
-from ..lab.scenes import STD
 from ..lab.theory import euler_variance_ratio, graded_times
 from ..runs.config import versions
 from ..runs.folder import Ledger, RunRefused, write_npz

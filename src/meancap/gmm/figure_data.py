@@ -17,10 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..lab.condition import Condition
+from ..lab.condition import STD, TRIPLE, Condition, Scene
 from ..lab.mixture import Mixture
 from ..lab.sampler import flow
-from ..lab.scenes import STD, TRIPLE, Scene
 from ..record import Record
 from ..rules import CFG, guide
 from ..sampling import sample, trajectory

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..lab.scenes import SCENES, Scene
+from ..lab.condition import SCENES, Scene
 from ..rules import CFG, Cap, Rule
 from ..sampling import uniform
 

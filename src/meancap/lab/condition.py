@@ -1,7 +1,8 @@
-"""A condition on a mixture: its components are in the set A, the others in the complement B.
+"""A condition on a mixture: its components are in the set A, the others in the complement B; and the three
+conditions of the paper.
 
     P_A   p(A | x),  P_B = 1 - P_A,  h = log P_A
-    n_A   mean pull of the components in A (see components.py), n_B of those in B
+    n_A   mean pull of the components in A (see mixture.py), n_B of those in B
     l     lead of the condition,  n_A - n = P_B (n_A - n_B),  so that  grad l = t V
     V     W_A - W = P_B (W_A - W_B - P_A (n_A - n_B)(n_A - n_B)^T)
 
@@ -14,6 +15,7 @@ P_A and P_B come from two log-sum-exps and their difference, so the gap keeps it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,8 +23,7 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from .components import Components
-from .mixture import Mixture
+from .mixture import Components, Mixture
 
 
 class Jet(NamedTuple):
@@ -118,11 +119,6 @@ class Condition:
         split = self._split(x, t)
         return split.parts.t * split.lead
 
-    def posterior_hessian(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """Hess h, (..., d, d)."""
-        split = self._split(x, t)
-        return split.parts.t[..., None] ** 2 * split.lead_twist
-
     def predict(self, x: Tensor, t: Tensor | float) -> Prediction:
         """What a perfect model says at (x, t), x (n, d), for the samplers."""
         split = self._split(x, t)
@@ -148,3 +144,38 @@ class Condition:
 def _log_sigmoid(odds: Tensor) -> Tensor:
     # torch's own logsigmoid warns when it is differentiated under vmap.
     return -torch.logaddexp(torch.zeros_like(odds), -odds)
+
+
+COUNT = 8  # components of the paper's mixture
+STD = 0.03  # of each
+
+
+def circle(count: int = COUNT) -> Tensor:
+    """Means on the unit circle, (count, 2): the first on top, the others clockwise."""
+    angles = math.pi / 2 - 2 * math.pi * torch.arange(count, dtype=torch.float64) / count
+    return torch.stack([angles.cos(), angles.sin()], 1)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A condition of Peng & Ma's eight-point experiment: its components, and the weights of all eight."""
+
+    members: tuple[int, ...]
+    weights: tuple[float, ...] = (1 / COUNT,) * COUNT
+
+    def mixture(self) -> Mixture:
+        """All eight components."""
+        return Mixture(circle(), self.weights, std=STD)
+
+    def condition(self) -> Condition:
+        """The mixture, conditioned on the members."""
+        return Condition(self.mixture(), self.members)
+
+    def __str__(self) -> str:
+        return "{" + ",".join(map(str, self.members)) + "}"
+
+
+SINGLE = Scene((0,))
+PAIR = Scene((0, 1), (0.17, 0.08) + (0.125,) * 6)  # imbalanced on purpose: 68 % to 32 %
+TRIPLE = Scene((0, 1, 2))
+SCENES = (SINGLE, PAIR, TRIPLE)

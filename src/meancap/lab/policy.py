@@ -49,7 +49,7 @@ class Policy(Factor):
     def factor(self, g: Displacement, p: Prediction) -> Number:
         x = p.x.flatten(1).double()
         weights = tuple(v.tensor(x) for v in (self.inner, self.shift, self.outer, self.bias))
-        return gain(weights, x, p.t)
+        return gain(weights, x, p.t)  # type: ignore[arg-type]
 
 
 def gain(weights: Weights, x: Tensor, t: Number) -> Tensor:

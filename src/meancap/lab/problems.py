@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from .condition import Condition
+from .condition import COUNT, PAIR, SINGLE, TRIPLE, Condition, circle
 from .mixture import Mixture
-from .scenes import COUNT, PAIR, SINGLE, TRIPLE, circle
 
 _LONGEST = 600.0  # the largest exponent of a scale: e^600 times a gap of e^-600 is still a number
 

@@ -8,15 +8,19 @@ Each stage can be called by itself: an extractor gives features, `gaussian` give
 gives the number, and the same function ending in `_estimate` gives it with what each image contributed.
 """
 
-from .alignment import class_hits, class_probability, cosine
-from .colour import brightness, clipped, saturation
-from .diversity import diversity, diversity_estimate, diversity_kept
-from .extractors import Extractor, extract
-from .frechet import frechet_distance, frechet_estimate, trace_of_root
-from .gaussian import Gaussian, Moments, gaussian, joined, moments
-from .inception_score import inception_score, inception_score_estimate
-from .kid import kernel_distance, kernel_estimate
-from .locate import MissingWeights
+from .distances import (
+    Gaussian,
+    Moments,
+    frechet_distance,
+    frechet_estimate,
+    gaussian,
+    joined,
+    kernel_distance,
+    kernel_estimate,
+    moments,
+    trace_of_root,
+)
+from .extractor import Extractor, MissingWeights, extract
 from .manifold import (
     DensityCoverage,
     PrecisionRecall,
@@ -25,6 +29,19 @@ from .manifold import (
     manifold_estimates,
     precision_recall,
     recall_at,
+)
+from .per_image import (
+    brightness,
+    class_hits,
+    class_probability,
+    clipped,
+    cosine,
+    diversity,
+    diversity_estimate,
+    diversity_kept,
+    inception_score,
+    inception_score_estimate,
+    saturation,
 )
 from .protocols import PROTOCOLS, Generated, Protocol, Reference, direction, protocol
 from .score import Estimate, Score, bootstrap, difference, mean_estimate, ratio

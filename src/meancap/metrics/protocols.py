@@ -7,23 +7,28 @@ their distances (FD, KD), because they compare with nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .alignment import class_hits, class_probability, cosine
-from .colour import brightness, clipped, saturation
-from .diversity import diversity_estimate
-from .extractors import Extractor, Features
-from .frechet import frechet_estimate
-from .gaussian import Gaussian, gaussian
-from .inception_score import inception_score_estimate
-from .kid import kernel_estimate
-from .manifold import ball_radii, insiders, manifold_estimates, recall_estimate
-from .neighbours import points
+from .classifiers import efficientnet_lite0, fashion_classifier
+from .distances import Gaussian, frechet_estimate, gaussian, kernel_estimate
+from .extractor import Extractor, Features
+from .images import npz_array
+from .manifold import ball_radii, insiders, manifold_estimates, points, recall_estimate
+from .per_image import (
+    brightness,
+    class_hits,
+    class_probability,
+    clipped,
+    cosine,
+    diversity_estimate,
+    inception_score_estimate,
+    saturation,
+)
 from .score import Estimate, mean_estimate
 
 
@@ -60,34 +65,37 @@ class Generated:
     labels: Tensor | None = None
 
 
-Load = Callable[[str | Path | None], Extractor]
-Measure = Callable[[Generated, Reference | None], list[Estimate]]
+_Load = Callable[[str | Path | None], Extractor]
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A way to get from images to numbers. `reference` says which real images it wants, "" if none."""
+    """A way to get from images to numbers.
+
+    `numbers` has the direction of each: -1 where less is better, +1 where more is, 0 for diagnostics.
+    `reference` says which real images it needs, "" if none.
+    """
 
     name: str
     about: str
-    numbers: tuple[str, ...]
+    numbers: Mapping[str, int]
     reference: str
-    load: Load
-    measure: Measure
-
-
-LOWER = ("FID", "sFID", "FD-fashion", "sFD-fashion", "FD-EffLite0", "KD-EffLite0")
-NEITHER = ("saturation", "brightness", "clipped")
+    load: _Load
+    measure: Callable[[Generated, Reference | None], list[Estimate]]
 
 
 def direction(number: str) -> int:
-    """-1 where less is better, +1 where more is, 0 for diagnostics."""
-    return -1 if number in LOWER else 0 if number in NEITHER else 1
+    """-1 if less of this number is better, +1 if more is, 0 for diagnostics."""
+    for p in PROTOCOLS.values():
+        if number in p.numbers:
+            return p.numbers[number]
+    known = ", ".join(dict.fromkeys(name for p in PROTOCOLS.values() for name in p.numbers))
+    raise ValueError(f"no protocol states whether more or less of {number!r} is better; known are {known}")
 
 
-def _inception(kind: str) -> Load:
+def _inception(kind: str) -> _Load:
     def load(weights: str | Path | None) -> Extractor:
-        from .extractors.inception import inception
+        from .inception import inception
 
         return inception(kind, weights)
 
@@ -95,27 +103,15 @@ def _inception(kind: str) -> Load:
 
 
 def _clip_b32(weights: str | Path | None) -> Extractor:
-    from .extractors.clip import clip_b32
+    from .image_text import clip_b32
 
     return clip_b32(weights)
 
 
 def _image_reward(weights: str | Path | None) -> Extractor:
-    from .extractors.imagereward import image_reward
+    from .image_text import image_reward
 
     return image_reward(weights)
-
-
-def _efficientnet_lite0(weights: str | Path | None) -> Extractor:
-    from .extractors.efficientnet import efficientnet_lite0
-
-    return efficientnet_lite0(weights)
-
-
-def _fashion_classifier(weights: str | Path | None) -> Extractor:
-    from .extractors.fashion import fashion_classifier
-
-    return fashion_classifier(weights)
 
 
 def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -153,7 +149,7 @@ def _reward(g: Generated, r: Reference | None) -> list[Estimate]:
 
 
 def _hsv(g: Generated, r: Reference | None) -> list[Estimate]:
-    return [mean_estimate(name, g.features[name]) for name in NEITHER]
+    return [mean_estimate(name, g.features[name]) for name in _COLOURS]
 
 
 def _efficientnet(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -200,14 +196,15 @@ def _colours(weights: str | Path | None) -> Extractor:
     return Extractor("HSV of the 8-bit image as Pillow has it", run)
 
 
-_COVER = ("precision", "recall", "density", "coverage")
+_COVER = {"precision": 1, "recall": 1, "density": 1, "coverage": 1}
+_COLOURS = {"saturation": 0, "brightness": 0, "clipped": 0}
 PROTOCOLS: dict[str, Protocol] = {
     p.name: p
     for p in (
         Protocol(
             "adm-imagenet256",
             "the paper's ImageNet table: ADM's evaluator, 50,000 samples",
-            ("FID", "sFID", "IS", "precision", "recall"),
+            {"FID": -1, "sFID": -1, "IS": 1, "precision": 1, "recall": 1},
             "VIRTUAL_imagenet256_labeled.npz",
             _inception("adm"),
             _adm,
@@ -215,7 +212,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "coco-torchmetrics",
             "the paper's SD3.5 FID: 8-bit images straight to 299 x 299, TorchMetrics' formula",
-            ("FID",),
+            {"FID": -1},
             "a folder with the 5,000 images of COCO 2017 val",
             _inception("direct"),
             _coco_fid,
@@ -223,7 +220,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "coco-cleanfid-recall",
             "the paper's SD3.5 Recall@3: Clean-FID features, 5,000 real and 5,000 generated images",
-            ("Recall@3",),
+            {"Recall@3": 1},
             "a folder with the 5,000 images of COCO 2017 val",
             _inception("clean"),
             _coco_recall,
@@ -231,37 +228,37 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "clip-b32",
             "raw cosine of CLIP ViT-B/32 between image and prompt",
-            ("CLIP",),
+            {"CLIP": 1},
             "",
             _clip_b32,
             _clip,
         ),
-        Protocol("imagereward-1.0", "ImageReward-v1.0", ("ImageReward",), "", _image_reward, _reward),
-        Protocol("hsv", "saturation, brightness and clipping of the pixels", NEITHER, "", _colours, _hsv),
+        Protocol("imagereward-1.0", "ImageReward-v1.0", {"ImageReward": 1}, "", _image_reward, _reward),
+        Protocol("hsv", "saturation, brightness and clipping of the pixels", _COLOURS, "", _colours, _hsv),
         Protocol(
             "efficientnet-lite0",
             "ImageNet features of EfficientNet-Lite0; runs anywhere",
-            ("FD-EffLite0", "KD-EffLite0", *_COVER, "diversity"),
+            {"FD-EffLite0": -1, "KD-EffLite0": -1, **_COVER, "diversity": 1},
             "real images of the same kind: a folder, an .npz, or fashion-mnist",
-            _efficientnet_lite0,
+            efficientnet_lite0,
             _efficientnet,
         ),
         Protocol(
             "fashion",
             "the shipped Fashion-MNIST classifier; for the shipped model",
-            (
-                "FD-fashion",
-                "sFD-fashion",
-                "IS",
-                *_COVER,
-                "alignment",
-                "accuracy",
-                "diversity",
-                "brightness",
-                "clipped",
-            ),
+            {
+                "FD-fashion": -1,
+                "sFD-fashion": -1,
+                "IS": 1,
+                **_COVER,
+                "alignment": 1,
+                "accuracy": 1,
+                "diversity": 1,
+                "brightness": 0,
+                "clipped": 0,
+            },
             "shipped: features of the 10,000 Fashion-MNIST test images",
-            _fashion_classifier,
+            fashion_classifier,
             _fashion,
         ),
     )
@@ -277,8 +274,6 @@ def protocol(name: str) -> Protocol:
 
 def adm_reference(path: Path, features: Features | None = None, identity: str = "") -> Reference:
     """mu, sigma, mu_s and sigma_s of an ADM reference file; features of its arr_0 are taken elsewhere."""
-    from .images import npz_array
-
     arrays = {key: npz_array(path, key) for key in ("mu", "sigma", "mu_s", "sigma_s")}
     if any(value is None for value in arrays.values()):
         missing = ", ".join(key for key, value in arrays.items() if value is None)

@@ -1,17 +1,19 @@
-"""The SiT family, released and shipped, and the model of the scenes, ready to be guided.
+"""The SiT family, released and shipped, ready to be guided.
 
 model = fashion()
 sample(model.predict(labels), CFG(4) | Cap(1.1), noise(seeds, model.shape), uniform(50))
 """
 
+import importlib
+import warnings
+from typing import Any
+
 from .checkpoint import load_sit, save_sit
 from .classes import ClassModel, fashion, open_sit
-from .scenes import SceneModel, scenes
 from .sit import SiT, SiTConfig, named
 
 __all__ = [
     "ClassModel",
-    "SceneModel",
     "SiT",
     "SiTConfig",
     "fashion",
@@ -19,5 +21,11 @@ __all__ = [
     "named",
     "open_sit",
     "save_sit",
-    "scenes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("SceneModel", "scenes"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"meancap.models.{name} is now meancap.scenes.{name}", DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module("meancap.scenes"), name)

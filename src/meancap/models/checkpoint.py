@@ -1,61 +1,29 @@
-"""Reading and writing SiT weights: released files, training checkpoints, and the ones this package writes.
+"""Reading and writing weights: released files, training checkpoints, and the ones this package writes.
 
     bare     tensors by their names, as in the released SiT-XL-2-256.pt
     nested   the same under "ema" (preferred) or "model", as training scripts save them
     ours     safetensors with the configuration and the pixel map in the header
 
-A `.pt` file is read by `torch.load(weights_only=True)`, which runs no code from the file.
+Models of diffusers lie in a folder or in the local Hugging Face cache; nothing is ever downloaded.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import pickle
-import struct
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..extras import need
-from ..files import writing
+from ..files import read_tensors, write_tensors
 from .data import Pixels
-from .sit import SiT, SiTConfig
+from .sit import SiT, SiTConfig, position_embedding
 
-# What torch.load raises on files that are cut off, of another format or hold more than tensors.
-_UNREADABLE = (
-    pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ValueError, OSError, LookupError,
-    AttributeError, TypeError,
-)  # fmt: skip
 _HEADS = {384: 6, 768: 12, 1024: 16, 1152: 16}  # width -> heads, in the published sizes
-
-
-def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The named tensors of a file, and the text that its header carries (safetensors only)."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at {path}")
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{path} is no readable checkpoint of plain tensors ({reason})") from None
-    return _bare(loaded, path), {}
-
-
-def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Path:
-    """A safetensors file that appears whole or not at all."""
-    path = Path(path)
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with writing(path) as temporary:
-        need("safetensors.torch", "images").save_file(plain, str(temporary), metadata=dict(header))
-        temporary.chmod(0o644)  # the library makes files that only their owner may read
-    return path
 
 
 def save_sit(
@@ -86,8 +54,6 @@ def load_sit(path: str | Path) -> tuple[SiT, Pixels | None, tuple[str, ...]]:
     with torch.device("meta"):
         model = SiT(config)
     if "pos_embed" not in tensors:
-        from .sit import position_embedding
-
         tensors["pos_embed"] = position_embedding(config.width, config.size // config.patch)[None]
     _need_same_names(tensors, model, path)
     model.load_state_dict({name: value.float() for name, value in tensors.items()}, assign=True)
@@ -117,25 +83,6 @@ def config_of(tensors: Mapping[str, Tensor], path: str | Path = "the checkpoint"
     )  # fmt: skip
 
 
-def digest(path: str | Path) -> str:
-    """SHA-256 of a file, read in pieces."""
-    sha = hashlib.sha256()
-    with Path(path).open("rb") as file:
-        while piece := file.read(1 << 22):
-            sha.update(piece)
-    return sha.hexdigest()
-
-
-def _bare(loaded: object, path: Path) -> dict[str, Tensor]:
-    for key in ("ema", "model", "state_dict"):
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
-            break
-    if not isinstance(loaded, dict) or not all(isinstance(v, Tensor) for v in loaded.values()) or not loaded:
-        raise ValueError(f"{path} holds no named tensors, bare or under 'ema', 'model' or 'state_dict'")
-    return {str(name).removeprefix("module."): value for name, value in loaded.items()}
-
-
 def _need_same_names(tensors: Mapping[str, Tensor], model: SiT, path: str | Path) -> None:
     wanted = {name: value.shape for name, value in model.state_dict().items()}
     lost, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
@@ -149,13 +96,29 @@ def _need_same_names(tensors: Mapping[str, Tensor], model: SiT, path: str | Path
             )
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    library = need("safetensors.torch", "images")
-    from safetensors import SafetensorError, safe_open
-
+def local_folder(source: str | Path) -> Path:
+    """The folder itself, or the cached snapshot of a repository's name."""
+    if Path(source).is_dir():
+        return Path(source)
+    hub = need("huggingface_hub", "diffusers")
     try:
-        with safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
-        return _bare(library.load_file(str(path)), path), header
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is no readable safetensors file ({error})") from None
+        return Path(hub.snapshot_download(str(source), local_files_only=True))
+    except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError):
+        raise ValueError(
+            f"{source} is neither a folder nor in the local Hugging Face cache; nothing is downloaded here: "
+            f"fetch it first with `hf download {source}`, or give a folder"
+        ) from None
+
+
+def load_pretrained(kind: Any, source: str | Path, dtype: torch.dtype) -> Any:
+    """`kind.from_pretrained` of a local folder, with one sentence where it cannot be read."""
+    import diffusers
+
+    version = tuple(int(part) for part in diffusers.__version__.split(".")[:2])
+    word = "dtype" if version >= (0, 42) else "torch_dtype"
+    folder = local_folder(source)
+    try:
+        return kind.from_pretrained(str(folder), local_files_only=True, **{word: dtype})
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{folder} holds no readable {kind.__name__} ({reason})") from None

@@ -14,10 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .checkpoint import digest, load_sit
+from ..extras import need
+from ..files import sha256_of
+from .checkpoint import load_pretrained, load_sit
 from .data import FASHION
-from .inference import ConditionCache, Predictor
-from .sit import SiT
+from .sit import ConditionCache, Predictor, SiT
 
 Decode = Callable[[Tensor], Tensor]
 
@@ -116,4 +117,34 @@ def open_sit(path: str | Path, *, name: str = "", decode: Decode | None = None) 
         )
     if not names and name == "fashion":
         names = FASHION
-    return ClassModel(name or f"sit:{path.name}", digest(path), network, decode, names)
+    return ClassModel(name or f"sit:{path.name}", sha256_of(path), network, decode, names)
+
+
+def decoder(
+    source: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    chunk: int = 4,
+) -> Callable[[Tensor], Tensor]:
+    """From latents to pictures through diffusers' AutoencoderKL, `chunk` at a time.
+
+    `source` is a folder or a name in the local Hugging Face cache. latents = factor * encode(pictures), with
+    0.18215 in Stable Diffusion's first autoencoders, which SiT uses.
+    """
+    vae = load_pretrained(need("diffusers", "diffusers").AutoencoderKL, source, dtype)
+    vae = vae.to(device).eval().requires_grad_(False)
+    factor = float(vae.config.scaling_factor)
+
+    @torch.no_grad()
+    def decode(latents: Tensor) -> Tensor:
+        z = latents.to(device, dtype) / factor
+        parts = [z[i : i + chunk] for i in range(0, len(z), chunk)]
+        return torch.cat([to_bytes(vae.decode(part).sample) for part in parts])
+
+    return decode
+
+
+def to_bytes(pictures: Tensor) -> Tensor:
+    """[-1, 1] to uint8 as the SiT and ADM samplers do: 127.5 v + 128, cut off, not rounded."""
+    return (127.5 * pictures.float() + 128).clamp(0, 255).to(torch.uint8)

@@ -22,7 +22,7 @@ from ..cap import Lengths, blend, fast_leaves, lengths
 from ..notation import write
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import Number, need_one_each, on_host, once, per_sample, vector
+from ..tensors import Number, need_one_each, on_host, once, per_sample, scalar_dtype, vector
 
 __all__ = ["Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State"]
 
@@ -69,6 +69,8 @@ class Displacement:
 
     def times(self, factor: Number) -> Displacement:
         """The same direction with the coefficient multiplied."""
+        if isinstance(factor, Tensor):
+            factor = factor.to(scalar_dtype(factor.device))
         return self._with(factor * self.coefficient, self.requested)
 
     def capped(self, share: Tensor, bound: Tensor | None = None) -> Displacement:

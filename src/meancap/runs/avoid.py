@@ -22,7 +22,7 @@ from torch import Tensor
 from ..lab import Condition
 from ..lab.measures import Ruler
 from ..lab.problems import Circle
-from ..metrics.extractors.fashion import fashion_classifier
+from ..metrics.classifiers import fashion_classifier
 from ..models.classes import ClassModel, fashion
 from ..rules import parse
 from ..sampling import Predict, autoguidance, beside, noise, sample, uniform

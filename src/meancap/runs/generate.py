@@ -23,15 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..drawing import draw, parse_prompt, prompt_of
 from ..models.classes import ClassModel
-from ..models.inference import ConditionCache, Predictor
-from ..models.scenes import SceneModel, ScenePredictor
+from ..models.sit import ConditionCache, Predictor
 from ..prediction import Prediction
 from ..record import Record
 from ..rules import Rule, parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
 from ..sampling.solvers import StepMethod
+from ..scenes import draw, parse_prompt, prompt_of
+from ..scenes.model import SceneModel, ScenePredictor
 from ..torch_settings import torch_settings
 from .config import Item, RunConfig, class_items, sample_seed, versions
 from .folder import Bytes, Store

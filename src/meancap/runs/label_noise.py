@@ -22,13 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..metrics.alignment import class_hits
-from ..metrics.diversity import diversity_estimate
-from ..metrics.extractors.fashion import fashion_classifier
-from ..metrics.frechet import frechet_distance, frechet_estimate
+from ..files import read_tensors, sha256_of
+from ..metrics.classifiers import fashion_classifier
+from ..metrics.distances import frechet_distance, frechet_estimate
 from ..metrics.manifold import recall_at
+from ..metrics.per_image import class_hits, diversity_estimate
 from ..metrics.score import Estimate, difference, mean_estimate
-from ..models.checkpoint import digest, read_tensors
 from ..models.classes import ClassModel, open_sit
 from ..rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
 from ..sampling import Predict, ancestral, noise, trajectory, uniform
@@ -114,7 +113,7 @@ def run_label_noise(
 ) -> Iterator[str]:
     """Makes what is missing, the noisiest model first, yielding the name of each finished cell."""
     shares = {share_of(path): path for path in models}
-    about = {"models": {f"{share:g}": digest(path)[:16] for share, path in sorted(shares.items())}}
+    about = {"models": {f"{share:g}": sha256_of(path)[:16] for share, path in sorted(shares.items())}}
     cells = CellFolder.begin(out, "label-noise", asdict(study) | about, versions())
     for share in sorted(shares, reverse=True):
         model = open_sit(shares[share])

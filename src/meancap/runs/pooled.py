@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from ..files import write_whole
-from ..metrics.extractors import Features
+from ..metrics.extractor import Features
 from ..metrics.protocols import Generated, Protocol, Reference, protocol
 from ..metrics.score import Estimate
 from ..models.data import fashion

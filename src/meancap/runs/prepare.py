@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from ..models.checkpoint import digest
-from ..models.classes import ClassModel, fashion, open_sit
-from ..models.hub import local_folder
-from ..models.scenes import SceneModel, scenes
-from ..models.vae import decoder
+from ..files import sha256_of
+from ..models.checkpoint import local_folder
+from ..models.classes import ClassModel, decoder, fashion, open_sit
 from ..rules import parse
 from ..sampling import uniform
+from ..scenes.model import SceneModel, scenes
 from .config import RunConfig, versions
 from .generate import MakeBlock, class_blocks, class_run, scene_blocks, scene_run
 from .prompts import Pipeline, open_pipeline, prompt_blocks, prompt_run, read_prompts
@@ -239,5 +238,5 @@ def source_digest(source: str | Path) -> str:
     folder = local_folder(source)
     combined = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        combined.update(f"{path.relative_to(folder).as_posix()}\0{digest(path)}\n".encode())
+        combined.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of(path)}\n".encode())
     return combined.hexdigest()

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..models.hub import loaded
+from ..models.checkpoint import load_pretrained
 from ..rules import parse
 from .config import RunConfig, sample_seed
 from .generate import MadeBlock, MakeBlock
@@ -99,7 +99,7 @@ def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pip
         from diffusers import DiffusionPipeline
     except ImportError as error:
         raise ImportError('pipelines need diffusers: pip install "meancap[diffusers]"') from error
-    pipe = loaded(DiffusionPipeline, source, dtype)
+    pipe = load_pretrained(DiffusionPipeline, source, dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(device)
 

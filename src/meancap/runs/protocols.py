@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from ..models.hub import local_folder
+from ..models.checkpoint import local_folder
 from ..models.sit import SiTConfig, named
 from ..rules import CFG, Cap, CapDisplacement, Rule, apg
 from ..schedules import Exponential

@@ -23,9 +23,9 @@ import torch
 
 from ..files import write_whole, writing
 from ..models.classes import fashion
-from ..models.scenes import scenes
 from ..models.sit import SiT, SiTConfig
 from ..sampling import uniform
+from ..scenes.model import scenes
 from .config import versions
 from .folder import Ledger, Run, Store, locked
 from .generate import class_run, make_run, run, scene_blocks, scene_run

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..drawing import codes as codes_of
 from ..files import write_whole
-from ..metrics.scenes import Measured, detector, measure_pictures
-from ..models.scenes import WRONG, SceneModel, scenes
 from ..rules import CFG, DensityFeedback, Rule, apg, density_feedback, parse
 from ..sampling import noise, sample, shifted
+from ..scenes import Measured, detector, measure_pictures
+from ..scenes import codes as codes_of
+from ..scenes.model import WRONG, SceneModel, scenes
 from .calibrate import calibrate
 from .config import sample_seed
 from .generate import SHIFT, complete_and_partial

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..metrics.scenes import Measured, violated
+from ..scenes import Measured, violated
 from .scenes_study import Cell
 
 CLAUSES = ("shape 1", "colour 1", "shape 2", "colour 2", "place", "background")

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..models.scenes import WRONG, SceneModel, scenes
 from ..rules import CFG, Cap, CapDisplacement, density_feedback
+from ..scenes.model import WRONG, SceneModel, scenes
 from ..schedules import Exponential
 from .config import versions
 from .folder import Store

@@ -24,14 +24,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..drawing import codes as codes_of
-from ..drawing import draw, render
 from ..files import write_whole
-from ..metrics.frechet import frechet_distance
+from ..metrics.distances import frechet_distance
 from ..metrics.manifold import recall_at
-from ..metrics.scenes import Measured, SceneDetector, detector, measure_pictures, summary, violated
-from ..metrics.scenes.measure import joined_measures, mean_tv, some_measures
-from ..metrics.shares import share_interval
+from ..metrics.score import share_interval
+from ..scenes import Measured, SceneDetector, detector, draw, measure_pictures, render, summary, violated
+from ..scenes import codes as codes_of
+from ..scenes.measure import joined_measures, mean_tv, some_measures
 from .config import sample_seed
 from .folder import Run
 from .scenes_readings import reading_line

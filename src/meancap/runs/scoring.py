@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from ..files import write_whole
-from ..metrics.extractors import Extractor, Features
-from ..metrics.extractors.fashion import WEIGHTS
-from ..metrics.gaussian import Gaussian
+from ..metrics.classifiers import WEIGHTS
+from ..metrics.distances import Gaussian
+from ..metrics.extractor import Extractor, Features
 from ..metrics.images import (
     Images,
     PictureFolder,

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..files import write_whole
-from ..metrics.extractors.fashion import fashion_classifier
-from ..metrics.frechet import frechet_distance
+from ..metrics.classifiers import fashion_classifier
+from ..metrics.distances import frechet_distance
 from ..models.classes import ClassModel
 from ..rules import CFG, Cap, Rule, apg
 from ..sampling import noise, sample, uniform

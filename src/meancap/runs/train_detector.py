@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..drawing import draw, render
-from ..metrics.scenes.detector import SceneDetector, answers_of, burnt, detect, spoilt
-from ..models.checkpoint import write_tensors
+from ..files import write_tensors
+from ..scenes import draw, render
+from ..scenes.measure import SceneDetector, answers_of, burnt, detect, spoilt
 
 NAMES = ("axis", "shape 1", "colour 1", "shape 2", "colour 2")
 

@@ -20,11 +20,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..drawing import ATTRIBUTES, draw, render
 from ..models.data import Pixels
 from ..models.optimise import optimisers
-from ..models.scene_files import load_scene_net, save_scene_net
-from ..models.scene_net import SceneNet, SceneNetConfig
+from ..scenes import ATTRIBUTES, draw, render
+from ..scenes.model import SceneNet, SceneNetConfig, load_scene_net, save_scene_net
 from .loop import TrainingLoop, TrainingRecipe
 
 

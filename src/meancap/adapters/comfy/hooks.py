@@ -95,7 +95,7 @@ class PostCFG:
 
     def _guide(self, args: Args, nominal: Tensor) -> Tensor:
         p = prediction(args) if self.rule.caps else self._prediction(args)
-        if not self.rule.caps and self.rule.fixed is None:  # rules of numbers alone look at no time
+        if not self.rule.caps:
             p = p.until(step_end(args))
         first = not self.rule.has_state or self._begins_step(args)
         return self.stepper.output(p, nominal, first=first, record=self.run.record)

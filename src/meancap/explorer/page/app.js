@@ -13,59 +13,48 @@
 //   copy(text, said) puts text on the clipboard and announces `said`
 //   complain(text)   shows a sentence at the foot of the window; '' takes it away
 //   api.call(name, request, { signal }) -> result         POST /api/NAME; throws Error(sentence)
-//   api.job(name, request, { signal, progress }) -> result   the same as a job, with progress({ share, said,
-//                                         partial }); aborting the signal cancels it on the server
+//   api.job(name, request, { signal, progress }) -> result   the same for long work, with progress({ share, said,
+//                                         partial }); aborting the signal stops it on the server too
 // A link reads  #mixture?scene=pair&scale=3&rule=CFG(1)&rule=CFG(λ)|Cap(Γ) : a list is its key several times.
 // The document gets a 'themechange' event when colours change, for whatever is painted on a canvas.
 
-import { helpButton } from './help.js';
-import * as mixture from './mixture.js';
+import { h, saveFile } from './elements.js';
 import * as images from './images.js';
+import * as mixture from './mixture.js';
+import { helpButton } from './words.js';
 
 const VIEWS = [mixture, images];
-const PAUSE = 250; // milliseconds between two looks at a job
-const PAGE = Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join('-');
 
-async function ask(path, options) {
-  let [answer, found] = [null, null];
-  try {
-    answer = await fetch(path, options);
-    found = await answer.json();
-  } catch (error) {
-    if (error.name === 'AbortError') throw error;
-    throw new Error(`The server does not answer; start it again with: meancap explore --port ${location.port}`);
-  }
-  if (!answer.ok) throw new Error(found.error);
-  return found;
+async function post(name, request, signal, kind) {
+  const gone = new Error(`The server does not answer; start it again with: meancap explore --port ${location.port}`);
+  const orGone = (error) => { throw error.name === 'AbortError' ? error : gone; };
+  const answer = await fetch(`/api/${name}`, {
+    method: 'POST', headers: { 'Content-Type': 'application/json', Accept: kind }, body: JSON.stringify(request), signal,
+  }).catch(orGone);
+  if (!answer.ok) throw new Error((await answer.json().catch(orGone)).error);
+  return { answer, orGone };
 }
 
-const post = (path, request, signal) => ask(path, {
-  method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(request), signal,
-});
-
-export const api = {
-  call: (name, request, { signal } = {}) => post(`/api/${name}`, request, signal),
+const api = {
+  async call(name, request, { signal } = {}) {
+    const { answer, orGone } = await post(name, request, signal, 'application/json');
+    return answer.json().catch(orGone);
+  },
+  // Lines of progress, then one with the result; closing the connection stops the work.
   async job(name, request, { signal, progress = () => {} } = {}) {
-    // Named by page and kind, so that a job whose id an abort kept from us ends when the next of its kind begins.
-    const { id } = await post('/api/jobs', { name, request, page: `${PAGE} ${name}` }, signal);
-    const cancel = () => fetch(`/api/jobs/${id}/cancel`, {
-      method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}', keepalive: true,
-    }).catch(() => {});
-    addEventListener('pagehide', cancel);
-    signal?.addEventListener('abort', cancel);
-    try {
-      for (;;) {
-        signal?.throwIfAborted();
-        const seen = await ask(`/api/jobs/${id}`, { signal });
-        if (seen.state === 'done') return seen.result;
-        if (seen.state === 'failed') throw new Error(seen.error);
-        if (seen.state === 'cancelled') throw new DOMException('cancelled', 'AbortError');
-        progress(seen);
-        await new Promise((later) => setTimeout(later, PAUSE));
+    const { answer, orGone } = await post(name, request, signal, 'application/x-ndjson');
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = '';
+    for (;;) {
+      const { value, done } = await reader.read().catch(orGone);
+      const lines = (rest + (value ?? '')).split('\n');
+      rest = lines.pop();
+      for (const line of lines.map((one) => JSON.parse(one))) {
+        if ('error' in line) throw new Error(line.error);
+        if ('result' in line) return line.result;
+        progress(line);
       }
-    } finally {
-      removeEventListener('pagehide', cancel);
-      signal?.removeEventListener('abort', cancel);
+      if (done) orGone(new Error('cut'));
     }
   },
 };
@@ -76,7 +65,7 @@ const escape = (text) => encodeURIComponent(text)
   .replace(/ /g, '+');
 const unescape = (text) => decodeURIComponent(text.replace(/\+/g, ' '));
 
-export function toLink(view, state) {
+function toLink(view, state) {
   const pairs = [];
   for (const [key, usual] of Object.entries(view.defaults)) {
     const value = state[key];
@@ -95,7 +84,7 @@ export function fromLink(hash) {
   const lists = {};
   for (const pair of query.split('&').filter(Boolean)) {
     const [said, raw = ''] = pair.split(/=(.*)/s);
-    const key = said === 'arm' ? 'rule' : said; // what links said before it was renamed
+    const key = said === 'arm' ? 'rule' : said; // its name in older links
     const usual = view.defaults[key];
     let value;
     try { value = unescape(raw); } catch { continue; }
@@ -114,7 +103,7 @@ let writing = 0;
 let seen = location.hash; // the link as we last read or wrote it
 
 // The state on the page, also where the address does not have it yet.
-export const link = () => toLink(open.view, open.state);
+const link = () => toLink(open.view, open.state);
 
 function announce(text) { $('status').textContent = text; }
 
@@ -180,6 +169,22 @@ const kept = {
   set: (value) => { try { localStorage.setItem('theme', value); } catch { /* a private window */ } },
 };
 
+// The comparison on the page as one HTML file that needs no server.
+async function savePage({ target }) {
+  const state = link();
+  target.disabled = true;
+  target.textContent = 'Saving…';
+  try {
+    const { html } = await api.job('export', { link: state });
+    saveFile(new Blob([html], { type: 'text/html' }), `meancap-${state.match(/\w+/)[0]}.html`);
+    complain('');
+  } catch (error) {
+    complain(error.message);
+  }
+  target.disabled = false;
+  target.textContent = 'Save';
+}
+
 async function copy(text, said) {
   try {
     await navigator.clipboard.writeText(text);
@@ -210,6 +215,11 @@ function start() {
     setTimeout(() => { target.textContent = 'Copy link'; }, 1500);
   });
   helpButton($('help'));
+  if (document.documentElement.dataset.saved === undefined) { // else it is saved already
+    document.querySelector('.tools').prepend(h('button', {
+      type: 'button', id: 'save-page', 'aria-label': 'Save page', title: 'This comparison as one HTML file that works anywhere', onclick: savePage,
+    }, 'Save'));
+  }
   $('theme').addEventListener('click', () => {
     const next = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
     kept.set(next);

@@ -114,3 +114,13 @@ export function alternative(summary) {
   node.addEventListener('toggle', refresh);
   return { node, set(next) { make = next; refresh(); } };
 }
+
+// A rule's text in the colour of that rule.
+export const named = (entry, i) => h('span', { class: 'named', css: { '--own': `var(--rule-${i})` } }, entry.rule ?? entry.text ?? entry);
+
+// Hands a file to the browser's downloads.
+export function saveFile(blob, name) {
+  const link = h('a', { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

@@ -1,9 +1,7 @@
 // What was made: a grid for each rule, a slider between two of them, one picture's meter, and the numbers.
 
-import { bytes, fixed, h, percent, table } from './elements.js';
-import { save } from './image_parts.js';
-import { chart } from './meter.js';
-import { paint, sheet } from './pictures.js';
+import { chart } from './charts.js';
+import { bytes, fixed, h, named, percent, saveFile, table } from './elements.js';
 
 // change(patch): the reader looks at something else
 export function results({ state, change, complain }) {
@@ -32,7 +30,7 @@ export function results({ state, change, complain }) {
     if (cells.length === rules && cells[0]?.length === count) return;
     cells = Array.from({ length: rules }, () => Array.from({ length: count }, () => h('canvas', { width: 28, height: 28 })));
     grids.replaceChildren(...cells.map((row, a) => h('figure', { class: 'card rule-card', data: count > 16 ? { many: '' } : {} },
-      h('figcaption', {}, named(a, state.rule[a] ?? '')),
+      h('figcaption', {}, named(state.rule[a] ?? '', a)),
       h('div', { class: 'grid' }, row.map((canvas, i) => h('button', {
         type: 'button', class: 'cell', tabindex: i === state.pick ? 0 : -1, onclick: () => pick(i), onkeydown: (event) => walk(event, a, i),
       }, canvas))),
@@ -182,7 +180,7 @@ export function results({ state, change, complain }) {
       chart(width, { title: 'Effective scale over time', t: result.times, lines: lines('scale'), now: done ? null : at }),
       h('h3', {}, 'Ratio |m| / |m_c| ', h('span', {}, 'guided over conditional mean, what Γ bounds')),
       chart(width, { title: 'Ratio of lengths over time', t: result.times, lines: lines('ratio').map((one) => ({ ...one, active: [] })), now: done ? null : at, log: true, floor: 1 }),
-      h('p', { class: 'legend' }, known().map(([entry, a]) => named(a, entry.rule))),
+      h('p', { class: 'legend' }, known().map(([entry, a]) => named(entry.rule, a))),
     );
     tell();
     for (const box of stage.children) box.toggleAttribute('aria-current', Number(box.dataset.image) === i && !state.one);
@@ -199,16 +197,16 @@ export function results({ state, change, complain }) {
         ['rule', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', result.channels === 3 ? 'a detector sees' : 'a classifier sees'],
         ...known().map(([entry, a]) => {
           const { asked: [low, high], first, last, capped, ratio } = entry.pictures[i].numbers;
-          return [named(a, entry.rule), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
+          return [named(entry.rule, a), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
             `${fixed(first, 2)} → ${fixed(last, 2)}`, percent(capped, 0), fixed(ratio, 3), verdict(a, i)];
         })], { class: 'own' }),
       table(`All ${result.images.length} pictures of each rule`, [
         ['rule', ...(result.channels === 3 ? ['wholly right', 'saturation'] : ['recognised', 'confidence']), 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
-        ...known().map(([{ rule, numbers: n }, a]) => [named(a, rule), percent(n.accuracy, 0), n.sure === null ? fixed(n.saturation, 3) : percent(n.sure), fixed(n.diversity, 2),
+        ...known().map(([{ rule, numbers: n }, a]) => [named(rule, a), percent(n.accuracy, 0), n.sure === null ? fixed(n.saturation, 3) : percent(n.sure), fixed(n.diversity, 2),
           fixed(n.brightness, 3), `${fixed(n.first, 2)} → ${fixed(n.last, 2)}`, percent(n.capped, 0), fixed(n.ratio, 3)])], { class: 'all' }),
       h('p', { class: 'note' }, result.channels === 3 ? 'Wholly right: every word of the prompt, by the detector that comes with the package.' : 'Recognised and confidence: by the classifier that comes with the package.', ' Diversity: mean distance of two pictures of one condition in its features. Scale: granted at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures show a difference; ', h('code', {}, `meancap reproduce ${result.channels === 3 ? 'scenes' : 'fashion'}`), ' measures it.'),
       ...(known().some(([entry]) => entry.command) ? [h('details', { open: opened, ontoggle: ({ target }) => { opened = target.open; } }, h('summary', {}, 'The same pictures as files'),
-        known().map(([entry, a]) => h('p', { class: 'command' }, named(a, entry.command))))] : []),
+        known().map(([entry, a]) => h('p', { class: 'command' }, named(entry.command, a))))] : []),
     );
   }
 
@@ -218,12 +216,12 @@ export function results({ state, change, complain }) {
     return h('div', { class: 'downloads', role: 'group', 'aria-label': 'Downloads' },
       button('Pictures (PNG)', async () => {
         const canvas = sheet(known().map(([entry, a]) => ({ rule: entry.rule, pictures: made.frames[a] })), made.result);
-        save(await new Promise((done) => { canvas.toBlob(done, 'image/png'); }), file('png'));
+        saveFile(await new Promise((done) => { canvas.toBlob(done, 'image/png'); }), file('png'));
       }),
       button('Numbers (JSON)', async () => {
         const plain = (entry) => ({ ...entry, pictures: entry.pictures?.map(({ frames, ...one }) => one) });
         const all = { settings: made.request, link: location.hash, ...made.result, rules: made.result.rules.map(plain) };
-        save(new Blob([JSON.stringify(all, null, 1)], { type: 'application/json' }), file('json'));
+        saveFile(new Blob([JSON.stringify(all, null, 1)], { type: 'application/json' }), file('json'));
       }));
   }
 
@@ -240,9 +238,6 @@ export function results({ state, change, complain }) {
     leave() { watch.disconnect(); time.leave(); },
   };
 }
-
-// A rule or its words, with the colour of its rule.
-const named = (a, text) => h('span', { class: 'named', css: { '--own': `var(--rule-${a})` } }, text);
 
 // Through the steps of the flow: what the guided mean looked like at each.
 function stepper(look) {
@@ -277,4 +272,55 @@ function stepper(look) {
     set(found, k) { stop(); result = found; range.max = k; range.value = k; tell(); },
     leave: stop,
   };
+}
+
+// Pictures as bytes, grey or RGB: on canvases of their own size, which the style sheet enlarges, and as one PNG.
+
+// Paints frame `index` of some bytes; each frame is side * side * channels of them. So small a canvas stays off the
+// graphics card, where every change would be a transfer.
+function paint(canvas, bytes, { size: side, channels }, index = 0) {
+  if (canvas.width !== side) canvas.width = canvas.height = side;
+  canvas.getContext('2d', { willReadFrequently: true }).putImageData(picture(bytes, side, channels, index), 0, 0);
+}
+
+function picture(bytes, side, channels, index) {
+  const data = new ImageData(side, side);
+  const from = index * side * side * channels;
+  for (let i = 0; i < side * side; i += 1) {
+    for (let c = 0; c < 3; c += 1) data.data[4 * i + c] = bytes[from + i * channels + (channels === 3 ? c : 0)];
+    data.data[4 * i + 3] = 255;
+  }
+  return data;
+}
+
+// All rules below each other, each under its rule, on white: a figure for a page.
+function sheet(rules, kind, { zoom = 4, gap = 4, most = 16 } = {}) {
+  const { size: side, channels } = kind;
+  const count = rules[0].pictures.length;
+  const columns = Math.min(count, most);
+  const lines = Math.ceil(count / columns);
+  const cell = side * zoom + gap;
+  const head = 30;
+  const canvas = document.createElement('canvas');
+  canvas.width = Math.max(columns * cell + 2 * gap, 420);
+  canvas.height = rules.length * (head + lines * cell) + gap;
+  const pen = canvas.getContext('2d');
+  pen.fillStyle = '#fff';
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.imageSmoothingEnabled = false;
+  pen.textBaseline = 'middle';
+  const one = document.createElement('canvas');
+  rules.forEach((entry, a) => {
+    const top = a * (head + lines * cell);
+    pen.fillStyle = '#222';
+    pen.font = '15px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace';
+    pen.fillText(entry.rule, gap, top + head / 2 + 2, canvas.width - 2 * gap);
+    entry.pictures.forEach((bytes, i) => {
+      paint(one, bytes, kind, bytes.length / side / side / channels - 1);
+      const x = gap + (i % columns) * cell;
+      const y = top + head + Math.floor(i / columns) * cell;
+      pen.drawImage(one, x, y, side * zoom, side * zoom);
+    });
+  });
+  return canvas;
 }

@@ -3,10 +3,8 @@
 // This module owns the state and the running job; image_controls.js asks, image_results.js shows.
 
 import { h } from './elements.js';
-import { controls, seedCount } from './image_controls.js';
-import { bar } from './image_parts.js';
+import { bar, controls, seedCount } from './image_controls.js';
 import { results } from './image_results.js';
-import { saveButton } from './saving.js';
 
 export const name = 'images';
 export const title = 'Images';
@@ -26,10 +24,6 @@ export const defaults = {
   one: false, // one picture under the slider, not all
   pick: 0, // the picture whose meter is read
 };
-
-// A style sheet of its own, which an exported page brings along, and a button that exports either view.
-if (document.documentElement.dataset.saved === undefined) document.head.append(h('link', { rel: 'stylesheet', href: 'images.css' }));
-saveButton();
 
 const PAUSE = 60; // milliseconds for several changes at once to become one question
 

@@ -3,13 +3,11 @@
 // Controls change the state; `changed` asks the server quickly while things move (one question at a time, the
 // newest state next), and once they rest asks for everything, which a later change aborts.
 
-import { ruleRows } from './rule_rows.js';
 import { h } from './elements.js';
-import { paperCard, samplingCard, scaleCard } from './mixture_controls.js';
-import { panels } from './mixture_panels.js';
-import { asJson, asPython, asTsv, spoken } from './numbers.js';
-import { read, sceneEditor } from './scene_editor.js';
-import { storyCard } from './stories.js';
+import { paperCard, readComponents, samplingCard, scaleCard, sceneEditor } from './mixture_controls.js';
+import { asJson, asPython, asTsv, panels, spoken } from './mixture_panels.js';
+import { ruleRows } from './rule_rows.js';
+import { storyCard } from './words.js';
 
 export const name = 'mixture';
 export const title = 'Mixture';
@@ -60,7 +58,7 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
 
   const question = () => {
     const { scene, std, eta, scale, gamma, steps, solver, n, seed, rule } = state;
-    const own = scene === 'own' ? { components: read(state.parts), std, eta } : {};
+    const own = scene === 'own' ? { components: readComponents(state.parts), std, eta } : {};
     return { scene, ...own, scale, gamma, steps, solver, n, seed, rules: rule };
   };
   const failed = (error) => { if (error.name !== 'AbortError') complain(error.message); };
@@ -172,7 +170,7 @@ function build(root, { api, state, setState, announce, complain, copy, about, go
     sampling.show(state);
     rules.show(state.rule);
     const preset = about.presets.find((one) => one.name === state.scene);
-    const own = read(state.parts);
+    const own = readComponents(state.parts);
     const components = own.length ? own : about.presets[0].components; // a link may name nothing we have
     const { std, eta } = state;
     const scene = preset ?? { name: state.scene, components, std, eta, box: boxOf(components, std) };

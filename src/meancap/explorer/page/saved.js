@@ -22,24 +22,16 @@
     return found[0];
   }
 
-  function reply(path, request) {
-    const name = path.replace('/api/', '');
-    const [jobs, id, last] = name.split('/');
-    if (jobs !== 'jobs') return shown(find(name, request));
-    if (last === 'cancel') return {};
-    if (id === undefined) return { id: String(answers.indexOf(find(request.name, request.request))) };
-    return { state: 'done', share: 1, said: '', result: shown(answers[Number(id)]) };
-  }
-
-  const shown = ({ result, error }) => {
-    if (error) throw new Error(error);
-    return result;
-  };
-
-  window.fetch = async (path, { body = '{}' } = {}) => {
+  window.fetch = async (path, { body, headers }) => {
     let [answer, status] = [null, 200];
-    try { answer = reply(path, JSON.parse(body)); } catch (error) { [answer, status] = [{ error: error.message }, 400]; }
-    return new Response(JSON.stringify(answer), { status, headers: { 'Content-Type': 'application/json' } });
+    try {
+      const { result, error } = find(path.replace('/api/', ''), JSON.parse(body));
+      if (error) throw new Error(error);
+      answer = headers.Accept === 'application/json' ? result : { result };
+    } catch (error) {
+      [answer, status] = [{ error: error.message }, 400];
+    }
+    return new Response(`${JSON.stringify(answer)}\n`, { status });
   };
 
   // What only a server could answer is shown as it was, and cannot be moved.

@@ -2,8 +2,7 @@
 
 import { scaleChart, summary } from './charts.js';
 import { arrows, axes, cloud, density, landscape, paths, Plane } from './draw.js';
-import { alternative, fixed, h, panel, percent, shorts, table } from './elements.js';
-import { named } from './numbers.js';
+import { alternative, fixed, h, named, panel, percent, shorts, table } from './elements.js';
 
 const DRAWN = 10; // paths that are drawn; more of them hide each other
 const FULL = 32000;

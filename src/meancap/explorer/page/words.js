@@ -1,4 +1,4 @@
-// The words that a reader may not know, and a button that explains one where it stands.
+// The page's texts: words explained where they stand, the help dialog, and four stories that set the sliders.
 
 import { fresh, h } from './elements.js';
 
@@ -20,4 +20,76 @@ export function term(word, shown = word) {
     h('button', { type: 'button', class: 'term', popovertarget: id, 'aria-label': `What is ${word}?` }, shown),
     h('span', { id, popover: 'auto', class: 'explained' }, WORDS[word]),
   ];
+}
+
+const PARTS = [
+  ['Begin', 'In the mixture view press one of the four stories: it sets the sliders and says what to look for. Then '
+    + 'move λ and Γ yourself.'],
+  ['Rules', 'Up to four texts such as CFG(λ) | Cap(Γ). λ and Γ stand for the sliders; a fixed number may stand in their '
+    + 'place. All rules begin with the same noise, so whatever differs, the rule did.'],
+  ['Keys', 'Tab goes through everything. Arrow keys move a slider, a component of the scene, the point of the vector '
+    + 'picture, and the chosen picture of a grid.'],
+  ['Take along', 'Copy link brings this state back on any machine with meancap. Save writes it as one file that needs no '
+    + 'server; its sliders keep a few stops. The tables can be copied as TSV, JSON, or a Python script.'],
+];
+
+const DOCS = 'More of it: docs/explorer.md for this page, docs/theory.md for what the cap guarantees, meancap rules for '
+  + 'every method.';
+
+export function helpButton(button) {
+  const close = h('button', { type: 'button', onclick: () => dialog.close() }, 'Close');
+  const entry = ([name, text]) => [h('dt', {}, name), h('dd', {}, text)];
+  const dialog = h('dialog', { class: 'help', 'aria-labelledby': 'help-title' },
+    h('h2', { id: 'help-title' }, 'How to use this page'), h('dl', {}, PARTS.map(entry)),
+    h('h2', {}, 'Words'), h('dl', {}, Object.entries(WORDS).map(entry)), h('p', { class: 'about' }, DOCS), close);
+  document.body.append(dialog);
+  button.addEventListener('click', () => dialog.showModal());
+}
+
+const ANCHORED = ['CFG(1)', 'CFG(λ)', 'CFG(λ) | Cap(Γ)', "CFG(λ) | Cap(Γ, anchor='first')"];
+
+const STORIES = [
+  {
+    name: 'overshoot', title: 'Overshoot', state: { scene: 'single', scale: 8, look: 1, t: 0.6 },
+    text: 'One component is the condition, and CFG(8) draws every sample to it. Yet the samples land beyond its rings and '
+      + 'far too close together: the guess that each step aims at was pushed past the data. Under the cap they come back '
+      + 'to the rings. Try: lower λ to 1, or raise Γ to 2, and watch “mean error” and “variance”.',
+  },
+  {
+    name: 'middle', title: 'The middle branch', state: { scene: 'triple', scale: 8, look: 1, t: 0.4 },
+    text: 'Three neighbours should get a third each. Guidance pushes away from all that is not the condition, and the '
+      + 'middle one is farthest from it: CFG(8) sends 95 % of the samples there. The cap keeps most of the balance. '
+      + 'Try: move the time in “On the way” and see when the paths decide; then lower λ until all three are served.',
+  },
+  {
+    name: 'off-centre', title: 'Off-centre data', state: { scene: 'off-centre', scale: 8, look: 2, t: 0.4, rule: ANCHORED },
+    text: 'The same three, moved away from the origin. The cap measures lengths from the origin, so 10 % of a long mean is '
+      + 'a long way, and Cap(1.1) protects less: 65 % of the samples end in the middle, where the centred scene had 43 %. '
+      + 'The fourth rule measures from the first unconditional mean, which lies amid the data. Try: Γ = 1.01.',
+  },
+  {
+    name: 'under', title: 'An under-conditioned model', state: { scene: 'under', scale: 2, look: 2, t: 0.5, n: 5000 },
+    text: 'Here the model is wrong: its conditional mean lies half-way to the unconditional one, as if half of its labels '
+      + 'were lost. Guidance is now a repair, and CFG(2) is exactly right. The cap cannot know that: it forbids growth '
+      + 'that this model needs, and is the worse rule at λ = 2. Try: λ = 8, where the cap is the better one again.',
+  },
+];
+
+// `change(patch)` sets the whole state of the view; `usual` is what a story does not name.
+export function storyCard(usual, change) {
+  const text = h('p', { class: 'about', 'aria-live': 'polite' });
+  let told = '';
+  const buttons = STORIES.map(({ name, title, state }) => h('button', {
+    type: 'button', data: { story: name }, 'aria-pressed': 'false',
+    onclick: () => change(told === name ? { story: '' } : { ...usual, ...state, story: name }),
+  }, title));
+  return {
+    node: h('section', { class: 'card stories', 'aria-label': 'Stories' },
+      h('div', { class: 'buttons' }, h('span', {}, 'Four stories to begin with'), buttons), text),
+    show({ story }) {
+      told = story;
+      buttons.forEach((one) => one.setAttribute('aria-pressed', String(one.dataset.story === story)));
+      text.textContent = STORIES.find((one) => one.name === story)?.text ?? '';
+    },
+  };
 }

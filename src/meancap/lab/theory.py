@@ -1,0 +1,416 @@
+"""The theory of guidance as functions of a `Condition`, each an identity that the tests check.
+
+    g, h    guidance scale (1 = conditional) and log p(A | x), the log posterior of the condition
+    d, D    v_c - v_u and m_c - m_u = (1 - t) d
+    r, s    radius of the circle of means and the one width of the components, if they have one
+    C       variance of one component at time t,  (1 - t)^2 + t^2 s^2;  alpha = (1 - t)^2 / C
+    a'      slope of the velocity of one component,  (t s^2 - (1 - t)) / C;  exactly  d log C/dt = 2 a'
+    Q       covariance of the means under the prior weights; Q_A under those of the condition
+    J       gradient of the flow map;  d/dt log|det J| = div v
+
+The capped field (`Guided`). With z = m_c - anchor (0 in the paper) and y = z + beta D, beta is the largest
+number <= g - 1 with |y| <= Gamma |z|. The cap feeds the state back into beta, so the field is not a gradient:
+its Jacobian is H_c + beta grad d + d (grad beta)^T. Where the cap is active,
+
+    grad beta = -((grad m_c + beta grad D)^T y - Gamma^2 (grad m_c)^T z) / <y, D>
+
+and <y, D> = sqrt(<z, D>^2 + (Gamma^2 - 1) |z|^2 |D|^2), so beta is smooth there if Gamma > 1 and z is not 0.
+Where the cap sets in, beta is continuous with a kink.
+
+The release of the cap. Exactly D = alpha (1 - p(A | x)) (mean of mu over A - mean of mu over the rest). The
+paper bounds |D| by 2 r alpha alone, which is true but never applies at its own setting: it is the factor
+1 - p(A | x) that makes the gap vanish.
+
+The centre of a circle. At x = 0 all components are equally far, so p(k | x) is the prior weight at every t
+and the fields there are closed forms in mu and Q, on spheres in any dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ..cap import Lengths, cap_share
+from .condition import Condition, Jet
+from .mixture import Mixture, scatter, trace
+
+
+@dataclass(frozen=True, eq=False)
+class Guided:
+    """v_c + beta d for one condition: fixed CFG at infinite gamma, the posterior-mean cap otherwise."""
+
+    condition: Condition
+    scale: float = 1.0
+    gamma: float = math.inf
+    anchor: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.gamma < 1 or (self.gamma < math.inf and self.scale < 1):
+            raise ValueError(
+                f"the cap needs gamma >= 1 and scale >= 1; got gamma {self.gamma}, scale {self.scale}"
+            )
+
+    def beta(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """Guidance above 1 that the cap admits, (...)."""
+        return self._beta(x, t, self.condition.jet(x, t))
+
+    def beta_gradient(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """grad beta, (..., d); 0 where the cap is inactive."""
+        jet = self.condition.jet(x, t)
+        return self._beta_gradient(x, t, jet, self._beta(x, t, jet))
+
+    def velocity(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """v_c + beta d, (..., d)."""
+        jet = self.condition.jet(x, t)
+        return jet.v_c + self._beta(x, t, jet)[..., None] * jet.force
+
+    def jacobian(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """Gradient of the velocity, H_c + beta grad d + d (grad beta)^T, (..., d, d)."""
+        return self.linearise(x, t)[1]
+
+    def linearise(self, x: Tensor, t: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Velocity and jacobian from one pass over the components."""
+        jet = self.condition.jet(x, t)
+        beta = self._beta(x, t, jet)
+        feedback = jet.force[..., :, None] * self._beta_gradient(x, t, jet, beta)[..., None, :]
+        jacobian = jet.grad_v_c + beta[..., None, None] * jet.grad_force + feedback
+        return jet.v_c + beta[..., None] * jet.force, jacobian
+
+    def rotation(self, x: Tensor, t: Tensor | float) -> Tensor:
+        """Antisymmetric part of the Jacobian, (..., d, d); 0 for fixed CFG."""
+        feedback = self.condition.force(x, t)[..., :, None] * self.beta_gradient(x, t)[..., None, :]
+        return (feedback - feedback.mT) / 2
+
+    def _arms(self, x: Tensor, t: Tensor | float, jet: Jet) -> tuple[Tensor, Tensor, Tensor]:
+        """1 - t beside x, m_c - anchor and D."""
+        rest = 1 - torch.as_tensor(t, dtype=x.dtype, device=x.device)[..., None]
+        m_c = x + rest * jet.v_c
+        return rest, m_c if self.anchor is None else m_c - self.anchor, rest * jet.force
+
+    def _beta(self, x: Tensor, t: Tensor | float, jet: Jet) -> Tensor:
+        if self.gamma == math.inf:
+            return torch.full_like(x[..., 0], self.scale - 1)
+        _, z, delta = self._arms(x, t, jet)
+        return cap_beta(z, delta, self.scale, self.gamma)
+
+    def _beta_gradient(self, x: Tensor, t: Tensor | float, jet: Jet, beta: Tensor) -> Tensor:
+        rest, z, delta = self._arms(x, t, jet)
+        active = (beta < self.scale - 1)[..., None]
+        if self.gamma == math.inf or not active.any():
+            return torch.zeros_like(x)
+        y = z + beta[..., None] * delta
+        # grad m_c = I + (1 - t) grad v_c, and both Jacobians are symmetric.
+        push = y + rest * _apply(jet.grad_v_c, y) + beta[..., None] * rest * _apply(jet.grad_force, y)
+        pull = self.gamma**2 * (z + rest * _apply(jet.grad_v_c, z))
+        grip = (y * delta).sum(-1, keepdim=True)
+        return torch.where(active, (pull - push) / torch.where(active, grip, 1.0), 0.0)
+
+
+def cap_beta(z: Tensor, delta: Tensor, scale: float, gamma: float) -> Tensor:
+    """The largest number <= scale - 1 with |z + beta D| <= gamma |z|: the cap that samplers use, but exact.
+
+    They give up a margin for rounding (`cap.margin_of`); theory does not.
+    """
+    size = delta.square().sum(-1).sqrt()
+    along = torch.where(size > 0, (z * delta).sum(-1) / torch.where(size > 0, size, 1.0), 0.0)
+    seen = Lengths(*(v.flatten() for v in (z.square().sum(-1).sqrt(), size, along)))
+    return (scale - 1) * cap_share(seen, scale - 1, gamma).reshape(size.shape)
+
+
+def _apply(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector[..., None])[..., 0]
+
+
+def potential(mixture: Mixture, x: Tensor, t: Tensor | float) -> Tensor:
+    """Phi = |x|^2 / (2 t) + (1 - t)/t log p_t(x), whose gradient is the velocity; t > 0."""
+    time = torch.as_tensor(t, dtype=x.dtype, device=x.device)
+    if not (time > 0).all():
+        raise ValueError(f"a potential needs t > 0, for it divides by t; use the velocity at t = 0; got {t}")
+    return ((x**2).sum(-1) / 2 + (1 - time) * mixture.log_density(x, t)) / time
+
+
+class Growth(NamedTuple):
+    """d/dt log p(A | x_t) along a guided trajectory is the sum of the three; only the last has a sign."""
+
+    explicit: Tensor  # dh/dt at fixed x
+    transport: Tensor  # <grad h, v_c>
+    guidance: Tensor  # (g - 1) (1 - t)/t |grad h|^2
+
+
+def posterior_growth(condition: Condition, x: Tensor, t: Tensor | float, scale: float) -> Growth:
+    """The three terms of d/dt log p(A | x_t) along the guided flow; regular on [0, 1]."""
+    explicit = _density_rate(condition.conditional, x, t) - _density_rate(condition.mixture, x, t)
+    ascent, v_c = condition.posterior_score(x, t), condition.velocities(x, t)[0]
+    # force = (1 - t)/t ascent, without the division.
+    guidance = (scale - 1) * (condition.force(x, t) * ascent).sum(-1)
+    return Growth(explicit, (ascent * v_c).sum(-1), guidance)
+
+
+def _density_rate(mixture: Mixture, x: Tensor, t: Tensor | float) -> Tensor:
+    """d/dt log p_t(x) at fixed x = -div v - <v, grad log p>, the equation of continuity."""
+    return -mixture.divergence(x, t) - (mixture.velocity(x, t) * mixture.score(x, t)).sum(-1)
+
+
+def tilted_log_density(condition: Condition, x: Tensor, t: Tensor | float, scale: float) -> Tensor:
+    """log of p_u^(1-g) p_c^g, unnormalised: it has the guided score at t and is the law of no sample."""
+    gain = condition.log_posterior(x, t) - condition.log_prior
+    return condition.mixture.log_density(x, t) + scale * gain
+
+
+def initial_mean(
+    condition: Condition, scale: float, gamma: float = math.inf, anchor: Tensor | None = None
+) -> Tensor:
+    """Guided mean at t = 0, E[data | A] + beta (E[data | A] - E[data]), the same for every x, (d,).
+
+    beta is min(g, Gamma) - 1 with the anchor E[data] in every mixture, so with 0 in a centred one. The
+    paper's min(g, Gamma) mu_0 needs a centred mixture, which its own imbalanced pair is not.
+    """
+    return Guided(condition, scale, gamma, anchor).velocity(torch.zeros_like(condition.mixture.mean), 0.0)
+
+
+def release_time(std: float, radius: float, scale: float, gamma: float, mean_norm: float) -> float:
+    """First t of the paper's certificate, alpha = (Gamma - 1)|m_c|/(2 r (g - 1)), if |m_c| = mean_norm."""
+    asked, room = 2 * radius * (scale - 1), (gamma - 1) * mean_norm
+    if asked <= room:
+        return 0.0
+    if room * std == 0:
+        return 1.0
+    odds = math.sqrt(asked / room - 1) / std
+    return odds / (1 + odds)
+
+
+def release_by_envelope(
+    condition: Condition, x: Tensor, t: Tensor | float, scale: float, gamma: float
+) -> Tensor:
+    """The paper's certificate, 2 r (g - 1) alpha <= (Gamma - 1)|m_c|, for each point."""
+    return _fits(condition, x, t, (scale - 1) * gap_envelope(condition.mixture, t), gamma)
+
+
+def release_by_posterior(
+    condition: Condition, x: Tensor, t: Tensor | float, scale: float, gamma: float
+) -> Tensor:
+    """The sharper one, 2 r (g - 1) alpha (1 - P_A) <= (Gamma - 1)|m_c|; implied by the paper's."""
+    envelope = gap_envelope(condition.mixture, t) * condition.log_complement(x, t).exp()
+    return _fits(condition, x, t, (scale - 1) * envelope, gamma)
+
+
+def gap_envelope(mixture: Mixture, t: Tensor | float) -> Tensor:
+    """2 r alpha >= |D| for every x and every condition; falls strictly to 0 at t = 1 if s > 0."""
+    rho = torch.linalg.vector_norm(mixture.means, dim=-1).max()
+    envelope: Tensor = 2 * rho * (1 - t) ** 2 / ((1 - t) ** 2 + t**2 * mixture.std**2)
+    return envelope
+
+
+def _fits(condition: Condition, x: Tensor, t: Tensor | float, displacement: Tensor, gamma: float) -> Tensor:
+    m_c, _ = condition.means(x, t)
+    return displacement.le((gamma - 1) * torch.linalg.vector_norm(m_c, dim=-1))
+
+
+class RayProfile(NamedTuple):
+    """Confidence and density at distance s along the ray through one mean, and their slopes in s."""
+
+    log_posterior: Tensor
+    posterior_slope: Tensor  # >= 0 for every s >= 0
+    posterior_curvature: Tensor  # <= 0
+    log_density: Tensor
+    density_slope: Tensor  # <= -(s - t r)/C, so < 0 beyond t r
+
+
+def ray_profile(mixture: Mixture, k: int, s: Tensor, t: float) -> RayProfile:
+    """Confidence rises and density falls along x = s u_k, s (n,): log p(k | x), log p_t(x) and slopes.
+
+    The signs need w_k > 0, means on one circle, and a width if t = 1; confidence tends to 1 when no other
+    mean has the direction u_k.
+    """
+    if not mixture.weights[k] > 0:
+        raise ValueError(f"the confidence in component {k} is 0 everywhere, for its weight is 0")
+    radius, c = _radius(mixture), _variance(mixture, t)
+    u = mixture.means / radius
+    x = s[:, None] * u[k]
+    pi, rate = mixture.responsibilities(x, t), t * radius / c
+    cosines = u @ u[k]
+    spread = (pi * (cosines - (pi @ cosines)[:, None]) ** 2).sum(-1)
+    # 1 - cosine summed term by term keeps the sign and the digits when pi_k is nearly 1.
+    slope = rate * (pi * (1 - cosines).clamp_min(0)).sum(-1)
+    log_posterior = mixture.components(x, t).log_joint.log_softmax(-1)[:, k]
+    return RayProfile(
+        log_posterior, slope, -(rate**2) * spread, mixture.log_density(x, t), rate * (pi @ cosines) - s / c
+    )
+
+
+def centre_curvature(condition: Condition, t: Tensor | float, scale: float) -> Tensor:
+    """Gradient of v_g - v_c at 0, (g - 1) t (1 - t)/C^2 (Q_A - Q), (d, d).
+
+    The paper's -(g - 1) t (1 - t) r^2/(2 C^2) I needs K >= 3 equal weights; for K = 2 the rank is one.
+    """
+    _radius(condition.mixture)
+    gain = (scale - 1) * t * (1 - t) / _variance(condition.mixture, t) ** 2
+    return gain * (_prior_scatter(condition.conditional) - _prior_scatter(condition.mixture))
+
+
+def splitting_eigenvalue(condition: Condition, t: Tensor | float, scale: float = 1.0) -> Tensor:
+    """Rate at which guided paths near 0 part along mu_i - mu_j, for a pair A = {i, j}.
+
+    a' + t (1 - t)/C^2 <u, (Q_A + (g - 1) (Q_A - Q)) u>,  u along mu_i - mu_j. For two of eight equal parts
+    a quarter turn apart it is a' + t (1 - t) r^2/(2 C^2), free of g, and an eigenvalue; in general only if u
+    is an axis of the Jacobian.
+    """
+    if len(condition.members) != 2:
+        raise ValueError(f"splitting is between two branches; the condition has members {condition.members}")
+    _radius(condition.mixture)
+    c = _variance(condition.mixture, t)
+    slope = (t * condition.mixture.std**2 - (1 - t)) / c
+    apart = condition.conditional.means[0] - condition.conditional.means[1]
+    u = apart / torch.linalg.vector_norm(apart)
+    inner, outer = (u @ _prior_scatter(m) @ u for m in (condition.conditional, condition.mixture))
+    rate: Tensor = slope + t * (1 - t) / c**2 * (inner + (scale - 1) * (inner - outer))
+    return rate
+
+
+def branch_time(condition: Condition, scale: float = 1.0) -> float:
+    """First t at which the splitting eigenvalue is 0: before it the two branches attract each other at 0."""
+    times = torch.linspace(0, 1, 1024, dtype=torch.float64)[:-1]
+    parting = splitting_eigenvalue(condition, times, scale) > 0
+    if not parting.any():
+        raise ValueError(
+            "the splitting eigenvalue stays negative: paths at 0 never part for this pair and scale"
+        )
+    first = int(parting.int().argmax())
+    lo, hi = float(times[first - 1]), float(times[first])
+    for _ in range(50):
+        middle = (lo + hi) / 2
+        lo, hi = (lo, middle) if splitting_eigenvalue(condition, middle, scale) > 0 else (middle, hi)
+    return (lo + hi) / 2
+
+
+def angular_force(condition: Condition, x: Tensor, t: Tensor | float, scale: float) -> Tensor:
+    """Counter-clockwise part of v_g - v_c in the plane, (g - 1) (1 - t)/(t |x|) d/dphi log p(A | x).
+
+    For three adjacent of eight equal components it points to the middle ray from every angle 0 < |phi| < pi
+    (proved by the paper to pi/4; its proof reaches pi/2).
+    """
+    force = condition.force(x, t)
+    moment = x[..., 0] * force[..., 1] - x[..., 1] * force[..., 0]
+    return (scale - 1) * moment / x.square().sum(-1).sqrt()
+
+
+def branch_bias(condition: Condition, t: Tensor | float) -> Tensor:
+    """log p(A | t mu_i) - log p(A | t mu_j) for a pair A = (i, j).
+
+    Positive for w_i > w_j if the complement is symmetric about the bisector; otherwise of either sign.
+    """
+    if len(condition.members) != 2:
+        raise ValueError(f"the bias is between two branches; the condition has members {condition.members}")
+    at_means = condition.log_posterior(t * condition.conditional.means, t)
+    return at_means[0] - at_means[1]
+
+
+def _prior_scatter(mixture: Mixture) -> Tensor:
+    return scatter(mixture.weights, mixture.means)
+
+
+def _variance(mixture: Mixture, t: Tensor | float) -> Tensor | float:
+    """C, for the one width s of the mixture."""
+    return (1 - t) ** 2 + t**2 * mixture.std**2
+
+
+def _radius(mixture: Mixture) -> float:
+    """The common length of the means; the circle formulas need one, and the origin as centre."""
+    norms = torch.linalg.vector_norm(mixture.means, dim=-1)
+    least, most = norms.aminmax()
+    if most - least > 8 * torch.finfo(norms.dtype).eps * most:
+        raise ValueError(
+            f"this formula needs means on one sphere round 0; their lengths run {least:.4g}..{most:.4g}"
+        )
+    return float(norms.mean())
+
+
+class _Field(Protocol):
+    """A velocity and its gradient at (x, t): `Mixture`, `Guided`, or anything else that has both."""
+
+    def linearise(self, x: Tensor, t: float, /) -> tuple[Tensor, Tensor]: ...
+
+
+def graded_times(n: int, std: float) -> Tensor:
+    """2 n steps from 0 to 1: n times equal in t joined with n equal in the angle atan(t std / (1 - t))."""
+    angle = torch.linspace(0, math.pi / 2, n + 1, dtype=torch.float64)[1:-1]
+    turning = angle.sin() / (std * angle.cos() + angle.sin())
+    shifted = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    return torch.cat([ends, turning, shifted]).sort().values
+
+
+def transport(field: _Field, x: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """End of the flow through `times` from x (..., d), and log|det J| of the map, (...).
+
+    Classical Runge-Kutta steps, forwards or backwards: of fourth order, but of second where a cap sets in or
+    releases, for there the field has a kink.
+    """
+    log_volume = torch.zeros_like(x[..., 0])
+    for t, s in pairwise(times.tolist()):
+        h, middle = s - t, t + (s - t) / 2
+        v, gradient = field.linearise(x, t)
+        total, divergence = v, trace(gradient)
+        for share, time, weight in ((h / 2, middle, 2), (h / 2, middle, 2), (h, s, 1)):
+            v, gradient = field.linearise(x + share * v, time)
+            total, divergence = total + weight * v, divergence + weight * trace(gradient)
+        x, log_volume = x + h / 6 * total, log_volume + h / 6 * divergence
+    return x, log_volume
+
+
+def pushforward(field: _Field, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples x_1 from noise x_0, and log q_1(x_1) = log p_0(x_0) - log|det J| of their law, (...)."""
+    x, log_volume = transport(field, noise, times)
+    return x, _log_normal(noise) - log_volume
+
+
+def log_likelihood(field: _Field, x: Tensor, times: Tensor) -> Tensor:
+    """log q_1(x) of any point x, by running the flow back to the noise it comes from."""
+    noise, log_volume = transport(field, x, times.flip(0))
+    return _log_normal(noise) + log_volume
+
+
+def _log_normal(x: Tensor) -> Tensor:
+    return -0.5 * ((x**2).sum(-1) + x.shape[-1] * math.log(2 * math.pi))
+
+
+def euler_variance_ratio(times: Tensor, std: Tensor | float) -> Tensor:
+    """R, the variance of a Gaussian after Euler steps over the exact one, for each std; its mean is exact.
+
+    R = C_first / C_last times the product of (1 + h a')^2 over the steps: s^-2 prod (1 + h a')^2 on a grid
+    from 0 to 1, and R_50(0.03) = 0.570650620975 on the uniform one.
+    """
+    s = torch.as_tensor(std, dtype=torch.float64)
+    if not (s > 0).all():
+        raise ValueError(
+            f"a variance ratio needs std > 0, for a point mass has no variance to lose; got {std}"
+        )
+    grid = times.double().reshape(-1, *(1,) * s.ndim)
+    c = (1 - grid) ** 2 + (grid * s) ** 2
+    slope = (grid * s**2 - (1 - grid)) / c
+    factors = 1 + grid.diff(dim=0) * slope[:-1]
+    return factors.prod(0) ** 2 * c[0] / c[-1]
+
+
+def euler_variance_limit(n: int, std: Tensor | float) -> Tensor:
+    """exp(-(1 + pi (1 + s^2)/(4 s))/n), which R on the uniform grid of n steps meets to order n^-3.
+
+    log R = -(2 + L)/n + ..., with 2 the rise of a' over [0, 1] and L = pi (1 + s^2)/(4 s) - 1 the integral of
+    a'^2. The next term is the rise of da'/dt over 6 plus 2/3 of the integral of a'^3; these cancel.
+    """
+    return (-_loss(std) / n).exp()
+
+
+def euler_steps_for(bias: float, std: Tensor | float) -> Tensor:
+    """Uniform steps after which the variance is short by this fraction, to leading order."""
+    return -_loss(std) / math.log1p(-bias)
+
+
+def _loss(std: Tensor | float) -> Tensor:
+    s = torch.as_tensor(std, dtype=torch.float64)
+    return 1 + math.pi * (1 + s**2) / (4 * s)

@@ -1,0 +1,245 @@
+"""The FID Inception of 2015-12-05 behind three resizers, hence three extractors that must not be mixed.
+
+    adm       TF1 bilinear to 299, as in the graph that ADM's evaluator runs
+    clean     Clean-FID: Pillow bicubic in floats
+    direct    the paper's SD3.5 protocol: 8-bit resize straight to 299 x 299
+
+    pool      2048 numbers below the last layer, averaged over 8 x 8
+    spatial   the first 7 channels after the 1 x 1 branch of Mixed_6d, 17 x 17 x 7 in that order: 2023 numbers
+    logits    pool times the last weight matrix, without its bias
+
+Our own module, with the same 566 tensors as the usual file, because the packages that carry it import
+torchvision and do not give the features of sFID. It differs from the network of the papers as the TensorFlow
+graph does: average pools leave the padding out of the mean, the last block pools by maximum, and there are
+1008 classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .extractor import Extractor, Features, Weights, fingerprint, load_network
+from .images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
+
+INCEPTION = Weights(
+    "the FID Inception network of 2015",
+    ("weights-inception-2015-12-05-6726825d.pth", "pt_inception-2015-12-05-6726825d.pth"),
+    "MEANCAP_INCEPTION",
+    "github.com/toshas/torch-fidelity/releases/tag/v0.2.0",
+    sha256="6726825d",
+)
+
+_SPATIAL_CHANNELS = 7
+_SIZE = 299
+_RESIZERS = {
+    "adm": (tf1_bilinear, "TF1 bilinear to 299"),
+    "clean": (clean_bicubic, "Clean-FID bicubic to 299"),
+    "direct": (direct_8bit, "8-bit bilinear to 299"),
+}
+
+
+def inception(kind: str, weights: str | Path | None = None) -> Extractor:
+    """The network with the published weights found by `INCEPTION.find`; `kind` is adm, clean or direct."""
+    resize, description = _RESIZERS[kind]
+    path = INCEPTION.find(weights)
+    network = load_network(Inception(), path, "the FID Inception network")
+    mark = fingerprint(path)
+    known = "" if mark.startswith(INCEPTION.sha256) else "; NOT the published file"
+
+    def run(images: Tensor, prompts: Sequence[str]) -> Features:
+        features: Features = network((resize(three_channels(images), _SIZE) - 128) / 128)
+        return features
+
+    return Extractor(f"Inception 2015-12-05 (sha256 {mark}{known}), {description}", run, batch=16)
+
+
+class _Layer(NamedTuple):
+    """A convolution of a branch: its key in the file, channels out, kernel; stride 2 goes without padding."""
+
+    key: str
+    channels: int
+    kernel: int | tuple[int, int]
+    stride: int = 1
+
+
+_Branch = tuple[_Layer | tuple[_Layer, _Layer], ...]  # a pair of layers at the end: both see the same input
+
+_ROW, _COLUMN = (1, 7), (7, 1)
+
+
+def _block_a(pool: int) -> dict[str, _Branch]:
+    """Branches of the 35 x 35 blocks."""
+    return {
+        "": (_Layer("branch1x1", 64, 1),),
+        "5": (_Layer("branch5x5_1", 48, 1), _Layer("branch5x5_2", 64, 5)),
+        "3": (
+            _Layer("branch3x3dbl_1", 64, 1),
+            _Layer("branch3x3dbl_2", 96, 3),
+            _Layer("branch3x3dbl_3", 96, 3),
+        ),
+        "average": (_Layer("branch_pool", pool, 1),),
+    }
+
+
+def _block_b() -> dict[str, _Branch]:
+    """Branches of the step from 35 x 35 to 17 x 17."""
+    return {
+        "": (_Layer("branch3x3", 384, 3, 2),),
+        "3": (
+            _Layer("branch3x3dbl_1", 64, 1),
+            _Layer("branch3x3dbl_2", 96, 3),
+            _Layer("branch3x3dbl_3", 96, 3, 2),
+        ),
+        "shrink": (),
+    }
+
+
+def _block_c(c: int) -> dict[str, _Branch]:
+    """Branches of the 17 x 17 blocks, whose inner width is c."""
+    return {
+        "": (_Layer("branch1x1", 192, 1),),
+        "7": (
+            _Layer("branch7x7_1", c, 1),
+            _Layer("branch7x7_2", c, _ROW),
+            _Layer("branch7x7_3", 192, _COLUMN),
+        ),
+        "77": (
+            _Layer("branch7x7dbl_1", c, 1),
+            _Layer("branch7x7dbl_2", c, _COLUMN),
+            _Layer("branch7x7dbl_3", c, _ROW),
+            _Layer("branch7x7dbl_4", c, _COLUMN),
+            _Layer("branch7x7dbl_5", 192, _ROW),
+        ),
+        "average": (_Layer("branch_pool", 192, 1),),
+    }
+
+
+def _block_d() -> dict[str, _Branch]:
+    """Branches of the step from 17 x 17 to 8 x 8."""
+    return {
+        "": (_Layer("branch3x3_1", 192, 1), _Layer("branch3x3_2", 320, 3, 2)),
+        "7": (
+            _Layer("branch7x7x3_1", 192, 1),
+            _Layer("branch7x7x3_2", 192, _ROW),
+            _Layer("branch7x7x3_3", 192, _COLUMN),
+            _Layer("branch7x7x3_4", 192, 3, 2),
+        ),
+        "shrink": (),
+    }
+
+
+def _block_e(pool: str) -> dict[str, _Branch]:
+    """Branches of the 8 x 8 blocks, with their kind of pooling."""
+    return {
+        "": (_Layer("branch1x1", 320, 1),),
+        "3": (
+            _Layer("branch3x3_1", 384, 1),
+            (_Layer("branch3x3_2a", 384, (1, 3)), _Layer("branch3x3_2b", 384, (3, 1))),
+        ),
+        "33": (
+            _Layer("branch3x3dbl_1", 448, 1),
+            _Layer("branch3x3dbl_2", 384, 3),
+            (_Layer("branch3x3dbl_3a", 384, (1, 3)), _Layer("branch3x3dbl_3b", 384, (3, 1))),
+        ),
+        pool: (_Layer("branch_pool", 192, 1),),
+    }
+
+
+class _Convolution(nn.Module):
+    """Convolution, batch norm, rectifier."""
+
+    def __init__(self, c_in: int, layer: _Layer, *, pad: bool = True) -> None:
+        super().__init__()
+        high, wide = (layer.kernel, layer.kernel) if isinstance(layer.kernel, int) else layer.kernel
+        padding = (high // 2, wide // 2) if pad and layer.stride == 1 else (0, 0)
+        self.conv = nn.Conv2d(c_in, layer.channels, (high, wide), layer.stride, padding, bias=False)
+        self.bn = nn.BatchNorm2d(layer.channels, eps=0.001)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.bn(self.conv(x)))
+
+
+class _Mixed(nn.Module):
+    """Branches side by side, joined along the channels in the order they are listed."""
+
+    def __init__(self, c_in: int, branches: dict[str, _Branch]) -> None:
+        super().__init__()
+        self.branches = branches
+        self.channels = 0
+        for branch in branches.values():
+            c = c_in
+            for step in branch:
+                for layer in _side_by_side(step):
+                    self.add_module(layer.key, _Convolution(c, layer))
+                c = sum(layer.channels for layer in _side_by_side(step))
+            self.channels += c
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self._branch(kind, branch, x) for kind, branch in self.branches.items()], 1)
+
+    def _branch(self, kind: str, branch: _Branch, x: Tensor) -> Tensor:
+        if kind == "average":
+            x = F.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
+        elif kind == "largest":
+            x = F.max_pool2d(x, 3, stride=1, padding=1)
+        elif kind == "shrink":
+            x = F.max_pool2d(x, 3, stride=2)
+        for step in branch:
+            x = torch.cat([self.get_submodule(layer.key)(x) for layer in _side_by_side(step)], 1)
+        return x
+
+
+def _side_by_side(step: _Layer | tuple[_Layer, _Layer]) -> tuple[_Layer, ...]:
+    return (step,) if isinstance(step, _Layer) else step
+
+
+class Inception(nn.Module):
+    """Takes (batch, 3, 299, 299) with values -1..1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.Conv2d_1a_3x3 = _Convolution(3, _Layer("", 32, 3, 2))
+        self.Conv2d_2a_3x3 = _Convolution(32, _Layer("", 32, 3), pad=False)
+        self.Conv2d_2b_3x3 = _Convolution(32, _Layer("", 64, 3))
+        self.Conv2d_3b_1x1 = _Convolution(64, _Layer("", 80, 1))
+        self.Conv2d_4a_3x3 = _Convolution(80, _Layer("", 192, 3), pad=False)
+        blocks = {
+            "Mixed_5b": _block_a(32),
+            "Mixed_5c": _block_a(64),
+            "Mixed_5d": _block_a(64),
+            "Mixed_6a": _block_b(),
+            "Mixed_6b": _block_c(128),
+            "Mixed_6c": _block_c(160),
+            "Mixed_6d": _block_c(160),
+            "Mixed_6e": _block_c(192),
+            "Mixed_7a": _block_d(),
+            "Mixed_7b": _block_e("average"),
+            "Mixed_7c": _block_e("largest"),
+        }
+        channels, self.mixed = 192, tuple(blocks)
+        for name, branches in blocks.items():
+            block = _Mixed(channels, branches)
+            self.add_module(name, block)
+            channels = block.channels
+        self.fc = nn.Linear(2048, 1008)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x)))
+        x = F.max_pool2d(x, 3, stride=2)
+        x = F.max_pool2d(self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(x)), 3, stride=2)
+        spatial = x
+        for name in self.mixed:
+            block = self.get_submodule(name)
+            if name == "Mixed_6d":
+                spatial = block.get_submodule("branch1x1")(x)[:, :_SPATIAL_CHANNELS]
+            x = block(x)
+        pool = x.mean((2, 3))
+        # (row, column, channel), the order in which ADM's reference statistics were taken.
+        spatial = spatial.permute(0, 2, 3, 1).flatten(1)
+        return {"pool": pool, "spatial": spatial, "logits": pool @ self.fc.weight.T}

@@ -1,0 +1,54 @@
+"""Scenes drawn by a program: what a sentence asks for, the exact law of what it leaves open, and a model.
+
+prompts = [parse_prompt("a red disc left of a blue square, dark background")]
+pictures = render(draw(codes(prompts), torch.Generator().manual_seed(0)))     the law
+model = scenes()                                                              the shipped model
+measured = measure_pictures(detector(), model.decode(x), codes(prompts))      what its pictures show
+"""
+
+from .law import ATTRIBUTES, BACKGROUNDS, COLOURS, PLACES, SHAPES, Scenes, draw, masks, render
+from .measure import (
+    Measured,
+    Readings,
+    SceneDetector,
+    detect,
+    detector,
+    forms,
+    measure_pictures,
+    summary,
+    violated,
+)
+from .model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
+from .prompt import Prompt, Thing, codes, parse_prompt, prompt_of
+
+__all__ = [
+    "ATTRIBUTES",
+    "BACKGROUNDS",
+    "COLOURS",
+    "PLACES",
+    "SHAPES",
+    "Measured",
+    "Prompt",
+    "Readings",
+    "SceneDetector",
+    "SceneModel",
+    "SceneNet",
+    "SceneNetConfig",
+    "Scenes",
+    "Thing",
+    "codes",
+    "detect",
+    "detector",
+    "draw",
+    "forms",
+    "load_scene_net",
+    "masks",
+    "measure_pictures",
+    "parse_prompt",
+    "prompt_of",
+    "render",
+    "save_scene_net",
+    "scenes",
+    "summary",
+    "violated",
+]

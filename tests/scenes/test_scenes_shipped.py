@@ -1,0 +1,55 @@
+"""The model that reads sentences: what its card says of it, and that it draws what it is asked for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from meancap import CFG, noise, sample
+from meancap.files import sha256_of
+from meancap.sampling import shifted
+from meancap.scenes import codes, detector, draw, measure_pictures, scenes, violated
+from meancap.scenes.model import SHIPPED, WRONG
+
+CARD = Path(__file__).parents[2] / "docs" / "model-card-scenes.md"
+N = 24
+
+
+@pytest.fixture(scope="module")
+def model():
+    return scenes()
+
+
+def test_the_files_are_small_and_the_card_is_about_them():
+    card = CARD.read_text(encoding="utf-8")
+    for path in (SHIPPED, WRONG):
+        assert path.stat().st_size <= 8_000_000
+        assert sha256_of(path) in card
+    assert f"{sum(p.numel() for p in scenes().network.parameters()):,} parameters" in card
+
+
+def test_it_draws_what_a_sentence_asks_for(model):
+    wanted = draw(N, torch.Generator().manual_seed(9)).codes()
+    x = sample(model.predict(wanted), CFG(4.0), noise(range(N), model.shape), shifted(12))
+    made = measure_pictures(detector(), model.decode(x), wanted)
+    hits = {name: int(v.sum()) for name, v in made.right.items()}
+    # Chance: colours 1 in 6, shapes 1 in 3, places 1 in 4.
+    assert min(hits["colour 1"], hits["colour 2"], hits["place"]) >= N - 3
+    assert min(hits["shape 1"], hits["shape 2"]) >= 0.7 * N
+
+
+def test_a_negative_prompt_is_heeded(model):
+    prompts, against = [""] * N, ["dark background"] * N
+    x = noise(range(N), model.shape)
+    shown = []
+    for negative in (None, against):
+        pictures = model.decode(sample(model.predict(prompts, negative), CFG(4.0), x, shifted(12)))
+        shown.append(
+            int(violated(measure_pictures(detector(), pictures, codes(prompts)), codes(against)).sum())
+        )
+    assert shown[1] <= shown[0] / 3
+
+
+def test_its_origin_is_the_mean_of_the_law(model):
+    grey = model.decode(torch.zeros(1, *model.shape)).float() / 255
+    assert (grey - 0.5).abs().max() < 0.05
