@@ -5,6 +5,7 @@ docstrings  are written to be read in an editor: a block that is indented or lin
             rest is prose in which only `names` are set apart
 outside     a link to a folder or a page that is not on the site becomes its name: nothing could open
 include     `<!-- include README.md -->` stands for that file of the root, its links for the site's
+code        blocks can be reached and scrolled by keys
 {exports}   lists what a package offers to `from package import ...`, a line each
 {modules}   documents a package and every public module under it, so that none can be forgotten
 {commands}  prints the help of every command
@@ -43,9 +44,16 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("source-read", _include)
     app.connect("autodoc-process-docstring", _plain)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("html-page-context", _focusable)
     for name, directive in (("exports", Exports), ("modules", Modules), ("commands", Commands)):
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _focusable(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Let the keyboard reach code blocks, which scroll sideways if a line is long."""
+    if "body" in context:
+        context["body"] = context["body"].replace("<pre>", '<pre tabindex="0">')
 
 
 def _include(app: Any, name: str, source: list[str]) -> None:

@@ -17,7 +17,7 @@ LAYERS = {
     "scenes": 6,
     "runs": 7,
     "report": 8,
-    "gmm": 9,
+    "bench": 9, "gmm": 9,
     "explorer": 10, "cli": 11, "__main__": 12,
 }  # fmt: skip
 

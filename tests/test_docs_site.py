@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -17,8 +18,8 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 EVERY = (*PAGES, ROOT / "CHANGELOG.md", *sorted((DOCS / "api").glob("*.md")))
-# Command line and web page are used from outside Python; their pages are commands.md and explorer.md.
-NOT_A_LIBRARY = {"__main__", "cli", "explorer"}
+# Command line and web page are used from outside Python (commands.md, explorer.md); `drawing` is deprecated.
+NOT_A_LIBRARY = {"__main__", "cli", "drawing", "explorer"}
 
 
 def prose(page: Path) -> str:
@@ -114,6 +115,9 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=\"([^\"]+)\"|<link[^>]*href=\"([^\"]+)\"", text)
         for one in (src or href for src, href in loaded):
             assert not re.match(r"(https?:)?//", one), f"{page.name} loads {one}"
+        assert "<pre>" not in text, f"keys cannot scroll a code block of {page.name}"
+        levels = [int(level) for level in re.findall(r"<h([1-6])[ >]", text)]
+        assert all(b <= a + 1 for a, b in itertools.pairwise(levels)), f"{page.name} skips a heading level"
     for style in made.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text(encoding="utf-8")), (
             style

@@ -3,7 +3,7 @@
     python tools/rules_page.py docs
 
 writes docs/rules.md and docs/rules/*.svg. Everything on it is generated: facts from the docstrings of the
-recipes (`meancap.rules.catalogue()`), figures from the readings in docs/benchmark, drawings from the rules.
+recipes (`meancap.rules.catalogue()`), figures from the result in docs/benchmark, drawings from the rules.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import math
 import sys
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meancap.bench.ratios import Ratio, Result, Row
 from meancap.files import write_whole
 from meancap.prediction import Prediction
 from meancap.rules import CFG, Entry, Rule, catalogue, guide
 from meancap.rules.catalogue import FAMILIES, facts
-from meancap.runs.bench.readings import Readings, read_readings
-from meancap.runs.bench.tables import common, summary
 
 SCALE = 4.0  # of the drawn CFG, and of most rules
 GAMMA = 1.1
@@ -31,11 +30,11 @@ _STEPS = ((0.2, 0.3), (0.3, 0.4), (0.4, 0.5))
 _GAP, _ANGLE = 0.35, math.pi / 3
 _UNIT, _LEFT, _TOP, _WIDTH, _HEIGHT = 90.0, 14.0, 112.0, 200, 184
 _EDGE = 6.0
-_MARKS = {"better": " ▼", "worse": " ▲", "even": ""}
+_MARKS = {"better": " ▼", "worse": " ▲"}
 # Methods that the benchmark knows by another name, mostly with more knobs than the catalogue's recipe.
 _BENCHMARK_NAMES = {
-    "CFG": "fixed CFG",
-    "pmc": "cap 1.1 (the paper)",
+    "CFG": "CFG, tuned",
+    "pmc": "Cap 1.1 (the paper)",
     "pmc_displacement": "displacement cap, Γ tuned",
     "limited_interval": "interval",
     "density_feedback": "density feedback",
@@ -68,8 +67,8 @@ _LEFT_OUT = (
 
 
 def write_rules_page(docs: Path) -> list[Path]:
-    """rules.md and the drawings in rules/, from the readings in benchmark/; what was written."""
-    files = {docs / "rules.md": page(read_readings(docs / "benchmark"))}
+    """rules.md and the drawings in rules/, from the result in benchmark/; what was written."""
+    files = {docs / "rules.md": page(Result(docs / "benchmark"))}
     files |= {docs / "rules" / f"{e.name}.svg": drawing(e) for e in catalogue() if e.kind == "rule"}
     (docs / "rules").mkdir(exist_ok=True)
     for old in set((docs / "rules").glob("*.svg")) - files.keys():
@@ -77,11 +76,11 @@ def write_rules_page(docs: Path) -> list[Path]:
     return [write_whole(path, text.encode()) for path, text in files.items()]
 
 
-def page(readings: Readings) -> str:
+def page(result: Result) -> str:
     """The page as Markdown."""
-    figures = Figures(readings)
+    figures = Figures(result)
     families = [(FAMILIES[key], list(group)) for key, group in groupby(catalogue(), key=lambda e: e.family)]
-    lines = [_HEAD.format(count=len(figures.problems), scale=SCALE, gamma=GAMMA)]
+    lines = [_HEAD.format(count=figures.problems, evaluations=figures.evaluations, scale=SCALE, gamma=GAMMA)]
     for title, group in families:
         lines += [
             "",
@@ -101,25 +100,24 @@ def page(readings: Readings) -> str:
 
 
 class Figures:
-    """Every rule's row of the benchmark, on the problems held out that all of its rules were run on."""
+    """Every rule's row of the benchmark at the smallest number of evaluations."""
 
-    def __init__(self, readings: Readings) -> None:
-        self.problems = common(readings)
-        self.rows: dict[str, dict[str, Any]] = {
-            row["family"]: row for row in summary(readings, self.problems)
-        }
+    def __init__(self, result: Result) -> None:
+        few = min(result.runs)
+        self.rows: dict[str, Row] = {row.rule: row for row in result.rows(few)}
+        self.evaluations, self.problems = few, max(row.regret.n for row in self.rows.values())
         self.same: dict[str, list[str]] = {}  # by a rule's text, the methods and forms that make it
         for e in catalogue(forms=True):
             if e.kind == "rule":
                 self.same.setdefault(str(e.rule()), []).append(e.name)
 
-    def of(self, e: Entry) -> tuple[str, dict[str, Any] | None]:
+    def of(self, e: Entry) -> tuple[str, Row | None]:
         """The name of the row, and the row if there is one."""
         same = self.same[str(e.rule())] if e.kind == "rule" else []
         for name in (e.name, *same):
             row = self.rows.get(_BENCHMARK_NAMES.get(name, name))
             if row is not None:
-                return str(row["family"]), row
+                return row.rule, row
         return "", None
 
     def short(self, e: Entry) -> str:
@@ -127,19 +125,17 @@ class Figures:
 
     def cells(self, e: Entry) -> str:
         _, row = self.of(e)
-        cells = [_marked(row, what) for what in ("carried", "tuned")] if row else [self.why_not(e), ""]
-        return " | ".join(cells)
+        return f"{_marked(row.regret)} | {_marked(row.tuned)}" if row else f"{self.why_not(e)} | "
 
     def full(self, e: Entry) -> list[str]:
         name, row = self.of(e)
         if row is None:
             return [f"In the benchmark: {self.why_not(e)}."]
         return [
-            "| in the benchmark as | one setting for all | against fixed CFG | tuned | against tuned CFG | "
-            "worst setting |",
+            "| in the benchmark as | problems | one setting for all | worst | tuned | equal alignment |",
             "|---|---|---|---|---|---|",
-            f"| {_md(name)} | {row['carried euler']} | {_versus(row, 'carried')} | {row['tuned euler']} | "
-            f"{_versus(row, 'tuned')} | {row['worst'].value:.3g} |",
+            f"| {_md(name)} | {row.regret.n} | {row.regret} | {row.regret_worst:.3g} | {row.tuned} | "
+            f"{row.aligned} |",
         ]
 
     @staticmethod
@@ -149,13 +145,8 @@ class Figures:
         return "not run: needs images" if e.axes > 2 else "not run"
 
 
-def _marked(row: dict[str, Any], what: str) -> str:
-    return f"{row[f'{what} euler'].value:.3g}{_MARKS[row[f'{what} euler versus'].verdict]}"
-
-
-def _versus(row: dict[str, Any], what: str) -> str:
-    ratio = row[f"{what} euler versus"]
-    return f"{ratio.value:.3g}{_MARKS[ratio.verdict]}"
+def _marked(ratio: Ratio) -> str:
+    return f"{ratio.value:.2f}{_MARKS.get(ratio.verdict, '')}" if ratio.n else "–"
 
 
 def _section(e: Entry, figures: Figures) -> list[str]:
@@ -198,10 +189,10 @@ Time runs from noise at 0 to data at 1; scale 1 is the conditional prediction. E
 sample. `| Cap(gamma)` may follow any rule and keeps its bound. The names can be typed wherever a rule is:
 `parse`, the command line, a configuration.
 
-**The figures** are of [the benchmark](benchmark.md): error over that of a perfect model (SW2, geometric mean)
-on the {count} mixtures held out that every rule was run on; 1 would be perfect. *One setting for all* was
-chosen on other mixtures, *tuned* on each mixture on other noise; ▼ better and ▲ worse than fixed CFG tuned in
-the same way. In brackets 95 % intervals over mixtures: most of them overlap. Small mixtures are no images.
+**The figures** are of [the benchmark](benchmark.md) at {evaluations} evaluations: SW2 over that of CFG tuned
+on each problem, geometric mean over at most {count} problems. *One setting for all* was chosen on other
+problems, *tuned* on each problem on other noise; ▼ better and ▲ worse than tuned CFG by a 95 % interval.
+Small mixtures are no images.
 [Which rule when](which-rule.md) tells the families apart.
 
 **The drawings** show one gap, in the plane of `m_c` and `m_c - m_u` and in units of `|m_c|`: u and c are the

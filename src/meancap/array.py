@@ -8,8 +8,7 @@
 
 This is `CFG(scale) | Cap(gamma)` of the library in one short file: pure functions, no branches on values, so
 that `jax.jit`, `jax.grad`, `jax.vmap` and `mx.compile` follow them. The file imports the standard library
-alone, and may be copied into a project that has no PyTorch. `meancap.cap` derives the formulas;
-tests tie the two together on every kind of array.
+alone, and may be copied into a project that has no PyTorch. Tests compare the two on every kind of array.
 
     import jax.numpy as jnp
     from meancap.array import guided_velocity
@@ -23,57 +22,39 @@ import importlib
 import math
 from typing import Any
 
-Array = Any  # what `namespace` knows: numpy.ndarray, jax.Array, mlx.core.array, torch.Tensor, ...
-
-FORMS = ("ball", "displacement")
+Array = Any  # what `_namespace` knows: numpy.ndarray, jax.Array, mlx.core.array, torch.Tensor, ...
 
 
-def guided_mean(
-    m_c: Array,
-    m_u: Array,
-    scale: Any,
-    gamma: Any = math.inf,
-    *,
-    form: str = "ball",
-    margin: float | None = None,
-) -> Array:
+def guided_mean(m_c: Array, m_u: Array, scale: Any, gamma: Any = math.inf, *, form: str = "ball") -> Array:
     """m_c + s (scale - 1) (m_c - m_u), with the largest share s in [0, 1] that the cap allows."""
     xp, m, u = _working(m_c, m_u)
     c = _each(xp, scale, m) - 1
-    share = cap_fraction(m, c * (m - u), gamma, form=form, margin=margin)
+    share = cap_fraction(m, c * (m - u), gamma, form=form)
     return _cast(xp, _moved(xp, m, u, c * _each(xp, share, m)), m_c.dtype)
 
 
 def guided_velocity(
-    x: Array,
-    t: Any,
-    v_c: Array,
-    v_u: Array,
-    scale: Any,
-    gamma: Any = math.inf,
-    *,
-    form: str = "ball",
-    margin: float | None = None,
+    x: Array, t: Any, v_c: Array, v_u: Array, scale: Any, gamma: Any = math.inf, *, form: str = "ball"
 ) -> Array:
     """The same for velocities: the share is found on the means, and applied to what the network said."""
     xp, state, v, u = _working(x, v_c, v_u)
     left = 1 - _each(xp, t, v)
     c = _each(xp, scale, v) - 1
-    share = cap_fraction(state + left * v, left * c * (v - u), gamma, form=form, margin=margin)
+    share = cap_fraction(state + left * v, left * c * (v - u), gamma, form=form)
     return _cast(xp, _moved(xp, v, u, c * _each(xp, share, v)), v_c.dtype)
 
 
-def cap_fraction(m: Array, g: Array, gamma: Any, *, form: str = "ball", margin: float | None = None) -> Array:
+def cap_fraction(m: Array, g: Array, gamma: Any, *, form: str = "ball") -> Array:
     """The largest s in [0, 1] with m + s g inside the cap, one for each sample; 1 where g = 0.
 
-    `margin` is the part of a share below 1 that is given up to rounding: four units of the working precision.
+    A share below 1 gives up four units of the working precision to rounding.
     """
-    if form not in FORMS:
+    if form not in ("ball", "displacement"):
         raise ValueError(f"a cap has the form 'ball' or 'displacement'; got {form!r}")
     if isinstance(gamma, (int, float)) and not gamma >= 1:
         raise ValueError(f"a cap needs gamma >= 1 (1 forbids any growth of the mean); got {gamma}")
     xp, m, g = _working(m, g)
-    margin = 4 * float(xp.finfo(m.dtype).eps) if margin is None else margin
+    margin = 4 * float(xp.finfo(m.dtype).eps)
     (y, y_unit), (d, d_unit) = _scaled(xp, m), _scaled(xp, g)
     y_norm, d_norm = _root(xp, xp.sum(y * y, axis=1)), _root(xp, xp.sum(d * d, axis=1))
     none, point = d_norm == 0, y_norm == 0
@@ -100,7 +81,7 @@ def cap_fraction(m: Array, g: Array, gamma: Any, *, form: str = "ball", margin: 
     return xp.where(none | endless, 1.0, share)
 
 
-def namespace(array: Array) -> Any:
+def _namespace(array: Array) -> Any:
     """The module whose functions work on this array."""
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__()
@@ -112,7 +93,7 @@ def namespace(array: Array) -> Any:
 
 def _working(*arrays: Array) -> tuple[Any, ...]:
     """The namespace, and the arrays in float64 if one of them has it, in float32 otherwise."""
-    xp = namespace(arrays[0])
+    xp = _namespace(arrays[0])
     dtype = xp.float64 if any(array.dtype == xp.float64 for array in arrays) else xp.float32
     return (xp, *(_cast(xp, array, dtype) for array in arrays))
 

@@ -105,7 +105,7 @@ def test_a_link_may_say_anything_and_wrong_rules_are_shown_as_such(tab):
     )
     assert page.get_by_role("slider", name="Between rule 1 and rule 3").input_value() == "100"
     assert "seed 0" in page.locator(".reading h2").inner_text()
-    assert row(page, "own", 1)[-1] == "nothing: it ran away"
+    assert row(page, "own", 1)[-1] == "nothing: the samples diverged"
     unknown, failed = page.locator(".rule-card.wrong").all_inner_texts()
     assert "unknown name 'Nothing'" in unknown and "cannot go on" in failed
 
@@ -192,4 +192,6 @@ def test_the_default_view_fits_the_screen(tabs, name, options):
     page = tab.open("#images", READY)
     assert page.evaluate("document.documentElement.scrollWidth") <= options["viewport"]["width"]
     assert page.locator(".rule-card").count() == 3
+    plot = page.locator(".rule-card canvas").first.bounding_box()
+    assert plot["y"] + plot["height"] < options["viewport"]["height"], "a picture is on the first screen"
     tab.shoot(f"images-{name}")

@@ -1,10 +1,11 @@
 """The mixture view in a real browser: what it shows is what the library gives, by pointer, keys and links."""
 
+import itertools
 import json
 
 import pytest
 import torch
-from browser import until
+from browser import READY, until
 
 from meancap import parse, uniform
 from meancap.explorer.comparison import PRESETS
@@ -178,6 +179,8 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(tabs):
         ".map(e => e.outerHTML.slice(0, 90))"
     )
     assert cut == []
+    plot = page.locator("canvas").first.bounding_box()
+    assert plot["y"] + plot["height"] / 2 < 740, "a plot is on the first screen"
     one.shoot("mixture-phone-light")
 
 
@@ -362,7 +365,19 @@ def test_everything_has_a_name_and_can_be_reached_by_keys(tab):
     assert reached[0] == "Skip to the view"
     assert {"Mixture", "Images", "Copy link", "Dark", "scale", "gamma"} <= set(reached)
     assert page.locator("#status").inner_text().startswith("Rule 1: total variation")
-    assert page.locator("main h2").count() == page.locator("main section[aria-labelledby]").count()
+    for link, ready in (
+        ("#mixture?n=1000", READY),
+        ("#images?seeds=0-1&steps=2", '.images[data-busy="false"]'),
+    ):
+        tab.open(link, ready)
+        levels = [
+            int(tag[1]) for tag in page.locator("h1, h2, h3, h4").evaluate_all("l => l.map(e => e.tagName)")
+        ]
+        assert levels[0] == 1 and all(b <= a + 1 for a, b in itertools.pairwise(levels)), (
+            "no level is left out"
+        )
+        assert page.locator("main section:not([aria-labelledby])").count() == 0
+        assert page.locator("main h2").count() == page.locator("main section").count()
 
 
 @pytest.mark.slow

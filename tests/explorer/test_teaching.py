@@ -1,5 +1,6 @@
 """What the mixture view offers a teacher: the vectors of one sample, four stories, and words explained."""
 
+import itertools
 import re
 
 import pytest
@@ -56,6 +57,23 @@ def test_the_sample_is_moved_by_keys_and_the_vectors_follow(tab):
     assert page.evaluate("document.activeElement.getAttribute('class')") == "sample"
 
 
+NAMES = """list => list.map(e => {
+  const [b, f] = [e, e.ownerSVGElement].map(one => one.getBoundingClientRect());
+  return [b.left - f.left, b.top - f.top, f.right - b.right, f.bottom - b.bottom, b.width, b.height]; })"""
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["", "&scale=12&px=1.5&py=1.5&t=0.3", "&px=0&py=0&t=0", "&px=0.6&py=0.6&t=0.95", "&px=-1.7&py=0.2"],
+)
+def test_the_names_of_the_vectors_stay_in_the_frame_and_apart(tab, state):
+    page = tab.open(f"#mixture?n=1000{state}")
+    boxes = page.locator(".vectors text").evaluate_all(NAMES)
+    assert len(boxes) >= 4 and all(min(box[:4]) >= 0 for box in boxes), boxes
+    for (x, y, *_, w, h), (x2, y2, *_, w2, h2) in itertools.combinations(boxes, 2):
+        assert x + w <= x2 + 2 or x2 + w2 <= x + 2 or y + h <= y2 + 5 or y2 + h2 <= y + 5, "they overlap"
+
+
 def test_a_story_sets_the_sliders_and_its_words_are_true(tab):
     page = tab.open("#mixture?n=1000")
     assert len(STORIES) == 4
@@ -68,6 +86,12 @@ def test_a_story_sets_the_sliders_and_its_words_are_true(tab):
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Help").click()
     assert "four stories" in page.get_by_role("dialog").inner_text()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Overshoot").click()
+    tab.rest()
+    read = page.locator(".squares .read").all_inner_texts()
+    assert [one.split()[:2] for one in read] == [["mean", "error"]] * 3, "TV is 0 wherever the samples lie"
+    assert float(read[1].split()[2]) > 5 * float(read[2].split()[2])
 
 
 def middle_and_tv(scene, scale, rule, n=4000):

@@ -4,7 +4,6 @@ import ast
 import csv
 import json
 import math
-import re
 import shutil
 import statistics
 from pathlib import Path
@@ -15,8 +14,8 @@ import torch
 from meancap import CFG, Cap, parse
 from meancap.cli import main
 from meancap.gmm import SETTINGS, GMMConfig, experiment, reproduce
-from meancap.gmm.experiment import METRICS, count_stages, spread_of, stages
-from meancap.gmm.figures import FIGURES
+from meancap.gmm.experiment import METRICS, count_stages, row_values, spread_of, stages
+from meancap.gmm.figures import FIGURES, cell_numbers, read_table
 from meancap.gmm.report import write_report
 from meancap.gmm.settings import start_noise
 from meancap.lab import sampler
@@ -44,29 +43,21 @@ def folder(tmp_path_factory):
     return out
 
 
-@pytest.fixture
-def without_figure_data(monkeypatch):
-    """For runs of which no figure is drawn."""
-    monkeypatch.setattr(experiment, "figure_data", lambda config: ())
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A run of SMALL that nobody stopped."""
     return reproduce(SMALL, tmp_path_factory.mktemp("small") / "out")
 
 
-def read(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def numbers(cell):
-    return [float(v) for v in cell.split("/")]
+@pytest.fixture
+def without_figure_data(monkeypatch):
+    """For runs of which no figure is drawn."""
+    monkeypatch.setattr(experiment, "figure_data", lambda config: ())
 
 
 def test_the_table_has_the_nine_rows_and_the_promised_columns(folder):
-    rows = read(folder / "table.csv")
+    with (folder / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
     assert list(rows[0])[:8] == ["members", "guidance", "scale", "gamma", *METRICS]
     assert list(rows[0])[8:16] == [f"{kind}_{metric}" for kind in ("paper", "z") for metric in METRICS]
     assert [(r["members"], r["guidance"], r["scale"], r["gamma"]) for r in rows] == [
@@ -75,18 +66,17 @@ def test_the_table_has_the_nine_rows_and_the_promised_columns(folder):
         for rest in (("Conditional", "1", ""), ("Fixed CFG", "3", ""), ("PMC-CFG", "3", "1.1"))
     ]
     for row in rows:
-        branches = len(row["members"].split(","))
-        assert len(numbers(row["occupancy_percent"])) == len(numbers(row["variance_ratio"])) == branches
-        assert sum(numbers(row["occupancy_percent"])) == pytest.approx(100, abs=1e-3)
+        occupancy, ratios = cell_numbers(row["occupancy_percent"]), cell_numbers(row["variance_ratio"])
+        assert len(occupancy) == len(ratios) == len(row["members"].split(","))
+        assert sum(occupancy) == pytest.approx(100, abs=1e-3)
 
 
 def test_every_number_of_the_paper_is_within_four_standard_deviations_of_ours(folder):
-    paper = {(r["members"], r["guidance"]): r for r in paper_table("gmm")}
-    seen = 0
-    for row in read(folder / "table.csv"):
+    paper, seen = {(r["members"], r["guidance"]): r for r in paper_table("gmm")}, 0
+    for key, row in read_table(folder).items():
         for metric in METRICS:
-            columns = (row[metric], paper[row["members"], row["guidance"]][metric], row[f"sd_{metric}"])
-            for ours, theirs, sd, z in zip(*map(numbers, columns), numbers(row[f"z_{metric}"]), strict=True):
+            cells = (row[metric], paper[key][metric], row[f"sd_{metric}"], row[f"z_{metric}"])
+            for ours, theirs, sd, z in zip(*map(cell_numbers, cells), strict=True):
                 seen += 1
                 assert abs(theirs - ours) <= 4 * sd + 1e-12
                 if sd > 0:
@@ -94,13 +84,7 @@ def test_every_number_of_the_paper_is_within_four_standard_deviations_of_ours(fo
     assert seen == 54
 
 
-def test_r_50_is_right_to_ten_digits(folder):
-    found = json.loads((folder / "run.json").read_text())["finished"]["R_50"]
-    assert f"{found:.10f}" == "0.5706506210"
-    assert "0.5706506210" in (folder / "report.md").read_text()
-
-
-def test_run_json_tells_how_to_run_it_again(folder):
+def test_run_json_tells_how_to_run_it_again_and_r_50_to_ten_digits(folder):
     run = json.loads((folder / "run.json").read_text())
     assert run["config"] == {"samples": 200_000, "seed": 0, "repeats": 1}
     assert run["command"] == "meancap reproduce gmm --out DIR --samples 200000 --seed 0 --repeats 1"
@@ -108,6 +92,8 @@ def test_run_json_tells_how_to_run_it_again(folder):
     assert [parse(row["rule"]) for row in run["rows"]] == [CFG(1), CFG(3), CFG(3) | Cap(1.1)] * 3
     assert run["rows"][3]["weights"][:2] == [0.17, 0.08]
     assert any("MAP" in line for line in run["protocol"])
+    assert f"{run['finished']['R_50']:.10f}" == "0.5706506210"
+    assert "0.5706506210" in (folder / "report.md").read_text()
 
 
 def test_every_figure_is_there_as_png_and_svg_and_comes_from_the_folder_alone(folder, tmp_path):
@@ -121,26 +107,21 @@ def test_every_figure_is_there_as_png_and_svg_and_comes_from_the_folder_alone(fo
 
 
 def test_figures_and_report_read_files_and_never_models():
+    allowed = {(2, "report"), (2, "report.document"), (2, "files"), (1, "figures")}
     for name in ("figures.py", "report.py"):
         for node in ast.walk(ast.parse((Path(experiment.__file__).parent / name).read_text())):
-            if isinstance(node, ast.ImportFrom):
-                allowed = (2, "report"), (2, "report.document"), (2, "files"), (1, "figures")
-                assert not node.level or (node.level, node.module) in allowed
-                assert not re.search(r"\b(meancap|torch)\b", node.module or "")
-            elif isinstance(node, ast.Import):
-                assert not any(alias.name.startswith(("torch", "meancap")) for alias in node.names)
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert (node.level, node.module) in allowed
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                sources = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                assert not any(source.startswith(("torch", "meancap")) for source in sources)
 
 
 def test_the_html_report_needs_no_other_file_and_says_what_euler_did(folder):
     page = (folder / "report.html").read_text()
     assert page.count("<img") == page.count('src="data:image/png;base64,') == len(FIGURES)
     assert "http" not in page and "<script" not in page
-    for words in (
-        "Which part of the contraction is Euler",
-        "CFG(3) | Cap(1.1)",
-        "continuous",
-        "All 54 numbers",
-    ):
+    for words in ("contraction is Euler", "CFG(3) | Cap(1.1)", "continuous", "All 54 numbers"):
         assert words in page
 
 
@@ -164,9 +145,9 @@ def test_every_seed_row_and_repeat_has_noise_of_its_own():
 
 def test_numbers_do_not_depend_on_whether_numba_is_there(monkeypatch):
     start = start_noise(SETTINGS[-1], GMMConfig(samples=20_000))
-    by_numba = experiment.row_values(SETTINGS[-1], start)
+    by_numba = row_values(SETTINGS[-1], start)
     monkeypatch.setattr(sampler, "find_spec", lambda name: None)
-    by_torch = experiment.row_values(SETTINGS[-1], start)
+    by_torch = row_values(SETTINGS[-1], start)
     for metric, values in by_numba.items():
         assert values == pytest.approx(by_torch[metric], abs=1e-3 if "ratio" in metric else 1e-2)
     assert by_numba["occupancy_percent"] == pytest.approx(by_torch["occupancy_percent"], abs=0.011)
@@ -179,22 +160,18 @@ def test_a_run_has_the_same_bytes_again_also_when_it_was_stopped(small, without_
     running.close()
     rows = tmp_path / "stopped" / "rows.jsonl"
     rows.write_text(rows.read_text()[:-40])  # a line torn in the middle
-    found = list(stages(SMALL, tmp_path / "stopped"))
-    assert len(found) == count_stages(SMALL)
+    assert len(list(stages(SMALL, tmp_path / "stopped"))) == count_stages(SMALL)
     for name in ("table.csv", "spread.csv", "rows.jsonl", "run.json", "limits.csv"):
         assert (tmp_path / "stopped" / name).read_bytes() == (small / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["3", '{"repeat": 0}', '{"repeat": 0, "setting": "{0} Conditional", "tv": [0.0]}', None],
-)
-def test_a_damaged_row_is_refused_with_its_file_and_line(small, tmp_path, line):
+@pytest.mark.parametrize("damage", ["3", '{"repeat": 0, "tv": [0.0]}', '"tv": ["a", ', '"tv": [1, '])
+def test_a_damaged_row_is_refused_with_its_file_and_line(small, tmp_path, damage):
     shutil.copytree(small, tmp_path, dirs_exist_ok=True)
     rows = tmp_path / "rows.jsonl"
-    first, second, *others = rows.read_text().splitlines(keepends=True)
-    damaged = f"{line}\n" if line else second.replace('"tv": [', '"tv": ["much", ')
-    rows.write_text("".join([first, damaged, *others]))
+    first, second, *others = rows.read_text().splitlines()
+    line = second.replace('"tv": [', damage) if damage.startswith('"') else damage
+    rows.write_text("\n".join([first, line, *others]))
     with pytest.raises(RunRefused, match=r"rows\.jsonl, line 2 is damaged; remove that line"):
         reproduce(SMALL, tmp_path)
 
@@ -214,17 +191,15 @@ def test_the_report_removes_what_a_killed_one_left_and_names_a_damaged_file(smal
 
 
 def test_ten_repeats_or_more_give_means_and_their_own_standard_deviations(without_figure_data, tmp_path):
-    config = GMMConfig(samples=2000, repeats=10)
-    reproduce(config, tmp_path)
+    reproduce(GMMConfig(samples=2000, repeats=10), tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     values = [row["variance_ratio"][1] for row in rows if row["setting"] == "{0,1} PMC-CFG"]
-    row = read(tmp_path / "table.csv")[5]
-    assert numbers(row["variance_ratio"])[1] == pytest.approx(statistics.fmean(values), abs=1e-5)
-    # The column states the spread of one run of 200,000, a hundred times as many.
-    assert numbers(row["sd_variance_ratio"])[1] == pytest.approx(statistics.stdev(values) / 10, abs=1e-6)
-    run = json.loads((tmp_path / "run.json").read_text())
-    assert run["spread"] == "own repeats"
-    assert {r["repeats"] for r in read(tmp_path / "spread.csv")} == {"10"}
+    row = read_table(tmp_path)["{0,1}", "PMC-CFG"]
+    assert cell_numbers(row["variance_ratio"])[1] == pytest.approx(statistics.fmean(values), abs=1e-5)
+    # The column has the spread of one run of 200,000, a hundred times as many.
+    sd = statistics.stdev(values) / 10
+    assert cell_numbers(row["sd_variance_ratio"])[1] == pytest.approx(sd, abs=1e-6)
+    assert json.loads((tmp_path / "run.json").read_text())["spread"] == "own repeats"
 
 
 def test_a_folder_of_another_run_is_refused_with_the_difference_named(small, tmp_path, capsys):
@@ -234,9 +209,6 @@ def test_a_folder_of_another_run_is_refused_with_the_difference_named(small, tmp
     said = capsys.readouterr().err
     assert "samples was 1000, now 2000" in said and "seed was 3, now 7" in said and said.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    (tmp_path / "run.json").write_text('{"format": 1, "config": {}, "made_with": {}, "finished": null}')
-    with pytest.raises(RunRefused, match="experiment"):
-        reproduce(GMMConfig(samples=1000), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -245,27 +217,19 @@ def test_a_folder_of_another_run_is_refused_with_the_difference_named(small, tmp
         (["--samples", "10"], "at least 1000 samples"),
         (["--repeats", "0"], "at least one repeat"),
         (["--seed", "-1"], "seed of 0 or more"),
-        (["--samples", "many"], "invalid int value"),
-        (["--sample-count", "5"], "unrecognized arguments"),
     ],
 )
 def test_bad_options_are_one_sentence_exit_code_2_and_no_folder(tmp_path, capsys, options, words):
-    try:
-        code = main(["reproduce", "gmm", "--out", str(tmp_path / "new"), *options])
-    except SystemExit as stop:
-        code = stop.code
+    assert main(["reproduce", "gmm", "--out", str(tmp_path / "new"), *options]) == 2
     said = capsys.readouterr().err
-    assert code == 2 and words in said and said.count("\n") == 1
+    assert words in said and said.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_or_a_folder_with_other_things_is_refused(tmp_path, capsys):
+def test_a_file_is_refused_as_a_folder(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(["reproduce", "gmm", "--out", str(tmp_path / "file")]) == 2
-    assert "is a file" in capsys.readouterr().err
-    assert main(["reproduce", "gmm", "--out", str(tmp_path)]) == 2
-    assert "no run.json" in capsys.readouterr().err
-    assert [p.name for p in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
+    assert "is a file" in capsys.readouterr().err and (tmp_path / "file").read_text() == "mine"
 
 
 def test_the_spread_in_the_package_was_made_by_this_command_and_describes_it():
@@ -274,7 +238,7 @@ def test_the_spread_in_the_package_was_made_by_this_command_and_describes_it():
     assert {r["repeats"] for r in rows} == {str(run["config"]["repeats"])}
     assert [r["rule"] for r in run["rows"]] == [str(s.rule) for s in SETTINGS]
     setting = SETTINGS[5]
-    fresh = experiment.row_values(setting, start_noise(setting, GMMConfig(seed=12345)))
+    fresh = row_values(setting, start_noise(setting, GMMConfig(seed=12345)))
     for row in rows:
         if (row["members"], row["guidance"]) == (setting.members, setting.guidance):
             value = fresh[row["metric"]][int(row["position"])]
@@ -289,7 +253,7 @@ def test_the_spread_shrinks_as_one_over_the_root_of_the_samples():
 def test_the_paper_s_table_states_its_source_and_its_own_identities():
     assert "Peng" in paper_source("gmm") and "200,000" in paper_source("gmm")
     for row in paper_table("gmm"):
-        occupancy, target = numbers(row["occupancy_percent"]), numbers(row["target_percent"])
+        occupancy, target = cell_numbers(row["occupancy_percent"]), cell_numbers(row["target_percent"])
         assert sum(occupancy) == pytest.approx(100, abs=0.02)
         off = sum(abs(a - b) for a, b in zip(occupancy, target, strict=True)) / 200
         assert float(row["tv"]) == pytest.approx(off, abs=1.2e-4)  # occupancies are printed to 0.01 %

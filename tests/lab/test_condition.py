@@ -1,11 +1,14 @@
 """The gap, the posterior of a condition and their derivatives, also where p(A | x) or p(B | x) underflows."""
 
+import math
+
 import pytest
 import torch
 from calculus import CONDITIONS, MIXTURES, PAPER, TIMES, agree, gradient, hessian, jacobian, noise, points
 from mpmath import mp, mpf
 
-from meancap.lab import Condition, Mixture
+from meancap.lab import PAIR, SCENES, SINGLE, TRIPLE, Condition, Mixture
+from meancap.lab.condition import circle
 
 every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
 every_time = pytest.mark.parametrize("t", TIMES)
@@ -193,3 +196,20 @@ def test_a_condition_without_complement_is_refused():
         Condition(MIXTURES["plane"], (0, 1, 2, 3, 4))
     with pytest.raises(ValueError, match="distinct indices"):
         Condition(MIXTURES["plane"], (7,))
+
+
+def test_the_eight_components_of_the_paper_go_clockwise_from_the_top():
+    root = math.sqrt(0.5)
+    expected = [(0, 1), (root, root), (1, 0), (root, -root), (0, -1), (-root, -root), (-1, 0), (-root, root)]
+    assert torch.allclose(circle(), torch.tensor(expected, dtype=torch.float64), atol=1e-15)
+
+
+def test_the_scenes_are_those_of_the_paper_s_appendix():
+    assert [str(scene) for scene in SCENES] == ["{0}", "{0,1}", "{0,1,2}"]
+    assert all(scene.mixture().std == pytest.approx(0.03) for scene in SCENES)
+    assert SINGLE.weights == TRIPLE.weights == (0.125,) * 8
+    assert PAIR.weights == (0.17, 0.08, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125)
+    assert PAIR.condition().conditional.weights.tolist() == pytest.approx([0.68, 0.32])
+    # The pair is off centre and the others are not.
+    assert float(PAIR.mixture().mean.norm()) == pytest.approx(0.09 * math.sin(math.pi / 8))
+    assert float(SINGLE.mixture().mean.norm()) < 1e-15

@@ -11,10 +11,12 @@ import pytest
 from tools.rules_page import drawing, drawn_mean, page, write_rules_page
 from worked_example import guided_example
 
-import meancap.lab.policy
+import meancap.bench.policy
 import meancap.rules
 import meancap.sampling
 from meancap import Interval, parse
+from meancap.bench.families import families
+from meancap.bench.ratios import Result
 from meancap.cli import main
 from meancap.rules import (
     CFG,
@@ -31,8 +33,6 @@ from meancap.rules import (
 )
 from meancap.rules.catalogue import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
 from meancap.rules.parse import all_names, part_classes
-from meancap.runs.bench.families import families
-from meancap.runs.bench.readings import read_readings
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_every_entry_is_whole():
 
 
 def test_every_entry_can_be_typed_or_imported():
-    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap.lab.policy}
+    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap.bench.policy}
     for e in catalogue():
         if e.kind == "rule":
             assert isinstance(e.rule(), Rule)
@@ -177,8 +177,8 @@ def _middle(sheet=SHEET):
 def test_a_method_is_known_everywhere_after_one_edit():
     _middle()
     assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
-    readings = read_readings(ROOT / "docs" / "benchmark")
-    assert "middle" in catalogue_table() and "### middle" in page(readings)
+    result = Result(ROOT / "docs" / "benchmark")
+    assert "middle" in catalogue_table() and "### middle" in page(result)
     assert "middle" in {family.name for family in families()}
 
 
@@ -243,7 +243,7 @@ USES = """
 from meancap import CFG, Cap, parse
 from meancap.cli import main
 from meancap.rules import catalogue
-from meancap.runs.bench.families import families, family_of
+from meancap.bench.families import families, family_of
 
 rule = parse("late_cap(7)")
 assert str(rule) == "CFG(7) | Late() | Cap(1.1)" and parse(str(rule)) == rule

@@ -1,16 +1,11 @@
 """A folder belongs to one run: begun once, it goes on under the same configuration and refuses any other."""
 
-import json
-from dataclasses import asdict
 from threading import Event, Thread
 
 import pytest
 
 from meancap.gmm import GMMConfig
 from meancap.gmm.experiment import begin_run
-from meancap.runs.bench import BenchConfig
-from meancap.runs.bench.families import UNGUIDED
-from meancap.runs.bench.run import prepare
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Ledger, RunRefused, Store, locked
 
@@ -23,11 +18,7 @@ def begin_mixture(folder, **changes):
     begin_run(folder, GMMConfig(**changes))
 
 
-def begin_benchmark(folder, **changes):
-    prepare(folder, BenchConfig(**changes), ["single"], [UNGUIDED])
-
-
-BEGIN = {"images": begin_images, "gmm": begin_mixture, "bench": begin_benchmark}
+BEGIN = {"images": begin_images, "gmm": begin_mixture}
 kinds = pytest.mark.parametrize("kind", BEGIN)
 
 
@@ -84,14 +75,6 @@ def test_a_kill_before_the_first_file_does_not_block_the_folder(tmp_path, kind):
     for name in (".part-12-12-run.json", "run.json.part", ".12-run.json.part"):
         (tmp_path / name).write_text("{")
     BEGIN[kind](tmp_path)
-
-
-def test_a_benchmark_of_an_earlier_version_goes_on(tmp_path):
-    config = BenchConfig()
-    old = {"format": 1, "config": config.as_json(), "problems": ["triple"], "families": [asdict(UNGUIDED)]}
-    (tmp_path / "run.json").write_text(json.dumps(old))
-    begin_benchmark(tmp_path)
-    assert Ledger(tmp_path, "bench").read()["problems"] == ["triple", "single"]
 
 
 def test_a_lock_lets_one_holder_in_at_a_time(tmp_path):

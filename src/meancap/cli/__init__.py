@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .. import __version__
-from .bench import add_bench, add_calibrate
+from .bench import add_bench
+from .calibrate import add_calibrate
 from .demo import add_demo
 from .explore import add_explore
 from .generate import add_generate
@@ -25,11 +26,13 @@ from .reproduce import add_reproduce
 from .rules import add_rules
 from .score import add_score
 from .train import add_train
+from .weights import add_weights
 
 # Every command, in the order of `meancap --help`.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_generate,
     add_score,
+    add_weights,
     add_report,
     add_reproduce,
     add_train,

@@ -28,7 +28,7 @@ def add_pipelines(commands: Commands) -> None:
 
 
 def pipelines(args: argparse.Namespace) -> int:
-    from ..adapters.diffusers.listing import markdown, text
+    from ..adapters.diffusers.pipeline_table import table_markdown, table_text
 
-    print(markdown() if args.markdown else text())
+    print(table_markdown() if args.markdown else table_text())
     return 0

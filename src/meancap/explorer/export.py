@@ -38,11 +38,11 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 _STOPS = {
-    "mixture": "; λ and Γ go to the values that were saved",
-    "images": "; λ goes to the values that were saved, with finished pictures alone",
+    "mixture": "; λ and Γ go to the saved values",
+    "images": "; λ goes to the saved values, with finished pictures alone",
 }
 _BANNER = (
-    '<p class="saved">A saved comparison to look around in{stops}. To change its settings, open it with '
+    '<p class="saved">A saved comparison{stops}. To change its settings, run '
     "<code>{command}</code></p>"
 )
 

@@ -288,30 +288,22 @@ def _account(config: GMMConfig) -> dict[str, Any]:
 def _read_rows(path: Path) -> Rows:
     """Every row measured so far; a line torn by a kill is dropped, with those after it."""
     rows: Rows = {}
+    lengths = {str(s): [_length(metric, s.members) for metric in _ALL_METRICS] for s in SETTINGS}
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
         except ValueError:
             break
-        if not _is_row(row):
+        try:
+            values = {metric: [float(v) for v in row[metric]] for metric in _ALL_METRICS}
+            rows[int(row["repeat"]), row["setting"]] = values
+            intact = lengths[row["setting"]] == [len(v) for v in values.values()]
+        except (KeyError, TypeError, ValueError):
+            intact = False
+        if not intact:
             raise RunRefused(f"{path}, line {number} is damaged; remove that line to measure its row again")
-        rows[row.pop("repeat"), row.pop("setting")] = row
     return rows
-
-
-def _is_row(row: Any) -> bool:
-    names = {str(setting): setting.members for setting in SETTINGS}
-    if not isinstance(row, dict) or row.keys() != {"repeat", "setting", *_ALL_METRICS}:
-        return False
-    if not isinstance(row["repeat"], int) or row["setting"] not in names:
-        return False
-    return all(
-        isinstance(row[metric], list)
-        and len(row[metric]) == _length(metric, names[row["setting"]])
-        and all(isinstance(value, float) for value in row[metric])
-        for metric in _ALL_METRICS
-    )
 
 
 def _write_rows(path: Path, rows: Rows) -> None:

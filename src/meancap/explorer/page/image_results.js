@@ -11,7 +11,7 @@ export function results({ state, change, complain }) {
   let opened = false; // the commands
   const grids = h('div', { class: 'grids' });
   const stage = h('div', { class: 'stage' });
-  const reading = h('section', { class: 'card panel reading', 'aria-label': 'Guidance meter' });
+  const reading = h('section', { class: 'card panel reading', 'aria-labelledby': 'reading-title' });
   const numbers = h('section', { class: 'card panel', 'aria-labelledby': 'numbers-title' },
     h('h2', { id: 'numbers-title' }, 'Numbers'));
   const time = stepper((frame) => { now = frame; repaint(); read(); });
@@ -101,7 +101,7 @@ export function results({ state, change, complain }) {
 
   function verdict(a, i) {
     const { sees, sure, hit, finite } = made.result.rules[a].pictures[i];
-    if (!finite) return 'nothing: it ran away';
+    if (!finite) return 'nothing: the samples diverged';
     if (sure === null) return `${hit ? 'right' : 'wrong'}: ${sees}`;
     const said = made.result.classes[made.result.images[i].label];
     return hit ? `${said} (${percent(sure, 0)})` : `${sees} (${said} ${percent(sure, 0)})`;
@@ -175,8 +175,8 @@ export function results({ state, change, complain }) {
       asked: field === 'scale' ? entry.pictures[i].meter.asked : [], active: entry.pictures[i].meter.active,
     }));
     reading.replaceChildren(
-      h('h2', {}, 'Guidance meter: ', word(i)),
-      h('h3', {}, 'Effective scale ', h('span', {}, 'dashed: asked for; strip below: capped')),
+      h('h2', { id: 'reading-title' }, 'Guidance meter: ', word(i)),
+      h('h3', {}, 'Effective scale ', h('span', {}, 'dashed: requested; strip below: capped')),
       chart(width, { title: 'Effective scale over time', t: result.times, lines: lines('scale'), now: done ? null : at }),
       h('h3', {}, 'Ratio |m| / |m_c| ', h('span', {}, 'guided over conditional mean, what Γ bounds')),
       chart(width, { title: 'Ratio of lengths over time', t: result.times, lines: lines('ratio').map((one) => ({ ...one, active: [] })), now: done ? null : at, log: true, floor: 1 }),
@@ -187,24 +187,24 @@ export function results({ state, change, complain }) {
   }
 
   const colours = (n) => (n.saturation === null ? `brightness ${fixed(n.brightness, 3)}` : `saturation ${fixed(n.saturation, 3)}`);
-  const line = (n) => `${percent(n.accuracy, 0)} ${n.sure === null ? 'wholly right' : 'recognised'} · ${colours(n)}${n.diversity === null ? '' : ` · diversity ${fixed(n.diversity, 2)}`}`;
+  const line = (n) => `${percent(n.accuracy, 0)} ${n.sure === null ? 'fully correct' : 'recognised'} · ${colours(n)}${n.diversity === null ? '' : ` · diversity ${fixed(n.diversity, 2)}`}`;
 
   function tell() {
     const { result } = made;
     const i = state.pick;
     numbers.replaceChildren(numbers.firstChild,
       table(`This picture: ${word(i)}`, [
-        ['rule', 'scale asked for', 'granted, first → last', 'steps capped', 'largest ratio', result.channels === 3 ? 'a detector sees' : 'a classifier sees'],
+        ['rule', 'requested scale', 'applied, first → last', 'steps capped', 'largest ratio', result.channels === 3 ? 'a detector sees' : 'a classifier sees'],
         ...known().map(([entry, a]) => {
           const { asked: [low, high], first, last, capped, ratio } = entry.pictures[i].numbers;
           return [named(entry.rule, a), high - low < 0.005 ? fixed(high, 2) : `${fixed(low, 2)} to ${fixed(high, 2)}`,
             `${fixed(first, 2)} → ${fixed(last, 2)}`, percent(capped, 0), fixed(ratio, 3), verdict(a, i)];
         })], { class: 'own' }),
       table(`All ${result.images.length} pictures of each rule`, [
-        ['rule', ...(result.channels === 3 ? ['wholly right', 'saturation'] : ['recognised', 'confidence']), 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
+        ['rule', ...(result.channels === 3 ? ['fully correct', 'saturation'] : ['recognised', 'confidence']), 'diversity', 'brightness', 'scale', 'capped', 'ratio'],
         ...known().map(([{ rule, numbers: n }, a]) => [named(rule, a), percent(n.accuracy, 0), n.sure === null ? fixed(n.saturation, 3) : percent(n.sure), fixed(n.diversity, 2),
           fixed(n.brightness, 3), `${fixed(n.first, 2)} → ${fixed(n.last, 2)}`, percent(n.capped, 0), fixed(n.ratio, 3)])], { class: 'all' }),
-      h('p', { class: 'note' }, result.channels === 3 ? 'Wholly right: every word of the prompt, by the detector that comes with the package.' : 'Recognised and confidence: by the classifier that comes with the package.', ' Diversity: mean distance of two pictures of one condition in its features. Scale: granted at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures show a difference; ', h('code', {}, `meancap reproduce ${result.channels === 3 ? 'scenes' : 'fashion'}`), ' measures it.'),
+      h('p', { class: 'note' }, result.channels === 3 ? 'Fully correct: every word of the prompt, according to the bundled detector.' : 'Recognised and confidence: according to the bundled classifier.', ' Diversity: mean distance of two pictures of one condition in its features. Scale: applied at the first and at the last step. Ratio: the largest |m| / |m_c|. So few pictures only illustrate a difference; ', h('code', {}, `meancap reproduce ${result.channels === 3 ? 'scenes' : 'fashion'}`), ' measures it.'),
       ...(known().some(([entry]) => entry.command) ? [h('details', { open: opened, ontoggle: ({ target }) => { opened = target.open; } }, h('summary', {}, 'The same pictures as files'),
         known().map(([entry, a]) => h('p', { class: 'command' }, named(entry.command, a))))] : []),
     );
@@ -250,7 +250,7 @@ function stepper(look) {
     const k = Number(range.value);
     const last = k === result.frame_steps.length - 1;
     const t = result.times[result.frame_steps[k]];
-    words.textContent = last ? `step ${result.steps} of ${result.steps}: the picture` : `step ${result.frame_steps[k] + 1} of ${result.steps}, t = ${t.toFixed(2)}: where it is heading`;
+    words.textContent = last ? `step ${result.steps} of ${result.steps}: the picture` : `step ${result.frame_steps[k] + 1} of ${result.steps}, t = ${t.toFixed(2)}: the guided mean`;
     range.setAttribute('aria-valuetext', words.textContent);
     look(k);
   }

@@ -11,7 +11,7 @@ export const title = 'Images';
 export const defaults = {
   model: 'fashion', // or scenes
   classes: ['8', '3'],
-  prompt: 'a red disc left of a blue square', // what the scenes are asked for
+  prompt: 'a red disc left of a blue square', // for the scenes
   negative: '',
   seeds: '0-7',
   steps: 20,
@@ -53,8 +53,9 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
     waiting = setTimeout(run, PAUSE);
   } });
   root.append(
-    h('p', { class: 'lede' }, 'The same noise and the same request under several rules: every difference between two pictures comes from the rule. Small networks that come with the package make them here, in seconds: garments by class, or scenes by sentence.'),
-    h('div', { class: 'layout' }, form.sliders, h('div', { class: 'first' }, progress.node, shown.first), form.side, shown.rest));
+    h('p', { class: 'lede' }, 'The same noise and the same request under several rules: every difference between two pictures comes from the rule. Two small bundled networks draw garments by class or scenes by sentence, in seconds.'),
+    h('div', { class: 'layout' }, form.sliders, h('section', { class: 'first', 'aria-labelledby': 'made-title' },
+      h('h2', { id: 'made-title', class: 'unseen' }, 'The same noise under each rule'), progress.node, shown.first), form.side, shown.rest));
 
   async function run() {
     clearTimeout(waiting);
@@ -77,13 +78,13 @@ function build(root, { api, about, state, setState, announce, complain, gone }) 
       shown.show(result, request);
       form.told(result);
       progress.done(`${result.images.length * result.rules.filter((one) => one.pictures).length} pictures`);
-      announce('The pictures are there.');
+      announce('The pictures are ready.');
     } catch (error) {
       if (job !== mine) return;
       const cancelled = error.name === 'AbortError';
       if (cancelled) announce('Cancelled.');
       else complain(error.message);
-      progress.stopped(cancelled ? 'Cancelled.' : 'Nothing was made.');
+      progress.stopped(cancelled ? 'Cancelled.' : 'No pictures were made.');
       shown.stop();
     }
     job = null;

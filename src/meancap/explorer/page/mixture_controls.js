@@ -8,7 +8,7 @@ const LARGEST_SEED = 2147483647;
 
 export function scaleCard({ limits }, change) {
   const scale = slider({
-    label: 'λ scale', hint: 'What guidance asks for: 1 is the conditional model, more pushes further',
+    label: 'λ scale', hint: 'The requested guidance: 1 is the conditional model, more pushes further',
     name: 'scale', low: 0, high: 12, most: limits.scale, step: 0.1, value: 1,
     note: term('λ', '?'), stops: savedStops().scale, oninput: (value) => change({ scale: value }),
   });
@@ -18,7 +18,8 @@ export function scaleCard({ limits }, change) {
     note: term('Γ', '?'), stops: savedStops().gamma, oninput: (value) => change({ gamma: value }),
   });
   return {
-    node: h('section', { class: 'card sliders', 'aria-label': 'Scale and cap' }, scale.node, gamma.node),
+    node: h('section', { class: 'card sliders', 'aria-labelledby': 'sliders-title' },
+      h('h2', { id: 'sliders-title', class: 'unseen' }, 'Scale and cap'), scale.node, gamma.node),
     show(state) {
       scale.set(state.scale);
       gamma.set(state.gamma);
@@ -85,7 +86,7 @@ export function paperCard({ paper }, state, change) {
   return h('section', { class: 'card', 'aria-labelledby': 'paper-title' },
     h('h2', { id: 'paper-title' }, 'The paper’s nine settings'),
     h('p', { class: 'about', title: source },
-      `As in the table of Peng & Ma, ${whole(samples)} samples; their numbers then stand beside ours.`),
+      `As in the table of Peng & Ma, ${whole(samples)} samples; the table of numbers then shows theirs below ours.`),
     h('div', { class: 'nine' }, [...new Set(settings.map((one) => one.members))].map(row)));
 }
 

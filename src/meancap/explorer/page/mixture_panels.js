@@ -23,7 +23,7 @@ export function panels(shared) {
     },
   }, `Copy as ${kind}`);
   const numbers = panel('numbers', 'Numbers',
-    'What a paper would report. For TV, mean error and KL less is better; for variances 1 is right.',
+    'The measures of the paper. Lower is better for TV, mean error and KL; for variances 1 is right.',
     table_, h('div', { class: 'buttons' }, copied('TSV'), copied('JSON'), copied('Python')));
   return {
     first: ends.node,
@@ -49,6 +49,10 @@ export function panels(shared) {
   };
 }
 
+// The word and the number that say whether samples are right: with one component every share is 100 % and TV is 0
+// wherever the samples lie.
+const verdict = ({ members }) => (members.length === 1 ? ['mean error', 'mean_error'] : ['TV', 'tv']);
+
 // One square for each rule.
 function endsPanel(state, setState) {
   let run = null;
@@ -61,7 +65,7 @@ function endsPanel(state, setState) {
     setState({ zoom: value });
     for (const one of planes) one.draw();
   };
-  const zoom = [['close', 'Close-up of the condition'], ['whole', 'Whole plane']].map(([value, text]) => h('label',
+  const zoom = [['close', 'Close-up'], ['whole', 'Whole plane']].map(([value, text]) => h('label',
     { class: 'chip' }, h('input', { type: 'radio', name: 'zoom', value, onchange: () => choose(value) }),
     h('span', {}, text)));
   const node = panel('ends', 'Where the samples end',
@@ -88,10 +92,12 @@ function endsPanel(state, setState) {
     const [title, canvas, read] = squares.children[i].children;
     const shares = entry.numbers?.occupancy;
     title.replaceChildren(named(entry, i), entry.error ? h('span', { class: 'bad' }, ' cannot be shown') : '');
-    read.replaceChildren(...(shares
-      ? [`${shares.map((v) => fixed(100 * v, 0)).join(' / ')} % · `, ...term('TV'), ` ${fixed(entry.numbers.tv, 3)}`] : []));
+    const [word, digits] = verdict(run);
+    const number = entry.numbers && fixed(entry.numbers[digits], 3);
+    const split = shares?.length > 1 ? `${shares.map((v) => fixed(100 * v, 0)).join(' / ')} % · ` : '';
+    read.replaceChildren(...(shares ? [split, ...term(word), ` ${number}`] : []));
     canvas.setAttribute('aria-label', shares
-      ? `Samples of ${entry.rule}: ${run.members.map((k, j) => `${percent(shares[j])} at component ${k}`).join(', ')}`
+      ? `Samples of ${entry.rule}: ${run.members.map((k, j) => `${percent(shares[j])} at component ${k}`).join(', ')}; ${word} ${number}`
       : `No samples of ${entry.text}`);
   }
 
@@ -100,8 +106,8 @@ function endsPanel(state, setState) {
     const counts = [...new Set(known.map((entry) => whole(entry.n)))].join(' or ');
     const fewer = known.some((entry) => entry.n < run.n);
     const took = document.documentElement.dataset.saved === undefined ? `, in ${seconds.toFixed(2)} s` : '';
-    return `${counts} samples${fewer ? ` of ${whole(run.n)} while you move; the rest follows` : ' for each rule'}${took}.`
-      + `${run.compiling ? ' The fast engine is being compiled; until it is ready answers take a little longer.' : ''}`;
+    return `${counts} samples${fewer ? ` of ${whole(run.n)} while the slider moves; the others follow` : ' for each rule'}${took}.`
+      + `${run.compiling ? ' The fast engine is still compiling; until then answers take a little longer.' : ''}`;
   }
 
   return {
@@ -136,7 +142,7 @@ function sharesPanel() {
   const widths = new ResizeObserver(draw);
   widths.observe(chart);
   return {
-    node: panel('bars', 'Who got how much',
+    node: panel('bars', 'Share of each component',
       'Share of the samples at each component of the condition; the dashed line is the target, error bars are two '
       + 'standard errors.', chart, legend, words.node),
     show(next) {
@@ -197,8 +203,8 @@ const MEASURES = [
 // Measures down, rules across; where a rule is a setting of the paper, its own number stands underneath.
 function numbersTable(result) {
   const truth = h('span', {
-    class: 'named exact', title: 'As many exact samples: what a perfect sampler would give',
-  }, 'the truth itself');
+    class: 'named exact', title: 'As many samples of the truth: what a perfect sampler would give',
+  }, 'exact samples');
   const rows = MEASURES.map(({ name, title, hint, write, paper }) => {
     const cell = (entry, i) => h('td',
       { data: { rule: i, number: name, value: JSON.stringify(entry.numbers?.[name] ?? null) } },
@@ -263,6 +269,6 @@ export function asPython(result, { steps, solver, seed }) {
 // One sentence for those who cannot see the table change.
 export function spoken(result) {
   return result.rules.map(({ numbers }, i) => (numbers
-    ? `Rule ${i + 1}: total variation ${fixed(numbers.tv, 3)}, occupancy ${numbers.occupancy.map((v) => percent(v, 0)).join(', ')}.`
+    ? `Rule ${i + 1}: ${verdict(result)[0].replace('TV', 'total variation')} ${fixed(numbers[verdict(result)[1]], 3)}, occupancy ${numbers.occupancy.map((v) => percent(v, 0)).join(', ')}.`
     : `Rule ${i + 1} has no numbers.`)).join(' ');
 }

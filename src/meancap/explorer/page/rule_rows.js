@@ -106,7 +106,7 @@ export function ruleRows(about, check, change) {
     results(rules) {
       rules.forEach((entry, i) => {
         if (!rows[i]?.good || rows[i].text !== entry.text) return;
-        const away = entry.lost ? `${percent(entry.lost)} of the samples ran away to infinity; lower λ or cap it` : '';
+        const away = entry.lost ? `${percent(entry.lost)} of the samples diverged; lower λ or add a cap` : '';
         rows[i].complain(entry.error ?? away);
         if (!entry.error && !entry.lost) rows[i].said.textContent = entry.rule === entry.text.trim() ? '' : `= ${entry.rule}`;
       });

@@ -7,7 +7,7 @@
 {
   const { link, command, answers, stops } = JSON.parse(document.getElementById('saved').textContent);
   const FREE = new Set(['quick', 't']);
-  const other = new Error(`This page is a saved comparison and cannot work out others; to go on from here, run: ${command}`);
+  const other = new Error(`This is a saved page and cannot compute other settings; run: ${command}`);
 
   document.documentElement.dataset.saved = JSON.stringify(stops);
   if (!location.hash) history.replaceState(null, '', link);

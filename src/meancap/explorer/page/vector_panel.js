@@ -1,5 +1,5 @@
-// One sample under the microscope: its two means, what guidance asks for, the cap's ball, and what is granted.
-// The point can be dragged or moved by keys; all of it is worked out here, so that it follows without delay.
+// One sample under the microscope: its two means, the requested mean, the cap's ball, and the mean that is applied.
+// The point can be dragged or moved by keys; all of it is computed here, so that it follows without delay.
 
 import { alternative, fixed, h, panel, percent, s, table } from './elements.js';
 
@@ -19,13 +19,13 @@ export function vectorPanel(state, setState, move) {
   const words = alternative('The vectors, as a table');
   const mark = (kind, text) => h('span', { class: 'key' }, h('span', { class: `dot ${kind}` }), text);
   const node = panel('vectors', 'The cap at one sample',
-    'Drag the sample x, or focus it and use the arrow keys. The model guesses where it will end, with the condition (m_c) '
-    + 'and without (m_u). Guidance goes on along the line from m_u through m_c, to λ times the gap (m_λ); the cap stops it '
-    + 'where it leaves the ball of radius Γ |m_c| round the origin.',
+    'Drag the sample x, or focus it and use the arrow keys. The model predicts where it will end, with the condition (m_c) '
+    + 'and without (m_u). Guidance continues along the line from m_u through m_c, to λ times the gap (m_λ); the cap stops '
+    + 'at the ball of radius Γ |m_c| round the origin.',
     h('div', { class: 'clock' }, h('span', { class: 'time' }, 'Time'), clock, time),
     h('div', { class: 'beside' }, drawing, h('div', {}, h('p', { class: 'legend' },
       mark('at', 'x, the sample'), mark('uncond', 'm_u, without the condition'), mark('cond', 'm_c, with it'),
-      mark('asked', 'm_λ, asked for'), mark('granted', 'm, granted under the cap'), mark('ball', 'the ball: |m| ≤ Γ |m_c|')),
+      mark('asked', 'm_λ, requested'), mark('granted', 'm, applied under the cap'), mark('ball', 'the ball: |m| ≤ Γ |m_c|')),
     note, words.node)));
 
   const px = (v) => ((v - box[0]) / box[2] + 1) * SIDE / 2;
@@ -61,9 +61,34 @@ export function vectorPanel(state, setState, move) {
     go(state.px + shift[0], state.py + shift[1]);
   }
 
+  const centre = (at) => [px(at[0]), py(at[1])];
+
+  // The point, or where the line to it leaves the frame.
+  function within(from, at) {
+    const [a, b] = [centre(from), centre(at)];
+    const reach = (i) => (b[i] > SIDE ? (SIDE - a[i]) / (b[i] - a[i]) : b[i] < 0 ? a[i] / (a[i] - b[i]) : 1);
+    return between(a, b, Math.max(0, Math.min(reach(0), reach(1))));
+  }
+
+  // A name beside a point of the drawing: the first place round it inside the frame that touches nothing in `taken`.
+  function label([cx, cy], taken, letter, below = '') {
+    const [w, h_] = [below ? 24 : 15, 18];
+    const inside = (v, size) => Math.min(Math.max(v, size / 2 + 2), SIDE - size / 2 - 2);
+    let best = null;
+    for (const away of [17, 24, 32, 42]) {
+      for (let turn = 0; turn < 12; turn += 1) {
+        const angle = (turn * Math.PI) / 6 - Math.PI / 4;
+        const [x, y] = [cx + away * Math.cos(angle), cy + away * Math.sin(angle)];
+        const free = !taken.some(([a, b, tw, th]) => Math.abs(a - x) < (tw + w) / 2 && Math.abs(b - y) < (th + h_) / 2);
+        if (free && inside(x, w) === x && inside(y, h_) === y) best ??= [x, y];
+      }
+    }
+    const [x, y] = best ?? [inside(cx, w), inside(cy, h_)];
+    taken.push([x, y, w, h_]);
+    return s('text', { x: x - w / 2, y: y + 5 }, letter, below && s('tspan', { class: 'below', dy: 4 }, below));
+  }
+
   const line = (kind, a, b) => s('line', { class: kind, x1: px(a[0]), y1: py(a[1]), x2: px(b[0]), y2: py(b[1]) });
-  const label = (at, [dx, dy], letter, below = '') => s('text', { x: px(at[0]) + dx - 6, y: py(at[1]) + dy + 5 }, letter,
-    below && s('tspan', { class: 'below', dy: 4 }, below));
   const dot = (kind, at) => s('circle', { class: kind, cx: px(at[0]), cy: py(at[1]), r: 5 });
 
   function draw() {
@@ -76,10 +101,8 @@ export function vectorPanel(state, setState, move) {
     const focused = document.activeElement === drawing.querySelector('.sample');
     const unit = SIDE / (2 * box[2]);
     const capped = share < 1;
-    // Names stand beside the line of the means, on different sides of it.
-    const gap = Math.max(Math.hypot(m_c[0] - m_u[0], m_c[1] - m_u[1]), 1e-9);
-    const [ux, uy] = [(m_c[0] - m_u[0]) / gap, (m_u[1] - m_c[1]) / gap];
-    const beside = (along, across) => [along * ux - across * uy, along * uy + across * ux];
+    // What names must not cover: the dots and the sample.
+    const taken = [...[m_u, m_c, asked, m].map((at) => [...centre(at), 12, 12]), [...centre(x), 20, 20]];
     drawing.replaceChildren(
       s('path', { class: 'grid', d: `M${px(0)} 0V${SIDE}M0 ${py(0)}H${SIDE}` }),
       ...scene.components.map(([cx, cy, , isIn]) => s('circle', {
@@ -88,20 +111,20 @@ export function vectorPanel(state, setState, move) {
       s('path', { class: 'origin', d: `M${px(0) - 6} ${py(0)}h12M${px(0)} ${py(0) - 6}v12` }),
       line('gap', m_u, m_c), line('wish', m_c, asked), line('given', m_c, m), line('aim', x, m),
       dot('uncond', m_u), dot('cond', m_c), dot('asked', asked), dot('granted', m),
-      label(m_u, beside(0, 20), 'm', 'u'), label(m_c, beside(-4, -18), 'm', 'c'), label(asked, beside(0, 18), 'm', 'λ'),
-      ...(capped ? [label(m, beside(6, 18), 'm')] : []),
+      label(centre(x), taken, 'x'), label(centre(m_u), taken, 'm', 'u'), label(centre(m_c), taken, 'm', 'c'),
+      ...(capped ? [label(centre(m), taken, 'm')] : []), label(within(m_c, asked), taken, 'm', 'λ'),
       s('g', {
         class: 'sample', tabindex: 0, role: 'button', onkeydown: keys, transform: `translate(${px(x[0])} ${py(x[1])})`,
         'aria-label': `Sample at ${fixed(x[0], 2)}, ${fixed(x[1], 2)}; arrow keys move it`,
-      }, s('circle', { r: 16, class: 'grip' }), s('circle', { r: 7 }), s('text', { x: 10, y: -9 }, 'x')));
+      }, s('circle', { r: 16, class: 'grip' }), s('circle', { r: 7 })));
     if (focused) drawing.querySelector('.sample').focus({ preventScroll: true });
     const outside = Math.abs(asked[0] - box[0]) > box[2] || Math.abs(asked[1] - box[1]) > box[2];
-    note.textContent = `Asked: λ = ${fixed(state.scale, 2)}, a mean ${fixed(ratio, 2)} times as long as m_c${outside ? ', outside the picture' : ''}. `
+    note.textContent = `Requested: λ = ${fixed(state.scale, 2)}, a mean ${fixed(ratio, 2)} times as long as m_c${outside ? ', outside the picture' : ''}. `
       + (capped ? `The cap keeps ${percent(share, 0)} of the push: an effective scale of ${fixed(scale, 2)}.`
-        : 'That is inside the ball: all of it is granted.');
+        : 'That is inside the ball, so all of it is applied.');
     const place = ([a, b]) => [fixed(a, 3), fixed(b, 3), fixed(Math.hypot(a, b), 3)];
     words.set(() => table('Where each mean lies', [['', 'first', 'second', 'length'],
-      ...[['x', x], ['m_u', m_u], ['m_c', m_c], ['m_λ, asked for', asked], ['m, granted', m]].map(([name, at]) => [name, ...place(at)])]));
+      ...[['x', x], ['m_u', m_u], ['m_c', m_c], ['m_λ, requested', asked], ['m, applied', m]].map(([name, at]) => [name, ...place(at)])]));
   }
 
   return {

@@ -33,9 +33,9 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
   const scaleNote = h('p', { class: 'note' });
   const scaleTable = alternative('Effective scale, as a table');
 
-  const ways = panel('way', 'On the way',
-    'Every step moves a sample (disc) towards a guess of where it will end, its guided posterior mean (diamond). '
-    + 'Guidance moves the guess; a cap limits how far.',
+  const ways = panel('way', 'Paths over time',
+    'Every step moves a sample (disc) towards the predicted end of its path, the guided posterior mean (diamond). '
+    + 'Guidance moves this mean; a cap limits how far.',
     lookers, h('div', { class: 'clock' }, play, clock, time),
     h('div', { class: 'squares two' },
       h('figure', {}, way, h('figcaption', {}, 'Paths so far, and the mean that each moves towards')),
@@ -43,7 +43,7 @@ export function wayPanels({ api, question, state, setState, gone, failed, onlook
         + '90 %. Arrows: velocity, grey without guidance. Amber stripes: the cap acts. Dots: samples'))),
     note, wayTable.node);
   const scales = panel('scale', 'Effective scale over time',
-    'How much of the scale λ is really applied. The shaded part is what the cap took from the chosen rule; the band '
+    'How much of the scale λ is applied. The shaded part is what the cap removes from the chosen rule; the band '
     + 'holds 80 % of its samples.', chart, legend, scaleNote, scaleTable.node);
 
   const planes = [

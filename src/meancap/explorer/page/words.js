@@ -9,6 +9,8 @@ export const WORDS = {
     + '1.1 allows 10 %. Each sample gets the largest push that fits, at every step.',
   TV: 'TV, total variation: the share of samples that would have to move to another component to meet the target. '
     + '0 is right, 1 is entirely wrong.',
+  'mean error': 'Mean error: the distance between the mean of the samples and the true mean. 0 is right; it grows if the samples '
+    + 'land beside the target.',
   KL: 'KL, Kullback–Leibler divergence from the sampled law to the truth, in nats: 0 only if both are the same. It sees '
     + 'what TV cannot: samples that are too crowded inside a component. ± is one standard error.',
 };
@@ -23,25 +25,25 @@ export function term(word, shown = word) {
 }
 
 const PARTS = [
-  ['Begin', 'In the mixture view press one of the four stories: it sets the sliders and says what to look for. Then '
+  ['Begin', 'In the mixture view press one of the four stories: it sets the sliders and explains what to look for. Then '
     + 'move λ and Γ yourself.'],
-  ['Rules', 'Up to four texts such as CFG(λ) | Cap(Γ). λ and Γ stand for the sliders; a fixed number may stand in their '
-    + 'place. All rules begin with the same noise, so whatever differs, the rule did.'],
-  ['Keys', 'Tab goes through everything. Arrow keys move a slider, a component of the scene, the point of the vector '
+  ['Rules', 'Up to four texts such as CFG(λ) | Cap(Γ). λ and Γ stand for the sliders; you can also type '
+    + 'fixed numbers. All rules start from the same noise, so every difference comes from the rule.'],
+  ['Keys', 'Tab reaches every control. Arrow keys move a slider, a component of the scene, the point of the vector '
     + 'picture, and the chosen picture of a grid.'],
-  ['Take along', 'Copy link brings this state back on any machine with meancap. Save writes it as one file that needs no '
-    + 'server; its sliders keep a few stops. The tables can be copied as TSV, JSON, or a Python script.'],
+  ['Save and share', 'Copy link copies an address that restores this state on any machine with meancap. Save writes one HTML '
+    + 'file that needs no server; its sliders have a few stops. Copy the table of numbers as TSV, JSON or a Python script.'],
 ];
 
-const DOCS = 'More of it: docs/explorer.md for this page, docs/theory.md for what the cap guarantees, meancap rules for '
-  + 'every method.';
+const DOCS = 'More: docs/explorer.md describes this page, docs/theory.md what the cap guarantees; the command meancap rules lists every '
+  + 'method.';
 
 export function helpButton(button) {
   const close = h('button', { type: 'button', onclick: () => dialog.close() }, 'Close');
   const entry = ([name, text]) => [h('dt', {}, name), h('dd', {}, text)];
   const dialog = h('dialog', { class: 'help', 'aria-labelledby': 'help-title' },
     h('h2', { id: 'help-title' }, 'How to use this page'), h('dl', {}, PARTS.map(entry)),
-    h('h2', {}, 'Words'), h('dl', {}, Object.entries(WORDS).map(entry)), h('p', { class: 'about' }, DOCS), close);
+    h('h3', {}, 'Words'), h('dl', {}, Object.entries(WORDS).map(entry)), h('p', { class: 'about' }, DOCS), close);
   document.body.append(dialog);
   button.addEventListener('click', () => dialog.showModal());
 }
@@ -59,7 +61,7 @@ const STORIES = [
     name: 'middle', title: 'The middle branch', state: { scene: 'triple', scale: 8, look: 1, t: 0.4 },
     text: 'Three neighbours should get a third each. Guidance pushes away from all that is not the condition, and the '
       + 'middle one is farthest from it: CFG(8) sends 95 % of the samples there. The cap keeps most of the balance. '
-      + 'Try: move the time in “On the way” and see when the paths decide; then lower λ until all three are served.',
+      + 'Try: move the time in “Paths over time” and see when the paths split; then lower λ until all three get samples.',
   },
   {
     name: 'off-centre', title: 'Off-centre data', state: { scene: 'off-centre', scale: 8, look: 2, t: 0.4, rule: ANCHORED },
@@ -70,8 +72,8 @@ const STORIES = [
   {
     name: 'under', title: 'An under-conditioned model', state: { scene: 'under', scale: 2, look: 2, t: 0.5, n: 5000 },
     text: 'Here the model is wrong: its conditional mean lies half-way to the unconditional one, as if half of its labels '
-      + 'were lost. Guidance is now a repair, and CFG(2) is exactly right. The cap cannot know that: it forbids growth '
-      + 'that this model needs, and is the worse rule at λ = 2. Try: λ = 8, where the cap is the better one again.',
+      + 'were lost. Guidance is now a repair, and CFG(2) is exactly right. The cap forbids growth that this '
+      + 'model needs, so it is the worse rule at λ = 2. Try: λ = 8, where the cap is better again.',
   },
 ];
 
@@ -84,8 +86,8 @@ export function storyCard(usual, change) {
     onclick: () => change(told === name ? { story: '' } : { ...usual, ...state, story: name }),
   }, title));
   return {
-    node: h('section', { class: 'card stories', 'aria-label': 'Stories' },
-      h('div', { class: 'buttons' }, h('span', {}, 'Four stories to begin with'), buttons), text),
+    node: h('section', { class: 'card stories', 'aria-labelledby': 'stories-title' },
+      h('div', { class: 'buttons' }, h('h2', { id: 'stories-title' }, 'Four stories to begin with'), buttons), text),
     show({ story }) {
       told = story;
       buttons.forEach((one) => one.setAttribute('aria-pressed', String(one.dataset.story === story)));

@@ -1,0 +1,108 @@
+"""Guidance as optimal control (Azangulov et al. 2025), on a mixture where everything is known.
+
+    w(t, x)    the scale: 1 + softplus of a small network of t and x
+    reward     log p(condition | x_1), the classifier's confidence at the end
+    cost       (w - 1)^2 |v_c - v_u|^2 t / (1 - t), the rate at which the guided law departs from the unguided
+               one: their Kullback-Leibler divergence by Girsanov's theorem, for the diffusion of strength
+               2 (1 - t) / t that has the flow's marginals
+
+The paper trains on the diffusion with reweighted paths. Here the fields are known and smooth, so the policy
+is trained by the exact gradient through Euler rollouts of the flow, which is what it is then used on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..lab.condition import Condition
+from ..prediction import Prediction
+from ..rules import Displacement, Factor, Values
+from ..sampling import Predict, uniform
+from ..tensors import Number
+
+Weights = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Policy(Factor):
+    """CFG with the scale 1 + softplus(bias + outer . tanh(inner [x, t] + shift)).
+
+    `parse` reads it with extra={'Policy': Policy}.
+    """
+
+    inner: Values
+    shift: Values
+    outer: Values
+    bias: Values
+
+    def __post_init__(self) -> None:
+        for name in ("inner", "shift", "outer", "bias"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, value if isinstance(value, Values) else Values(value))
+
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        x = p.x.flatten(1).double()
+        weights = tuple(v.tensor(x) for v in (self.inner, self.shift, self.outer, self.bias))
+        return gain(weights, x, p.t)  # type: ignore[arg-type]
+
+
+def gain(weights: Weights, x: Tensor, t: Number) -> Tensor:
+    """w - 1 for each sample."""
+    inner, shift, outer, bias = weights
+    time = t[:, None].to(x) if isinstance(t, Tensor) else x.new_full((x.shape[0], 1), t)
+    hidden = torch.tanh(torch.cat([x, time], 1) @ inner.T + shift)
+    return F.softplus(hidden @ outer + bias)
+
+
+def _stepped(p: Prediction, g: Tensor, x: Tensor, t: float, s: float, spent: Tensor) -> tuple[Tensor, Tensor]:
+    spent = spent + (s - t) * t / (1 - t) ** 3 * g.square().sum(1)
+    return torch.lerp(x, p.m_c + g, (s - t) / (1 - t)), spent
+
+
+def train_policy(
+    condition: Condition,
+    *,
+    predict: Predict | None = None,
+    cost: float = 1.0,
+    times: Sequence[float] | None = None,
+    hidden: int = 16,
+    samples: int = 256,
+    rounds: int = 150,
+    rate: float = 0.03,
+    seed: int = 0,
+) -> Policy:
+    """A policy that raises `objective`, for the exact model or for `predict`; every round has fresh noise."""
+    ask = predict or condition.predict
+    grid = uniform(20) if times is None else tuple(times)
+    like = condition.mixture.means
+    generator = torch.Generator().manual_seed(seed)
+    size = like.shape[1]
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=like.dtype)
+
+    weights: Weights = (
+        draw(hidden, size + 1) / (size + 1) ** 0.5,
+        torch.zeros(hidden, dtype=like.dtype),
+        draw(hidden) * 0.1,
+        torch.zeros((), dtype=like.dtype),
+    )
+    for w in weights:
+        w.requires_grad_()
+    optimiser = torch.optim.Adam(weights, lr=rate)
+    for _ in range(rounds):
+        x, spent = draw(samples, size), torch.zeros(samples, dtype=like.dtype)
+        for t, s in pairwise(grid):
+            p = ask(x, t)
+            x, spent = _stepped(p, gain(weights, x, t)[:, None] * p.delta, x, t, s, spent)
+        loss = (cost * spent - condition.log_posterior(x, grid[-1])).mean()
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return Policy(*(Values(w) for w in weights))

@@ -1,0 +1,83 @@
+"""The problems are frozen, one for each stratum, in an order whose beginning is a fair subset."""
+
+import hashlib
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+import meancap.bench
+from meancap.bench.cases import (
+    DIMENSIONS,
+    KINDS,
+    OFFSETS,
+    OVERLAPS,
+    SETS,
+    csv_of,
+    draw_cases,
+    read_cases,
+    starts,
+    truth,
+    widths,
+)  # fmt: skip
+
+FOLDER = Path(meancap.bench.__file__).parent
+FROZEN = {
+    "problems": "6be2f4b25becccb2",
+    "tuning": "fdbcb72242b66840",
+    "unseen": "73869fb478af5540",
+}
+
+
+@pytest.mark.parametrize("which", SETS)
+def test_a_file_is_what_its_seeds_draw_and_never_changes(which):
+    text = (FOLDER / f"{which}.csv").read_text()
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == FROZEN[which]
+    assert csv_of(draw_cases(which)) == text and read_cases(which) == draw_cases(which)
+
+
+@pytest.mark.parametrize("which", ["problems", "unseen"])
+def test_every_stratum_has_one_problem(which):
+    strata = [(one.kind, one.dimension, one.overlap, one.offset) for one in read_cases(which)]
+    assert len(strata) >= 240 and sorted(strata) == sorted(product(KINDS, DIMENSIONS, OVERLAPS, OFFSETS))
+
+
+def test_no_seed_is_in_two_files():
+    seeds = [one.seed for which in SETS for one in read_cases(which)]
+    assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize("n", [42, 84, 126])
+def test_a_beginning_is_balanced(n):
+    first = read_cases()[:n]
+    for name, values in (
+        ("kind", KINDS),
+        ("dimension", DIMENSIONS),
+        ("overlap", OVERLAPS),
+        ("offset", OFFSETS),
+    ):
+        counts = Counter(getattr(one, name) for one in first)
+        share = n / len(values)
+        assert all(0.8 * share <= counts[value] <= 1.3 * share for value in values), (name, counts)
+
+
+@pytest.mark.parametrize("index", [0, 8, 31, 60])
+def test_the_data_are_as_the_stratum_says(index):
+    case = read_cases()[index]
+    weights, means, variances = widths(case)
+    law = truth(case).mixture
+    assert len(means) == case.components and torch.allclose(law.mean, weights @ means)
+    away = torch.pdist(means).mean() / variances.mean(1).sqrt().mean()
+    assert abs(float(away) / (4 * OVERLAPS[case.overlap]) - 1) < 0.25
+    radius = (weights @ ((means - law.mean).square() + variances)).sum().sqrt()
+    assert abs(float(law.mean.norm() / radius) - case.offset) < 1e-9
+    across = (variances[0].max() / variances[0].min()).sqrt()
+    assert abs(float(across) - case.anisotropy) < 1e-3
+
+
+def test_blocks_are_gaussian_and_differ():
+    tune, score = starts(8, "tune"), starts(8, "score")
+    assert tune.shape == (512, 8) and not torch.equal(tune, score)
+    assert float(tune.mean().abs()) < 0.01 and abs(float(tune.std()) - 1) < 0.02

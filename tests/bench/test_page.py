@@ -1,0 +1,44 @@
+"""The documents say what the published result says, within their limits of size."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tools.bench_page import PAGES, TABLE, pages, ran
+
+from meancap.bench.families import families
+from meancap.bench.leaderboard import csv_text, tables
+from meancap.bench.ratios import Result
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def result():
+    return Result(DOCS / "benchmark")
+
+
+def test_every_number_of_the_pages_follows_from_the_result():
+    found = pages(DOCS)
+    assert set(found) == set(PAGES)
+    for name, text in found.items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, f"python tools/bench_page.py docs; {name}"
+
+
+def test_the_tables_are_those_of_the_result(result):
+    for name, table in tables(result).items():
+        assert (DOCS / "benchmark" / f"{name}.csv").read_text(encoding="utf-8") == csv_text(table)
+
+
+def test_the_page_is_short_and_says_what_was_run(result):
+    text = (DOCS / "benchmark.md").read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|^\|.*?$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= 800 and len(TABLE) <= 15 and len(set(TABLE)) == len(TABLE)
+    assert all(
+        f"{len(result.problems(n))} of 252 problems at {n} evaluations" in ran(result) for n in result.runs
+    )
+
+
+def test_the_result_is_compact_and_of_the_rules_of_today(result):
+    assert (DOCS / "benchmark" / "result.json").stat().st_size < 2_000_000
+    assert set(result.groups) == {one.name for one in families()}
