@@ -248,7 +248,7 @@ from meancap.bench.families import families, family_of
 rule = parse("late_cap(7)")
 assert str(rule) == "CFG(7) | Late() | Cap(1.1)" and parse(str(rule)) == rule
 assert {"Late", "late_cap"} <= {e.name for e in catalogue()}
-assert "late_cap" in {f.name for f in families()} and family_of("CFG(3) | Late(2)").scaled
+assert "late_cap" in {f.name for f in families()} and family_of("CFG(3) | Late(2)").knobs
 assert main(["rules", "late_cap"]) == 0
 """
 
