@@ -91,3 +91,14 @@ def test_python_m_meancap_is_the_same_program_also_without_numpy(tmp_path, capsy
     said = subprocess.run(command, env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True)
     assert said.returncode == 0 and said.stderr == ""
     assert main(["rules", "apg"]) == 0 and said.stdout == capsys.readouterr().out
+
+
+def test_ctrl_c_while_torch_is_imported_is_one_line_in_a_command_alone(tmp_path):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command, library = (
+        subprocess.run([sys.executable, *how], capture_output=True, text=True, env=environment)
+        for how in (["-m", "meancap", "rules"], ["-c", "import meancap"])
+    )
+    assert (command.returncode, command.stderr) == (130, "meancap: stopped\n")
+    assert library.stderr.endswith("KeyboardInterrupt\n")

@@ -58,7 +58,7 @@ def test_a_picture_depends_on_its_class_and_seed_alone(answer):
         found = {}
         for _ in studio.Painter().paint(rule, 4, company, found):
             pass
-        assert torch.equal(found[want].frames[-1], last(answer["rules"][1]["pictures"][3]))
+        assert torch.equal(found[want].frames[-1, ..., 0], last(answer["rules"][1]["pictures"][3]))
 
 
 def test_meter_and_verdict_are_the_library_s(answer):
@@ -150,8 +150,8 @@ def test_memory_is_bounded(monkeypatch):
         ({"seeds": "1, 1"}, "1 is there twice"),
         ({"steps": 10**9}, "steps must be a whole number from 1 to 100"),
         ({"classes": ["10"]}, "classes are numbers from 0 to 9"),
-        ({"classes": []}, "classes must have 1 to 10 entries"),
-        ({"rules": ["CFG(1)"] * 5}, "rules must have 1 to 4 entries"),
+        ({"classes": []}, "classes must be a list of 1 to 10 entries"),
+        ({"rules": ["CFG(1)"] * 5}, "rules must be a list of 1 to 4 entries"),
         ({"gamma": 0.2}, "gamma must be a number from 1"),
         ({"colour": "red"}, "unknown field 'colour'"),
     ],

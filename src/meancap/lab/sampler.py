@@ -88,7 +88,7 @@ class Plan:
         return nominal, ball, displacement
 
 
-def make_plan(condition: Condition, rule: Rule) -> Plan | None:
+def _plan(condition: Condition, rule: Rule) -> Plan | None:
     """The numbers of this pair, or None if only the library's own loop can run it."""
     mixture = condition.mixture
     means, weights = mixture.means.detach().double().cpu(), mixture.weights.detach().double().cpu()
@@ -153,7 +153,7 @@ def _usable_plan(condition: Condition, rule: Rule, x: Tensor, grid: Times, step:
         return None
     if x.requires_grad and torch.is_grad_enabled():
         return None
-    plan, loop = make_plan(condition, rule), _compiled_loop()
+    plan, loop = _plan(condition, rule), _compiled_loop()
     if plan is None or loop is None or len(plan.means) > loop.MOST:
         return None
     return None if any(abs(plan.limits(t)[0]) > _LARGEST for t in grid[:-1]) else plan

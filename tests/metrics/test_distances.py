@@ -1,0 +1,174 @@
+"""The Frechet distance: closed forms, invariances, and the same digits as everybody else's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peers import peer
+from torch import Tensor
+
+from meancap.metrics import Gaussian, frechet_distance, gaussian, joined, moments, trace_of_root
+from meancap.metrics.distances import frechet_estimate, kernel_distance, kernel_estimate
+
+
+def covariance(d: int, seed: int, rank: int | None = None) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    a = torch.randn(d, rank or 2 * d, generator=g, dtype=torch.float64)
+    return a @ a.T / a.shape[1]
+
+
+def features(n: int, d: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    mix = torch.randn(d, d, generator=g, dtype=torch.float64) / d**0.5
+    return (torch.randn(n, d, generator=g, dtype=torch.float64) @ mix + seed / 10).to(dtype)
+
+
+def test_between_commuting_gaussians_it_is_a_sum_of_squares() -> None:
+    q = torch.linalg.qr(covariance(12, 0)).Q
+    a, b = torch.rand(2, 12, dtype=torch.float64) + 0.1
+    mean_a, mean_b = torch.randn(2, 12, dtype=torch.float64)
+    expected = (mean_a - mean_b).square().sum() + (a.sqrt() - b.sqrt()).square().sum()
+    found = frechet_distance(Gaussian(mean_a, q * a @ q.T), Gaussian(mean_b, q * b @ q.T))
+    assert found == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_between_two_dimensional_gaussians_it_has_a_closed_form() -> None:
+    # For 2 x 2 matrices, tr (AB)^(1/2) = sqrt(tr AB + 2 sqrt(det AB)).
+    a, b = covariance(2, 1), covariance(2, 2)
+    product = a @ b
+    expected = (product.trace() + 2 * torch.linalg.det(product).sqrt()).sqrt()
+    assert trace_of_root(a, b).item() == pytest.approx(expected.item(), rel=1e-13)
+
+
+@pytest.mark.parametrize("d", [1, 5, 64])
+def test_distance_to_itself_is_zero_and_order_does_not_matter(d: int) -> None:
+    a, b = features(300, d, 1), features(400, d, 2)
+    assert frechet_distance(a, a) == pytest.approx(0, abs=1e-11)
+    assert frechet_distance(a, b) == pytest.approx(frechet_distance(b, a), rel=1e-11)
+
+
+def test_it_is_unchanged_by_rotation_and_shift_and_quadratic_in_scale() -> None:
+    a, b = features(300, 20, 1, torch.float64), features(200, 20, 2, torch.float64)
+    q = torch.linalg.qr(covariance(20, 3)).Q
+    d = frechet_distance(a, b)
+    assert frechet_distance(a @ q + 5, b @ q + 5) == pytest.approx(d, rel=1e-10)
+    assert frechet_distance(3 * a, 3 * b) == pytest.approx(9 * d, rel=1e-12)
+
+
+@pytest.mark.parametrize("power", [-400, -266, 256, 400])
+def test_products_of_tiny_or_huge_covariances_stay_within_range(power: int) -> None:
+    a, b = features(300, 20, 1, torch.float64), features(200, 20, 2, torch.float64)
+    s = 2.0**power
+    assert frechet_distance(s * a, s * b) == pytest.approx(s * s * frechet_distance(a, b), rel=1e-12)
+    assert frechet_estimate("FD", s * a, s * b).value == frechet_distance(s * a, s * b)
+
+
+@pytest.mark.parametrize(("rank_a", "rank_b"), [(40, 40), (10, 40), (40, 10), (10, 15), (15, 10)])
+def test_singular_covariances_give_the_nuclear_norm_of_their_factors(rank_a: int, rank_b: int) -> None:
+    g = torch.Generator().manual_seed(7)
+    a = torch.randn(30, rank_a, generator=g, dtype=torch.float64)
+    b = torch.randn(30, rank_b, generator=g, dtype=torch.float64)
+    expected = torch.linalg.svdvals(a.T @ b).sum().item()
+    assert trace_of_root(a @ a.T, b @ b.T).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_constant_feature_is_no_obstacle() -> None:
+    a, b = features(300, 8, 1), features(300, 8, 2)
+    a[:, 3] = b[:, 3] = 1.5
+    keep = [i for i in range(8) if i != 3]
+    assert frechet_distance(a, b) == pytest.approx(frechet_distance(a[:, keep], b[:, keep]), rel=1e-10)
+
+
+def test_moments_do_not_depend_on_how_the_features_are_cut() -> None:
+    x = features(1000, 16, 3) * 100 + 1e4
+    whole = gaussian(x)
+    for cuts in ([1000], [1] * 1000, [999, 1], [300, 300, 400]):
+        parts = joined(moments(block) for block in torch.split(x, cuts))
+        found = parts.gaussian()
+        torch.testing.assert_close(found.mean, whole.mean, rtol=1e-14, atol=0)
+        torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-9, atol=1e-7)
+    torch.testing.assert_close(whole.covariance, torch.cov(x.double().T), rtol=1e-10, atol=1e-8)
+
+
+@pytest.mark.parametrize("source", ["random", "real"])
+def test_it_equals_torchmetrics_to_ten_digits(source: str, real_features: Tensor) -> None:
+    fid = peer("torchmetrics.image.fid")
+    a, b = _pair(source, real_features)
+    x, y = gaussian(a), gaussian(b)
+    theirs = fid._compute_fid(x.mean, x.covariance, y.mean, y.covariance).item()
+    assert frechet_distance(a, b) == pytest.approx(theirs, rel=1e-10)
+
+
+@pytest.mark.parametrize("rank", [200, 60])
+def test_trace_equals_scipys_square_root(rank: int) -> None:
+    linalg = pytest.importorskip("scipy.linalg")
+    a, b = covariance(100, 1, rank), covariance(100, 2)
+    theirs = linalg.sqrtm((a @ b).numpy()).real.trace()
+    assert trace_of_root(a, b).item() == pytest.approx(theirs, rel=1e-8)
+
+
+def test_parts_predict_what_leaving_an_image_out_does() -> None:
+    a, b = features(400, 6, 1, torch.float64), features(500, 6, 2, torch.float64)
+    full = frechet_estimate("FD", a, b)
+    assert full.parts is not None
+    chosen = range(0, 400, 20)
+    without = [frechet_distance(torch.cat((a[:i], a[i + 1 :])), b) for i in chosen]
+    pseudo = 400 * full.value - 399 * torch.tensor(without, dtype=torch.float64)
+    parts = full.parts[list(chosen)]
+    # A derivative against a finite difference: equal up to second order, and up to the bias they all share.
+    apart = (pseudo - pseudo.mean()) - (parts - parts.mean())
+    assert apart.abs().max() < 0.05 * parts.std()
+
+
+def test_bad_features_are_refused_in_a_sentence() -> None:
+    good = torch.randn(10, 4)
+    for bad, words in (
+        (torch.randn(10, 5), "same extractor"),
+        (torch.randn(1, 4), "two samples"),
+        (torch.randn(10), "one row per image"),
+        (torch.randint(0, 9, (10, 4)), "floating-point"),
+        (torch.randn(0, 4), "empty"),
+        (torch.randn(10, 0), "empty"),
+        (good / 0, "not finite"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            frechet_distance(good, bad)
+    with pytest.raises(TypeError, match=r"torch\.from_numpy"):
+        frechet_distance(good, good.numpy())  # type: ignore[arg-type]
+
+
+def _pair(source: str, real: Tensor) -> tuple[Tensor, Tensor]:
+    if source == "random":
+        return features(800, 64, 1), features(900, 64, 2)
+    return real[:4000], real[4000:] * 1.1 + 0.02
+
+
+def test_kernel_distance_equals_a_sum_over_pairs() -> None:
+    real, fake = torch.randn(7, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+
+    def k(a: Tensor, b: Tensor) -> float:
+        return (float(a @ b) / 3 + 1) ** 3
+
+    own = sum(k(a, b) for i, a in enumerate(fake) for j, b in enumerate(fake) if i != j) / 20
+    theirs = sum(k(a, b) for i, a in enumerate(real) for j, b in enumerate(real) if i != j) / 42
+    across = sum(k(a, b) for a in fake for b in real) / 35
+    assert kernel_distance(real, fake) == pytest.approx(own + theirs - 2 * across, rel=1e-12)
+
+
+def test_kernel_distance_equals_torchmetrics() -> None:
+    kid = peer("torchmetrics.image.kid")
+    a, b = torch.randn(200, 16, dtype=torch.float64), torch.randn(200, 16, dtype=torch.float64) * 1.2
+    theirs = kid.poly_mmd(a, b).item()
+    assert kernel_distance(a, b) == pytest.approx(theirs, rel=1e-10)
+
+
+def test_kernel_distance_of_subsets_is_unbiased_and_repeatable() -> None:
+    real, fake = torch.randn(3000, 8), torch.randn(3000, 8) * 1.2
+    some = kernel_distance(real, fake, subsets=100, size=500)
+    assert some == kernel_distance(real, fake, subsets=100, size=500)
+    whole = kernel_estimate("KD", real, fake)
+    assert some == pytest.approx(whole.value, abs=4 * whole.error)
+    with pytest.raises(ValueError, match="subsets of 5000"):
+        kernel_distance(real, fake, subsets=3, size=5000)
+    with pytest.raises(ValueError, match="one or more; got 0"):
+        kernel_distance(real, fake, subsets=0)

@@ -1,0 +1,178 @@
+"""Intervals that hold what they promise, and differences that profit from pairing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from meancap.metrics import (
+    Estimate,
+    Score,
+    bootstrap,
+    difference,
+    frechet_estimate,
+    kernel_estimate,
+    manifold_estimates,
+    mean_estimate,
+    ratio,
+)
+from meancap.metrics.per_image import diversity_estimate
+from meancap.metrics.score import paired_interval, share_interval
+
+
+def draws(n: int, seed: int, d: int = 8) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=g) * 0.8 + 0.1
+
+
+def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_values() -> None:
+    values = torch.randn(4000, dtype=torch.float64)
+    low, high = bootstrap(values)
+    half = 1.96 * values.std().item() / 4000**0.5
+    mean = values.mean().item()
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=0.1 * half)
+    assert (low, high) == bootstrap(values)  # the same seed, the same interval
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    hits = 0
+    for seed in range(300):
+        g = torch.Generator().manual_seed(seed)
+        low, high = bootstrap(torch.empty(60).exponential_(generator=g), level=0.9, replicates=400)
+        hits += low <= 1 <= high
+    # Of 300 intervals at 90 %, between 245 and 290 cover (skewed values lose a little): four standard errors.
+    assert 245 <= hits <= 290
+
+
+@pytest.mark.parametrize("name", ["FD", "KD", "diversity", "density"])
+def test_standard_errors_agree_with_the_spread_over_independent_runs(name: str) -> None:
+    reference = draws(1500, 10**6) / 0.8
+    labels = torch.arange(400) % 4
+
+    def once(seed: int) -> Estimate:
+        x = draws(400, seed)
+        if name == "FD":
+            return frechet_estimate(name, x, reference)
+        if name == "KD":
+            return kernel_estimate(name, reference, x)
+        if name == "diversity":
+            return diversity_estimate(name, x, labels)
+        return next(e for e in manifold_estimates(reference, x) if e.name == name)
+
+    found = [once(seed) for seed in range(60)]
+    spread = torch.tensor([e.value for e in found]).std().item()
+    claimed = sum(e.error for e in found) / len(found)
+    # The spread of 60 values is itself known to 9 %: three of those.
+    assert claimed == pytest.approx(spread, rel=0.27)
+
+
+@pytest.mark.parametrize("name", ["recall", "coverage"])
+def test_errors_of_recall_and_coverage_are_never_too_small(name: str) -> None:
+    reference = draws(1500, 10**6) / 0.8
+    found = [
+        next(e for e in manifold_estimates(reference, draws(400, seed)) if e.name == name)
+        for seed in range(30)
+    ]
+    spread = torch.tensor([e.value for e in found]).std().item()
+    claimed = sum(e.error for e in found) / len(found)
+    assert 0.8 * spread <= claimed <= 2.2 * spread
+
+
+def test_paired_differences_are_sharper_than_unpaired_ones() -> None:
+    reference = draws(2000, 99) / 0.8
+    x = draws(500, 1)
+    y = x + 0.02 * torch.randn(500, 8)
+    a, b = frechet_estimate("FD", x, reference), frechet_estimate("FD", y, reference)
+    paired, apart = difference(a, b), difference(a, b, paired=False)
+    assert paired.value == apart.value == a.value - b.value
+    assert paired.error < 0.3 * apart.error
+    assert apart.error == pytest.approx(math.hypot(a.error, b.error), rel=1e-6)
+
+
+def test_a_run_minus_itself_is_exactly_nothing() -> None:
+    a = mean_estimate("CLIP", torch.rand(100))
+    d = difference(a, a)
+    assert (d.value, d.error, d.interval()) == (0.0, 0.0, (0.0, 0.0))
+
+
+def test_paired_standard_error_agrees_with_simulation() -> None:
+    reference = draws(2000, 99) / 0.8
+    differences, errors = [], []
+    for seed in range(40):
+        x = draws(300, seed)
+        a, b = frechet_estimate("FD", x, reference), frechet_estimate("FD", x * 1.1, reference)
+        d = difference(a, b)
+        differences.append(d.value)
+        errors.append(d.error)
+    assert sum(errors) / 40 == pytest.approx(torch.tensor(differences).std().item(), rel=0.35)
+
+
+def test_one_image_tells_no_error_of_a_difference() -> None:
+    one, many = mean_estimate("s", torch.rand(1)), mean_estimate("s", torch.rand(9))
+    for a, b in ((one, one), (one, many), (many, one)):
+        found = difference(a, b, paired=False)
+        assert found.value == a.value - b.value and found.interval() is None
+
+
+def test_differences_of_different_things_are_refused() -> None:
+    a, b = mean_estimate("CLIP", torch.rand(10)), mean_estimate("IS", torch.rand(10))
+    with pytest.raises(ValueError, match="one metric"):
+        difference(a, b)
+    with pytest.raises(ValueError, match="same images"):
+        difference(a, mean_estimate("CLIP", torch.rand(11)))
+
+
+def test_ratio_to_first_order() -> None:
+    b = torch.rand(5000, dtype=torch.float64) + 1
+    found = ratio(mean_estimate("x", 2 * b + 0.01 * torch.randn(5000)), mean_estimate("x", b), "kept")
+    assert found.value == pytest.approx(2, abs=1e-3)
+    assert found.error == pytest.approx(0.01 / 1.5 / 5000**0.5, rel=0.1)
+
+
+def test_few_images_give_a_frechet_distance_without_an_interval() -> None:
+    few = frechet_estimate("FD", torch.randn(20, 32), torch.randn(500, 32))
+    assert few.interval() is None and few.value > 0 and math.isnan(few.error)
+
+
+def test_a_score_tells_its_protocol() -> None:
+    score = mean_estimate("CLIP", torch.tensor([0.3, 0.32, 0.34])).score("clip-b32: CLIP ViT-B/32")
+    assert isinstance(score, Score)
+    assert score.n == 3 and score.interval is not None
+    assert str(score).startswith("CLIP 0.32 [") and str(score).endswith("(n = 3; clip-b32: CLIP ViT-B/32)")
+    assert Score("FID", 2.1, None, 50000, "adm").as_json()["interval"] is None
+
+
+def binomial(n: int, p: float) -> list[float]:
+    return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+
+
+def test_a_share_near_one_is_held_by_its_interval():
+    n = 96
+    intervals = [share_interval(k, n) for k in range(n + 1)]
+    assert intervals[n][1] == 1 and intervals[n][0] < 0.97 and intervals[0][0] == 0
+    for k in (0, 1, 48, 95, 96):
+        assert intervals[k] == pytest.approx(tuple(binomtest(k, n).proportion_ci(method="wilson")), abs=1e-6)
+    shares = [0.5 + 0.49 * i / 40 for i in range(41)]
+    held = [
+        sum(w for w, (low, high) in zip(binomial(n, p), intervals, strict=True) if low <= p <= high)
+        for p in shares
+    ]
+    assert sum(held) / len(held) > 0.94 and min(held) > 0.88  # by exact sums, no simulation
+
+
+def test_a_paired_difference_is_held_by_its_interval():
+    n, lost, gained = 96, 0.05, 0.02
+    held = total = 0.0
+    for b, weight in enumerate(binomial(n, gained)[:15]):
+        for c, other in enumerate(binomial(n - b, lost / (1 - gained))[:25]):
+            low, high = paired_interval(b, c, n)
+            held += weight * other * (low <= gained - lost <= high)
+            total += weight * other
+    assert total > 0.999 and 0.94 < held < 0.99
+    assert paired_interval(0, 0, n)[0] < 0 < paired_interval(0, 0, n)[1]
+    with pytest.raises(ValueError, match="kinds of the n"):
+        paired_interval(60, 60, n)
