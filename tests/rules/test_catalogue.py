@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tools.rules_page import drawing, drawn_mean, page, write_rules_page
 from worked_example import guided_example
 
 import meancap.bench.policy
@@ -33,6 +32,7 @@ from meancap.rules import (
 )
 from meancap.rules.catalogue import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
 from meancap.rules.parse import all_names, part_classes
+from tools.rules_page import drawing, drawn_mean, page, write_rules_page
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 ROOT = Path(__file__).parents[2]
