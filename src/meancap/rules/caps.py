@@ -144,10 +144,10 @@ class Cap(Factor):
             m, d = self.whiten.times(m, "whiten"), self.whiten.times(d, "whiten")
         channels = m.shape[1] if self.per == "channel" else 1
         if self.per == "channel":
-            m, d = (v.flatten(0, 1).reshape(len(v) * channels, -1) for v in (m, d))
+            m, d = (v.reshape(len(v) * channels, v.shape[2:].numel()) for v in (m, d))
             c, gamma, floor = (vector(v, p.shown).repeat_interleave(channels) for v in (c, gamma, floor))
         share = self._share(lengths(m, d), c, gamma, floor, margin_of(p.dtype))
-        return share.reshape(-1, channels).amin(1)
+        return share.reshape(len(p.shown), channels).amin(1)
 
 
 @dataclass(frozen=True)
