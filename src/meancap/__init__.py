@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     try:
         importlib.import_module("torch")
     except KeyboardInterrupt:
-        # A command spends most of its start here, and `cli.main` handles Ctrl-C later; a library must not exit.
+        # A command spends most of its start here; `cli.main` handles Ctrl-C later. A library must not exit.
         if Path(sys.argv[0] if sys.argv else "").stem not in ("meancap", "-m"):
             raise
         print("meancap: stopped", file=sys.stderr)
