@@ -226,7 +226,7 @@ def least_squares(table: torch.Tensor, values: Sequence[float]) -> list[Ratio]:
     weights = ((y - table @ found) / (1 - leverage).clamp_min(1e-9)).square()
     half = student(n - p) * (inverse @ (table.T * weights) @ table @ inverse).diagonal().sqrt()
     rows = torch.stack([found, found - half, found + half], 1).exp()
-    return [Ratio(*row, n) for row in rows.tolist()]
+    return [Ratio(value, low, high, n) for value, low, high in rows.tolist()]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
