@@ -26,7 +26,7 @@ from benchmarks.timing import in_turns, interleaved, ratio, thread_seconds
 from meancap import CFG, Cap, apg
 from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.diffusers import guided
-from meancap.adapters.diffusers.tap import Tap
+from meancap.adapters.diffusers.guided_pipelines import Tap
 from meancap.adapters.session import Session
 from meancap.path import Affine
 

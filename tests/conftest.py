@@ -1,6 +1,7 @@
 """Strict and repeatable: one thread, fixed seeds, examples that do not depend on the clock."""
 
 import importlib
+from collections import Counter
 
 import pytest
 import torch
@@ -25,3 +26,14 @@ def _catalogue_as_it_was(monkeypatch):
     module = importlib.import_module("meancap.rules.catalogue")  # the package has a function of that name
     module.catalogue()  # rules of installed packages stay
     monkeypatch.setattr(module, "_METHODS", dict(module._METHODS))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line that tells what was skipped and why."""
+    reasons = Counter(
+        one.longrepr[2] if isinstance(one.longrepr, tuple) else str(one.longrepr)
+        for one in terminalreporter.stats.get("skipped", [])
+    )
+    if reasons:
+        words = (f"{n} x {reason.removeprefix('Skipped: ')}" for reason, n in reasons.most_common())
+        terminalreporter.write_line(f"skipped {reasons.total()}: {'; '.join(words)}")

@@ -108,7 +108,7 @@ def test_one_module_renames_files():
 
 
 def test_the_demo_loads_no_network_of_another_protocol():
-    code = "import sys, meancap.runs.reproduce, meancap.report.demo; print(*sys.modules)"
+    code = "import sys, meancap.runs.reproduce, meancap.report.pictures; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     networks = {"meancap.metrics.inception", "meancap.metrics.image_text", "efficientnet_lite_pytorch"}
     assert not networks & set(done.stdout.split())

@@ -69,6 +69,20 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert program.stderr.read() == b"" and program.wait() == 0
 
 
+def test_a_closed_output_is_no_error():
+    """As `meancap rules >&-` starts it."""
+    command = f"exec {sys.executable} -m meancap rules apg >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_a_link_to_nowhere_is_named(tmp_path, capsys):
+    (tmp_path / "out").symlink_to(tmp_path / "gone")
+    assert main(["generate", "--model", "fashion", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert f"is a link to {tmp_path / 'gone'}, which does not exist" in said and said.count("\n") == 1
+
+
 def test_python_m_meancap_is_the_same_program_also_without_numpy(tmp_path, capsys):
     """A stand-in that fails as a missing NumPy does."""
     (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")\n")
@@ -77,3 +91,14 @@ def test_python_m_meancap_is_the_same_program_also_without_numpy(tmp_path, capsy
     said = subprocess.run(command, env={**os.environ, "PYTHONPATH": where}, capture_output=True, text=True)
     assert said.returncode == 0 and said.stderr == ""
     assert main(["rules", "apg"]) == 0 and said.stdout == capsys.readouterr().out
+
+
+def test_ctrl_c_while_torch_is_imported_is_one_line_in_a_command_alone(tmp_path):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command, library = (
+        subprocess.run([sys.executable, *how], capture_output=True, text=True, env=environment)
+        for how in (["-m", "meancap", "rules"], ["-c", "import meancap"])
+    )
+    assert (command.returncode, command.stderr) == (130, "meancap: stopped\n")
+    assert library.stderr.endswith("KeyboardInterrupt\n")

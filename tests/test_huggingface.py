@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from meancap.array import guided_velocity
 from meancap.models import fashion
 from meancap.models.sit import SiTConfig
 from meancap.scenes import scenes
@@ -25,7 +24,7 @@ yaml = pytest.importorskip("yaml")
 sys.path.insert(0, str(ROOT / "tools"))
 import huggingface as hub_folders  # noqa: E402
 
-SPACE = ROOT / "huggingface" / "space"
+SPACE = ROOT / "integrations" / "huggingface" / "space"
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +75,6 @@ def test_the_card_has_metadata_that_the_hub_can_read_and_code_that_runs(folders,
     program = tmp_path / "use.py"
     program.write_text(re.sub(r"\((16|20)\)\)$", "(2))", local, flags=re.MULTILINE))  # two steps
     assert runpy.run_path(str(program))["images"].dtype == torch.uint8
-
-
-def test_the_kernel_of_the_hub_is_the_librarys_step(folders):
-    """Loaded as `kernels` loads it: by its path, under a name of its own, beside the installed library."""
-    folder = folders / "meancap-step"
-    for path in sorted((folder / "build").iterdir()):
-        metadata = json.loads((path / "metadata.json").read_text(encoding="utf-8"))
-        files = {str(one.relative_to(path)) for one in path.rglob("*.py")}
-        assert set(metadata["digest"]["files"]) == files and metadata["id"].isidentifier()
-    spec = importlib.util.spec_from_file_location(metadata["id"], path.parent / "torch-cpu" / "__init__.py")
-    module = sys.modules[metadata["id"]] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    g = torch.Generator().manual_seed(0)
-    x, c, u = (torch.randn(3, 4, 8, 8, generator=g) for _ in range(3))
-    got = module.capped_step(x, c, u, a=1.0, k=-0.6, scale=7.0, gamma=1.1)
-    expected = -guided_velocity(x, 0.4, -c, -u, 7.0, 1.1)  # this velocity leads to the noise
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_space_says_how_it_is_started(folders):

@@ -170,6 +170,20 @@ def test_the_steps_of_workflows_are_commands_that_exist(path):
             assert (ROOT / name).exists()
 
 
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_run_pinned_actions_and_write_only_where_nothing_is_built(path):
+    """A tag or a branch can be moved to other code; a commit cannot."""
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert found["permissions"] == {"contents": "read"}
+    for job in found["jobs"].values():
+        steps = job["steps"]
+        assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]) for step in steps if "uses" in step)
+        if "permissions" in job:
+            assert not any("run" in step or "checkout" in step["uses"] for step in steps)
+        for step in steps:  # secrets reach our own commands alone
+            assert "secrets." not in json.dumps(step) or "run" in step
+
+
 def test_issue_forms_have_what_github_requires():
     for path in sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")):
         form = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The patches under upstream/: whole, of the version they name, and their Python caps as the library does."""
+"""The patches of integrations/upstream: whole, for the version they name, and capping as the library does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from meancap.array import cap_fraction, guided_velocity
 from pages import ROOT
 
-FOLDER = ROOT / "upstream"
+FOLDER = ROOT / "integrations" / "upstream"
 PATCHES = sorted(FOLDER.glob("*.patch"))
 
 

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 from meancap.files import write_whole
+from meancap.report import score_tables as tables
 from meancap.report.document import Table, markdown, with_parts
-from meancap.report.pictures import save_png
-from meancap.report.scores import tables
-from meancap.report.scores.fronts import fronts
+from meancap.report.score_page import fronts
 from meancap.report.scores.seeds import PROTOCOL, all_numbers, at_use, real_values, runs_of
-from meancap.report.style import look
+from meancap.report.style import look, save_png
 from meancap.runs.pooled import Pooled, read_pooled
 
 COLUMNS = ("FD-fashion", "recall", "precision", "alignment", "diversity", "brightness")

@@ -3,9 +3,8 @@
     OUT/meancap-fashion/   model.safetensors   the weights as in the package; the header holds everything
     OUT/meancap-scenes/    config.json         the same configuration, for readers and for the Hub's counter
                            README.md           the card of docs/, with the metadata that the Hub reads
-    OUT/meancap-block/     a block for modular diffusers, of huggingface/block
-    OUT/meancap-step/      the step kernels, see tools/hub_kernel.py
-    OUT/space/             the Space of huggingface/space
+    OUT/meancap-block/     a block for modular diffusers, of integrations/huggingface/block
+    OUT/space/             the Space of integrations/huggingface/space
 
 Nothing is sent anywhere; docs/releasing.md has the commands that upload the folders.
 """
@@ -22,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(Path(__file__).parent))
-from hub_kernel import kernel_repository  # noqa: E402
 
 CARD = """\
 ---
@@ -43,7 +40,7 @@ USE = """\
 ```python
 from huggingface_hub import hf_hub_download
 from meancap import CFG, Cap, noise, sample, {grid}
-from meancap.models import {name}
+from meancap.{package} import {name}
 
 model = {name}(hf_hub_download("{owner}/meancap-{name}", "model.safetensors"))
 start = noise(range({count}), model.shape)
@@ -66,17 +63,20 @@ class Published:
 MODELS = (
     Published(
         "fashion", "unconditional-image-generation", "- sit\ndatasets:\n- zalando-datasets/fashion_mnist\n",
-        {"grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
+        {"package": "models",
+         "grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
     ),
     Published(
         "scenes", "text-to-image", "- synthetic\n",
-        {"grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
+        {"package": "scenes",
+         "grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
     ),
 )  # fmt: skip
 
 
 def owner() -> str:
     """As pyproject.toml names it; on the Hub it is the user or organisation of the same name."""
+    sys.path.insert(0, str(Path(__file__).parent))
     import owner as names
 
     return names.owner(ROOT)
@@ -122,8 +122,8 @@ def main(argv: list[str] | None = None) -> int:
     out = parser.parse_args(argv).out
     made = [model_repository(out, model) for model in MODELS]
     for source, name in (("space", "space"), ("block", "meancap-block")):
-        made.append(Path(shutil.copytree(ROOT / "huggingface" / source, out / name, dirs_exist_ok=True)))
-    made.append(kernel_repository(out))
+        folder = ROOT / "integrations" / "huggingface" / source
+        made.append(Path(shutil.copytree(folder, out / name, dirs_exist_ok=True)))
     print(*made, sep="\n")
     return 0
 

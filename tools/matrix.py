@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "matrix"
 # The oldest torch that we support, with the oldest Python; then the newest that pip finds for each.
-PAIRS = (("3.10", "2.4.0"), ("3.11", ""), ("3.12", ""), ("3.13", ""), ("3.14", ""))
+PAIRS = (("3.11", "2.4.0"), ("3.12", ""), ("3.13", ""), ("3.14", ""))
 TESTS = ("array", "caps", "diagnostics", "path", "rules", "sampling", "text")
 TOOLS = ("hypothesis", "mpmath", "numpy", "pytest")
 

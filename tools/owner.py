@@ -20,10 +20,9 @@ FILES = (
     "pyproject.toml",
     "CITATION.cff",
     ".github/ISSUE_TEMPLATE/config.yml",
-    "notebooks/*.ipynb",
-    "huggingface/**/*.md",
-    "huggingface/**/build.toml",
-    "huggingface/**/requirements.txt",
+    "examples/notebooks/*.ipynb",
+    "integrations/huggingface/**/*.md",
+    "integrations/huggingface/**/requirements.txt",
 )
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,37}[A-Za-z0-9])?")
 PUBLISHER = re.compile(r'^(PublisherId = )"([^"]*)"', re.MULTILINE)

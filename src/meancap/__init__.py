@@ -5,12 +5,21 @@ towards m_c + g.
 """
 
 import importlib
+import sys
 import warnings
+from pathlib import Path
 
 with warnings.catch_warnings():
     # Without NumPy torch warns once; the core does not need NumPy.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    importlib.import_module("torch")
+    try:
+        importlib.import_module("torch")
+    except KeyboardInterrupt:
+        # A command spends most of its start here, and `cli.main` handles Ctrl-C later; a library must not exit.
+        if Path(sys.argv[0] if sys.argv else "").stem not in ("meancap", "-m"):
+            raise
+        print("meancap: stopped", file=sys.stderr)
+        raise SystemExit(130) from None
 
 from .diagnostics import Certificate, Measure, Record, measure
 from .prediction import Prediction

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, guided_velocity, rules
 from meancap.adapters.comfy.hooks import PostCFG
-from meancap.adapters.record import RunRecord
-from meancap.adapters.session import Session
+from meancap.adapters.session import RunRecord, Session
 from meancap.path import Affine
 from meancap.rules.protocol.base import State
 
@@ -195,12 +194,10 @@ def test_an_unknown_suffix_is_refused_and_nothing_is_written(record: RunRecord, 
     assert not list(tmp_path.iterdir())
 
 
-def test_the_plot_shows_every_sample_and_the_cap(record: RunRecord, tmp_path: Path) -> None:
+def test_the_plot_shows_every_sample_under_the_rule_and_the_summary(record: RunRecord) -> None:
     pytest.importorskip("matplotlib")
     figure = record.plot()
-    assert [axes.get_ylabel().split()[0] for axes in figure.axes] == ["effective", "ratio", "gap", "cosine"]
-    solid = [line for line in figure.axes[1].lines if line.get_linestyle() == "-"]
-    assert len(solid) == 3
-    torch.testing.assert_close(torch.tensor(solid[0].get_ydata()), record.stacked()["ratio"][:, 0])
-    figure.savefig(tmp_path / "run.png")
-    assert (tmp_path / "run.png").stat().st_size > 5000
+    assert figure.get_suptitle() == f"Cap(1.02)\n{record.summary()}"
+    ratio = next(axes for axes in figure.axes if axes.get_title().startswith("ratio"))
+    lines = [torch.as_tensor(line.get_ydata()) for line in ratio.lines]
+    assert len(lines) > 3 and torch.equal(lines[0].double(), record.stacked()["ratio"][:, 0].double())

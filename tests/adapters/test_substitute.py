@@ -39,14 +39,20 @@ def host(
     for i in range(5):
         t = torch.tensor(i / 5, dtype=torch.float64)
         both = {"c": label, "u": torch.zeros_like(label)}
-        if calls == "together":
-            halves = network(torch.cat([x, x]), t, torch.cat([both[k] for k in order])).chunk(2)
-        else:
-            halves = tuple(network(x, t, both[k]) for k in order)
-        c, u = halves if order == "cu" else halves[::-1]
-        v = c + scale * (c - u) if offset else u + scale * (c - u)
-        x = x + v / 5
+        x = x + host_step(network, x, t, both, calls, order, scale, offset) / 5
     return x
+
+
+def host_step(
+    network: Network, x: Tensor, t: Tensor, both: dict[str, Tensor], calls: str, order: str, scale: float,
+    offset: int,
+) -> Tensor:  # fmt: skip
+    if calls == "together":
+        halves = network(torch.cat([x, x]), t, torch.cat([both[k] for k in order])).chunk(2)
+    else:
+        halves = tuple(network(x, t, both[k]) for k in order)
+    c, u = halves if order == "cu" else halves[::-1]
+    return c + scale * (c - u) if offset else u + scale * (c - u)
 
 
 def ours(network: Network, x: Tensor, label: Tensor, rule: Rule) -> Tensor:
@@ -104,6 +110,80 @@ def test_noise_at_one_is_the_same_turned_round() -> None:
         both = torch.cat([label, torch.zeros_like(label)])
         one, two = network(torch.cat([x, x]), t, both).chunk(2)
     torch.testing.assert_close(x - 0.3 * (two + 6.0 * (one - two)), expected, rtol=1e-12, atol=1e-12)
+
+
+def interval(network: Network, x: Tensor, label: Tensor, calls: str, order: str, on: set[int]) -> Tensor:
+    """Euler that guides only in some steps, and makes the conditional prediction alone in the others."""
+    for i in range(6):
+        t, none = torch.tensor(i / 6, dtype=torch.float64), torch.zeros_like(label)
+        if i not in on:
+            x = x + network(x, t, label) / 6
+            continue
+        x = host_step(network, x, t, {"c": label, "u": none}, calls, order, 6.0, 0) / 6 + x
+    return x
+
+
+@pytest.mark.parametrize("order", ["cu", "uc"])
+@pytest.mark.parametrize("calls", ["together", "apart"])
+@pytest.mark.parametrize("on", [{1, 2, 3}, {0, 1}, {5}, {0, 2, 4}])
+def test_steps_without_guidance_pass_and_shift_no_pair(on: set[int], calls: str, order: str) -> None:
+    """Interval guidance: a lone call is no half of a pair, whichever calls come after it."""
+    network, x, label = drawn()
+    x, label = x[:2], label[:2]  # an even batch, whose halves are not two predictions
+    expected = x
+    for i in range(6):
+        t, none = torch.tensor(i / 6, dtype=torch.float64), torch.zeros_like(label)
+        c, u = network(expected, t, label), network(expected, t, none)
+        p = Prediction.from_velocity(expected, i / 6, c, u)
+        m, _ = guide(CFG(6.0) | Cap(1.05) if i in on else CFG(1.0), p)
+        expected = expected + (m - expected) / (1 - i / 6) / 6
+    with substituted(network, Cap(1.05), scale=6.0, calls=calls, order=order) as record:
+        for _ in range(2):
+            found = interval(network, x, label, calls, order, on)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert len(record) == len(on) and record.unguided == 6 - len(on)
+    assert float(record.stacked()["ratio"].max()) <= 1.05 * (1 + 1e-9)
+    assert f"{6 - len(on)} more steps were not guided" in record.summary()
+
+
+def test_a_run_broken_between_two_calls_shifts_no_later_pair() -> None:
+    network, x, label = drawn()
+    expected = ours(network, x, label, CFG(6.0) | Cap(1.05))
+    with substituted(network, Cap(1.05), scale=6.0, calls="apart") as record:
+        network(x, torch.tensor(0.4, dtype=torch.float64), label)  # and then it stops
+        found = host(network, x, label, 6.0, 0, "apart", "cu")
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert len(record) == 5
+
+
+@pytest.mark.parametrize("calls", ["together", "apart"])
+def test_a_host_that_makes_no_pair_is_said_to_be_unguided(calls: str) -> None:
+    network, x, label = drawn()
+    told = pytest.warns(UserWarning, match="nothing was guided: no ")
+    with told, substituted(network, Cap(1.05), scale=6.0, calls=calls) as record:
+        network(x, torch.tensor(0.4, dtype=torch.float64), label)
+    assert record.unguided == 1 and record.rows() == []
+
+
+@pytest.mark.parametrize(("method", "stages"), [("heun2", 2), ("rk4", 4), ("midpoint", 2)])
+def test_a_time_that_a_solver_repeats_begins_no_run(method: str, stages: int) -> None:
+    """The record is of all evaluations, and an anchor at the first mean stays where it was."""
+    network, x, label = drawn()
+    solver = ODESolver(velocity_model=Guided(network))
+    options: dict[str, Any] = {"step_size": 0.25, "method": method, "label": label, "scale": 5.0}
+    native = solver.sample(x_init=x, **options)
+    with substituted(network, Cap(INF), scale=5.0, offset=1, calls="apart") as record:
+        for _ in range(2):
+            assert torch.equal(solver.sample(x_init=x, **options), native)
+    assert len(record) == 4 * stages
+    options["label"], x = label[:1], x[:1]
+    first = x + network(x, torch.zeros(1, dtype=torch.float64))  # m_u at t = 0
+    found = []
+    for rule in (Cap(1.02, anchor="first"), Cap(1.02, anchor=first[0])):
+        with substituted(network, rule, scale=5.0, offset=1, calls="apart") as record:
+            found.append(solver.sample(x_init=x, **options))
+        assert len(record) == 4 * stages and record.stacked()["active"].any()
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
 class Guided(ModelWrapper):  # type: ignore[misc]

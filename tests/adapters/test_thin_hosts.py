@@ -50,8 +50,8 @@ def capped_by_hand(x: Tensor, c: Tensor, u: Tensor, sigma: float, rule: Any) -> 
 class Pipeline:
     """A pipeline of DiffSynth's kind, with one or two states."""
 
-    def __init__(self, streams: int) -> None:
-        self.scheduler, self.streams = FlowMatchScheduler(), streams
+    def __init__(self, streams: int, counts: bool = True) -> None:
+        self.scheduler, self.streams, self.counts = FlowMatchScheduler(), streams, counts
         self.names = ["latents"] if streams == 1 else ["video_latents", "audio_latents"]
 
     def cfg_guided_model_fn(
@@ -75,7 +75,7 @@ class Pipeline:
         drawn = torch.Generator().manual_seed(0)
         shared = {name: torch.randn(2, 6, generator=drawn).double() for name in self.names}
 
-        def model_fn(condition: float, progress_id: int, timestep: Tensor, **states: Tensor) -> Any:
+        def model_fn(condition: float, timestep: Tensor, progress_id: int = 0, **states: Tensor) -> Any:
             out = tuple(velocity(states[name], condition, float(timestep) / 1000) for name in self.names)
             return out if self.streams > 1 else out[0]
 
@@ -87,7 +87,7 @@ class Pipeline:
                 {"condition": 1.0},
                 {"condition": 0.2},
                 timestep=timestep,
-                progress_id=i,
+                **({"progress_id": i} if self.counts else {}),
             )
             for name, one in zip(self.names, v if isinstance(v, tuple) else (v,), strict=True):
                 shared[name] = shared[name] + (SIGMAS[i + 1] - SIGMAS[i]) * one
@@ -122,6 +122,19 @@ def test_diffsynths_method_is_guided_and_left_as_it_was(streams: int) -> None:
     with diffsynth.guided(pipe, Cap(1.02)) as record:
         pipe(cfg_scale=1.0)
     assert record.summary() == "nothing was guided: cfg_scale was 1.0, which makes one prediction per step"
+
+
+@pytest.mark.parametrize("rule", ["apg(5)", "CFG(5) | Cap(1.02)"])
+def test_a_diffsynth_pipeline_that_does_not_count_its_steps_is_guided_alike(rule: str) -> None:
+    """Its timestep tells the place, so that memory and record go through the whole run."""
+    found = []
+    for counts in (True, False):
+        pipe = Pipeline(1, counts)
+        with diffsynth.guided(pipe, rule) as record:
+            pipe()
+            found.append(pipe()[0])
+        assert len(record) == 4
+    assert torch.equal(*found)
 
 
 def test_what_diffsynth_cannot_tell_is_refused() -> None:
@@ -167,6 +180,7 @@ class CFGPolicy:
     """With the signatures of SGLang's class."""
 
     branches: list[str] = dataclasses.field(default_factory=list)
+    parallel_uses_serial_arithmetic: bool = False
 
     def build(self, batch: Any, image_kwargs: Any, pos_cond_kwargs: Any, neg_cond_kwargs: Any) -> Any:
         return dataclasses.replace(self, branches=["conditional", "unconditional"])
@@ -215,6 +229,14 @@ def test_sglangs_policy_follows_the_state_and_keeps_the_bound(which: str) -> Non
             state = state + (after - now) * policy.combine(pair, batch, 5.0, config)
         torch.testing.assert_close(state, euler_by_hand(Cap(1.02), 1)[0], rtol=1e-10, atol=1e-10)
         assert len(policy.follower.record) == 4 and policy.follower.record.stacked()["active"].any()
+
+
+def test_sglangs_cfg_parallelism_calls_combine_and_an_older_one_is_refused() -> None:
+    """With two branches on two ranks it adds weighted predictions by itself unless the policy is serial."""
+    built = sglang.capped(CFGPolicy, Cap(1.02)).build(None, {}, {}, {})
+    assert CFGPolicy().parallel_uses_serial_arithmetic is False and built.parallel_uses_serial_arithmetic
+    with pytest.raises(NotImplementedError, match="CFG parallelism never calls"):
+        sglang.capped(type("CFGPolicy", (), {}), Cap(1.02))
 
 
 def test_what_sglangs_policy_cannot_follow_is_refused() -> None:

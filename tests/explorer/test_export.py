@@ -102,11 +102,13 @@ def test_time_and_rule_can_be_changed_in_a_saved_mixture(opened, few_stops, tmp_
     assert page.locator("#error").is_hidden()
 
 
-def test_a_scene_of_one_s_own_is_saved_too(opened, tmp_path):
+def test_a_scene_of_one_s_own_is_saved_too_and_fits_a_phone(opened, tmp_path):
     parts = "1,0,0.5,1;-0.5,0.8,0.25,0;0,-1,0.25,1"
     link = f"mixture?scene=own&parts={parts}&std=0.1&eta=0.2&n=200&steps=4&rule=CFG(2)&look=0"
-    _, page = opened(export.write_page(link, tmp_path / "page.html"), "mixture")
+    phone = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
+    _, page = opened(export.write_page(link, tmp_path / "page.html"), "mixture", **phone)
     assert page.locator("#error").is_hidden() and "CFG(2)" in page.locator("#view").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
     with pytest.raises(ValueError, match="component"):
         export.write_page(link.replace(parts, "1,2"), tmp_path / "other.html")
 
@@ -126,12 +128,6 @@ def test_a_stop_of_the_slider_shows_the_pictures_that_the_view_makes_there(few_s
         for full, end in zip(one["pictures"], other["pictures"], strict=True):
             assert b64decode(full["frames"])[-28 * 28 :] == b64decode(end["frames"])
             assert full["meter"] == end["meter"]
-
-
-def test_a_saved_page_fits_a_phone(opened, tmp_path):
-    path = export.write_page(IMAGES, tmp_path / "page.html")
-    _, page = opened(path, "images", viewport={"width": 360, "height": 740}, color_scheme="dark")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_text_of_a_link_stays_text(opened, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -105,3 +106,14 @@ def points(mixture: Mixture, t: float, n: int = 40, seed: int = 0) -> Tensor:
     return (
         t * data + 3 * (1 - t) * noise(*data.shape, seed=seed + 1) + 0.3 * noise(*data.shape, seed=seed + 2)
     )
+
+
+def steepness(mixture: Mixture, x: Tensor, t: float) -> float:
+    """How large the scores of components are, which cancel in a field: |x| / C."""
+    least = float((1 - t) ** 2 + t**2 * mixture.variances.min())
+    return float(x.abs().max() + mixture.means.abs().max()) / least
+
+
+every_mixture = pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
+every_time = pytest.mark.parametrize("t", TIMES)

@@ -4,29 +4,31 @@ import math
 
 import pytest
 import torch
-from calculus import CONDITIONS, MIXTURES, PAPER, TIMES, agree, gradient, hessian, jacobian, noise, points
+from calculus import (
+    CONDITIONS,
+    MIXTURES,
+    PAPER,
+    agree,
+    every_condition,
+    every_time,
+    gradient,
+    hessian,
+    jacobian,
+    noise,
+    points,
+    steepness,
+)
 from mpmath import mp, mpf
 
 from meancap.lab import PAIR, SCENES, SINGLE, TRIPLE, Condition, Mixture
 from meancap.lab.condition import circle
-
-every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
-every_time = pytest.mark.parametrize("t", TIMES)
-
-
-def steepest(condition, x, t):
-    """How large the component scores are whose differences make grad h."""
-    mixture = condition.mixture
-    return float(x.abs().max() + mixture.means.abs().max()) / float(
-        (1 - t) ** 2 + t**2 * mixture.variances.min()
-    )
 
 
 @every_condition
 @every_time
 def test_means_and_velocities_are_those_of_the_two_mixtures(condition, t):
     x = points(condition.mixture, t)
-    size = steepest(condition, x, t)
+    size = steepness(condition.mixture, x, t)
     means = [m.posterior_mean(x, t) for m in (condition.conditional, condition.mixture)]
     velocities = [m.velocity(x, t) for m in (condition.conditional, condition.mixture)]
     assert all(agree(a, b, size) for a, b in zip(condition.means(x, t), means, strict=True))
@@ -42,7 +44,7 @@ def test_means_and_velocities_are_those_of_the_two_mixtures(condition, t):
 def test_gap_and_force_are_the_gradient_of_the_log_posterior(condition, t):
     x = points(condition.mixture, t)
     slope = gradient(lambda y: condition.log_posterior(y, t), x)
-    size = steepest(condition, x, t)
+    size = steepness(condition.mixture, x, t)
     assert agree(condition.posterior_score(x, t), slope, size)
     assert agree(t * condition.force(x, t), (1 - t) * slope, size)
     assert agree(t * condition.delta(x, t), (1 - t) ** 2 * slope, (1 - t) ** 2 * size)
@@ -52,7 +54,7 @@ def test_gap_and_force_are_the_gradient_of_the_log_posterior(condition, t):
 @every_time
 def test_the_jet_holds_derivatives_and_the_hessian_of_the_log_posterior(condition, t):
     x = points(condition.mixture, t)
-    size = steepest(condition, x, t) ** 2
+    size = steepness(condition.mixture, x, t) ** 2
     jet = condition.jet(x, t)
     curvature = hessian(lambda y: condition.log_posterior(y, t), x)
     assert agree(t * jet.grad_force, (1 - t) * curvature, size)
@@ -73,7 +75,7 @@ def test_gap_is_alpha_times_the_complement_times_the_distance_of_the_two_centres
     ]
     complement = condition.log_complement(x, t).exp()[:, None]
     # Responsibilities inherit the rounding of exponents of size x^2 / C.
-    size = steepest(condition, x, t) * float(x.abs().max())
+    size = steepness(condition.mixture, x, t) * float(x.abs().max())
     assert agree(condition.delta(x, t), alpha * complement * (centre[0] - centre[1]), size)
 
 
@@ -89,7 +91,7 @@ def test_fields_of_a_condition_are_regular_at_both_ends(condition):
     assert not condition.posterior_score(x, 0.0).any()
     assert not condition.force(x, 1.0).any()
     slope = gradient(lambda y: condition.log_posterior(y, 1.0), x)
-    assert agree(condition.posterior_score(x, 1.0), slope, steepest(condition, x, 1.0))
+    assert agree(condition.posterior_score(x, 1.0), slope, steepness(condition.mixture, x, 1.0))
 
 
 @every_condition
@@ -143,7 +145,9 @@ def test_gap_and_posterior_keep_their_digits_everywhere(condition, at, t):
     gap, log_in, log_out, ascent = exact(condition, at, t)
     x = torch.tensor([at], dtype=torch.float64)
     # Exponents reach x^2 / C, and their rounding is the relative error of P_A and of the gap.
-    digits = 100 * torch.finfo(x.dtype).eps * (1 + steepest(condition, x, t) * float(x.abs().max() + 1))
+    digits = (
+        100 * torch.finfo(x.dtype).eps * (1 + steepness(condition.mixture, x, t) * float(x.abs().max() + 1))
+    )
     assert digits < 1e-8
 
     def right(found, value):

@@ -6,23 +6,22 @@ import pytest
 import torch
 from calculus import (
     MIXTURES,
-    TIMES,
     agree,
     circle,
     covariances,
+    every_mixture,
+    every_time,
     gradient,
     jacobian,
     noise,
     points,
     random,
+    steepness,
     weights,
 )
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 from meancap.lab import Condition, Mixture
-
-every_mixture = pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
-every_time = pytest.mark.parametrize("t", TIMES)
 
 
 def full(mixture):
@@ -32,12 +31,6 @@ def full(mixture):
     return (
         cov.expand(k, d, d) if cov.ndim > 1 else cov.reshape(-1, 1, 1) * torch.eye(d).double().expand(k, d, d)
     )
-
-
-def slope_size(mixture, x, t):
-    """How large the terms of a score are before they cancel."""
-    least = float((1 - t) ** 2 + t**2 * mixture.variances.min())
-    return float(x.abs().max() + mixture.means.abs().max()) / least
 
 
 @every_mixture
@@ -55,7 +48,7 @@ def test_density_is_the_gaussian_mixture_at_time_t(mixture, t):
 def test_score_is_the_gradient_of_the_log_density(mixture, t):
     x = points(mixture, t)
     assert agree(
-        mixture.score(x, t), gradient(lambda y: mixture.log_density(y, t), x), slope_size(mixture, x, t)
+        mixture.score(x, t), gradient(lambda y: mixture.log_density(y, t), x), steepness(mixture, x, t)
     )
 
 
@@ -64,7 +57,7 @@ def test_score_is_the_gradient_of_the_log_density(mixture, t):
 def test_tweedie_joins_mean_score_and_velocity(mixture, t):
     x = points(mixture, t)
     m, v, score = mixture.posterior_mean(x, t), mixture.velocity(x, t), mixture.score(x, t)
-    size = slope_size(mixture, x, t)
+    size = steepness(mixture, x, t)
     assert agree((1 - t) ** 2 * score, t * m - x, (1 - t) ** 2 * size + float(x.abs().max()))
     assert agree((1 - t) * v, m - x, x)
     assert agree(t * v, x + (1 - t) * score, size)
@@ -75,7 +68,7 @@ def test_tweedie_joins_mean_score_and_velocity(mixture, t):
 def test_jacobian_is_the_gradient_of_the_velocity_and_the_posterior_covariance(mixture, t):
     x = points(mixture, t)
     h, cov = mixture.jacobian(x, t), mixture.posterior_covariance(x, t)
-    size = slope_size(mixture, x, t) ** 2  # gradients of the responsibilities are products of two scores
+    size = steepness(mixture, x, t) ** 2  # gradients of the responsibilities are products of two scores
     assert agree(h, jacobian(lambda y: mixture.velocity(y, t), x), size)
     assert agree(
         (1 - t) ** 2 * jacobian(lambda y: mixture.posterior_mean(y, t), x), t * cov, (1 - t) ** 2 * size
@@ -151,7 +144,7 @@ def test_responsibilities_are_the_papers_softmax_on_a_circle_only(t):
 
     on, off = Mixture(circle(7), weights(7), std=0.3), Mixture(circle(7) + 1, weights(7), std=0.3)
     x = points(on, t)
-    assert agree(on.responsibilities(x, t), softmax(on, x), slope_size(on, x, t))
+    assert agree(on.responsibilities(x, t), softmax(on, x), steepness(on, x, t))
     assert not torch.allclose(off.responsibilities(x, t), softmax(off, x), atol=1e-3 * t)
 
 
@@ -173,7 +166,7 @@ def test_fields_turn_with_the_mixture(t):
     turn = torch.linalg.qr(noise(5, 5, seed=10)).Q
     turned = Mixture(mixture.means @ turn.T, mixture.weights, cov=_symmetric(turn @ mixture.cov @ turn.T))
     x = points(mixture, t)
-    assert agree(turned.velocity(x @ turn.T, t), mixture.velocity(x, t) @ turn.T, slope_size(mixture, x, t))
+    assert agree(turned.velocity(x @ turn.T, t), mixture.velocity(x, t) @ turn.T, steepness(mixture, x, t))
 
 
 def _symmetric(matrix):

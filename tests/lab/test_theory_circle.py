@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from calculus import IMBALANCED, OCTAGON, PAPER, TIMES, agree, circle, gradient, noise, random, weights
+from calculus import IMBALANCED, OCTAGON, PAPER, agree, circle, every_time, gradient, noise, random, weights
 
 from meancap.lab import Condition, Mixture
 from meancap.lab.theory import (
@@ -17,7 +17,6 @@ from meancap.lab.theory import (
     splitting_eigenvalue,
 )
 
-every_time = pytest.mark.parametrize("t", TIMES)
 ORIGIN = torch.zeros(1, 2, dtype=torch.float64)
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from calculus import CONDITIONS, PAPER, agree, circle, gradient, jacobian, noise, points
+from calculus import CONDITIONS, PAPER, agree, circle, every_condition, gradient, jacobian, noise, points
 
 from meancap.lab import Condition, Mixture
 from meancap.lab.mixture import trace
@@ -18,7 +18,6 @@ from meancap.lab.theory import (
 )
 from meancap.rules.parts.cap import cap_fraction
 
-every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
 every_time = pytest.mark.parametrize("t", [0.05, 0.3, 0.6, 0.85])
 anchors = pytest.mark.parametrize("anchored", [False, True], ids=["origin", "anchored"])
 

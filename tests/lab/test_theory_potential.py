@@ -3,17 +3,19 @@
 import pytest
 import torch
 from calculus import (
-    CONDITIONS,
     MIXTURES,
     PAPER,
-    TIMES,
     agree,
     along,
     circle,
+    every_condition,
+    every_mixture,
+    every_time,
     gradient,
     jacobian,
     noise,
     points,
+    steepness,
     weights,
 )
 
@@ -21,16 +23,12 @@ from meancap.lab import Condition, Mixture
 from meancap.lab.mixture import trace
 from meancap.lab.theory import Guided, posterior_growth, potential, tilted_log_density
 
-every_mixture = pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
-every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
-every_time = pytest.mark.parametrize("t", TIMES)
 every_scale = pytest.mark.parametrize("scale", [0.0, 1.0, 3.0])
 
 
 def size_of(mixture, x, t):
     """Exponents of the components, x^2 / C, over t: the largest numbers in a potential."""
-    least = float((1 - t) ** 2 + t**2 * mixture.variances.min())
-    return float((x.abs().max() + mixture.means.abs().max()) ** 2) / least / t
+    return steepness(mixture, x, t) * float(x.abs().max() + mixture.means.abs().max()) / t
 
 
 def guided(condition, x, t, scale):

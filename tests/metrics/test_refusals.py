@@ -13,7 +13,7 @@ from meancap.cli import main
 from meancap.metrics import protocol
 from meancap.metrics.extractor import Extractor
 from meancap.metrics.images import Unreadable, open_images, open_npz
-from meancap.runs.scoring import Damaged, open_target, read_scores, scoring
+from meancap.runs.scoring import Damaged, open_target, read_scores, score_target
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_prompt_protocols_need_prompts(tmp_path: Path, garments: tuple[Tensor, T
     run = made_run(tmp_path / "run", garments[0][:10], garments[1][:10])
     asks = Extractor("asks", lambda images, prompts: {"x": images.float().flatten(1)}, needs_prompts=True)
     with pytest.raises(Unreadable, match="has no prompts"):
-        list(scoring(open_target(run), protocol("clip-b32"), asks, None))
+        list(score_target(open_target(run), protocol("clip-b32"), asks, None))
 
 
 @pytest.mark.parametrize("content", [b"{torn", b"[1]\n", b'{"name": "FID"}\n', b"\xff\xfe\n"])

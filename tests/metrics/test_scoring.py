@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from threading import Thread
 
@@ -17,16 +18,15 @@ from meancap.metrics.classifiers import fashion_classifier
 from meancap.metrics.extractor import Extractor
 from meancap.metrics.images import PictureFolder, open_images, open_npz
 from meancap.runs import scoring as kept_features
-from meancap.runs.folder import locked
+from meancap.runs.folder import folder_lock
 from meancap.runs.scoring import (
     FeatureCache,
     ReferenceSearch,
     open_target,
-    paired,
     read_estimates,
     read_scores,
     reference_images,
-    scoring,
+    score_target,
     shipped_fashion,
     write_scores,
 )
@@ -122,25 +122,56 @@ def test_nothing_is_done_twice_and_changed_images_are(
 ) -> None:
     p, extractor = protocol("fashion"), fashion_classifier()
     target = open_target(runs["clean"])
-    assert sum(s.done for s in scoring(target, p, extractor, shipped_fashion())) == 600
-    assert list(scoring(target, p, extractor, shipped_fashion())) == []
-    again = list(scoring(target, p, extractor, shipped_fashion(), force=True))
-    assert sum(s.done for s in again) == 0 and len(again) == 1  # numbers anew, from the kept features
+    assert sum(s.done for s in score_target(target, p, extractor, shipped_fashion())) == 600
+    assert list(score_target(target, p, extractor, shipped_fashion())) == []
+    again = list(score_target(target, p, extractor, shipped_fashion(), force=True))
+    assert sum(s.done for s in again) == 600  # features anew too
     (runs["clean"] / "samples.npz").unlink()
     made_run(tmp_path / "other", garments[0][:300], garments[1][:300])
     for name in ("run.json", "samples.npz", "records.jsonl"):
         (tmp_path / "other" / name).replace(runs["clean"] / name)
-    assert sum(s.done for s in scoring(open_target(runs["clean"]), p, extractor, shipped_fashion())) == 300
+    assert (
+        sum(s.done for s in score_target(open_target(runs["clean"]), p, extractor, shipped_fashion())) == 300
+    )
     assert len(list((runs["clean"] / "features").iterdir())) == 1  # the old features are gone
     assert {s.n for s in read_scores(runs["clean"])} == {300}
 
 
-def test_runs_that_share_seeds_pair(
-    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor]
+def drawn(seed: int) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (40, 28, 28, 1), generator=g, dtype=torch.uint8), torch.arange(40) % 10
+
+
+def test_images_of_the_same_size_and_time_are_known_by_their_content(tmp_path: Path) -> None:
+    one, other = (made_run(tmp_path / str(seed), *drawn(seed)) for seed in (0, 1))
+    assert main(["score", str(one), str(other), "--protocol", "fashion"]) == 0
+    path, stamp = one / "samples.npz", (one / "samples.npz").stat()
+    path.write_bytes((other / "samples.npz").read_bytes())
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert path.stat().st_size == stamp.st_size and numbers(one) != numbers(other)
+    assert main(["score", str(one), "--protocol", "fashion"]) == 0
+    assert numbers(one) == numbers(other)
+
+
+def test_damaged_features_are_named_and_force_makes_them_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run = made_run(tmp_path / "run", *drawn(0))
+    command = ["score", str(run), "--protocol", "fashion"]
+    assert main(command) == 0
+    before = numbers(run)
+    (block,) = (run / "features").glob("*/00000.safetensors")
+    content = bytearray(block.read_bytes())
+    content[-5] ^= 0x40
+    block.write_bytes(content)
+    (run / "scores.jsonl").unlink()
+    assert main(command) == 2
+    assert f"{block} is damaged; score again with --force" in capsys.readouterr().err
+    assert main([*command, "--force"]) == 0 and numbers(run) == before
+
+
+def test_runs_that_share_seeds_pair(runs: dict[str, Path]) -> None:
     main(["score", str(runs["clean"]), str(runs["noisy"]), "--protocol", "fashion"])
-    assert paired(runs["clean"], runs["noisy"])
-    assert not paired(runs["clean"], made_run(tmp_path / "seed1", *garments, seed=1))
     a, b = read_estimates(runs["noisy"], "fashion"), read_estimates(runs["clean"], "fashion")
     worse = difference(a["alignment"], b["alignment"])
     assert worse.value < 0 and worse.interval()[1] < 0
@@ -202,7 +233,7 @@ def test_two_processes_that_score_one_run_wait_for_each_other(tmp_path: Path) ->
     def write(name: str) -> None:
         write_scores(tmp_path, name, f"{name}: x", [Estimate("s", 1.0, 1)], "mark")
 
-    with locked(tmp_path):
+    with folder_lock(tmp_path):
         other = Thread(target=write, args=("hsv",))
         other.start()
         other.join(0.2)

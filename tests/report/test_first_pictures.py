@@ -6,19 +6,16 @@ import sys
 import pytest
 
 from meancap.cli import main
-from meancap.models import fashion
-from meancap.report.gallery import gallery
-from meancap.report.sheets import class_panels, sheet
+from meancap.report.pictures import class_panels, gallery, sheet
+from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
-from meancap.runs.generate import class_run, run
-from meancap.sampling import uniform
+from meancap.runs.prepare import generate
 
 
 @pytest.fixture(scope="module")
 def garments(tmp_path_factory):
-    folder, model = tmp_path_factory.mktemp("garments") / "run", fashion()
-    for _ in run(folder, model, class_run(model, "CFG(2)", per_class=1, times=uniform(2), batch=10)):
-        pass
+    folder = tmp_path_factory.mktemp("garments") / "run"
+    assert list(generate(folder, RunConfig("fashion", rule="CFG(2)", per_class=1, steps=2, batch=10))) == [0]
     return Run.open(folder)
 
 
@@ -38,4 +35,6 @@ def test_no_column_of_the_gallery_is_wider_than_another(garments):
 def test_without_matplotlib_the_extra_is_named(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([*command, str(tmp_path / "out")]) == 2
-    assert 'draws with matplotlib: pip install "meancap[report]"' in capsys.readouterr().err
+    assert (
+        'needs matplotlib, which is not installed: pip install "meancap[report]"' in capsys.readouterr().err
+    )

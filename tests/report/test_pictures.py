@@ -10,9 +10,18 @@ import pytest
 from PIL import Image
 
 from meancap.cli import main
-from meancap.report.gallery import gallery
-from meancap.report.meter import bundle, mean_lengths, mechanism
-from meancap.report.sheets import Unmatched, class_panels, class_rows, need_matched, sheet, tiled
+from meancap.report.pictures import (
+    Unmatched,
+    bundle,
+    class_panels,
+    class_rows,
+    gallery,
+    mean_lengths,
+    mechanism,
+    need_matched,
+    sheet,
+    tiled,
+)
 from meancap.report.sweep import sweep
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Run, Store

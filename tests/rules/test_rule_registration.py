@@ -10,8 +10,8 @@ from tools.rules_page import page
 
 import meancap.rules
 from meancap import CFG, Interval, parse
-from meancap.bench.ratios import Result
 from meancap.bench.families import families
+from meancap.bench.ratios import Result
 from meancap.rules import apg, catalogue, cfg_zero_star, cfgpp, register, renorm, skimmed
 from meancap.rules.catalogue import FAMILIES, builds, catalogue_table, entry, method
 

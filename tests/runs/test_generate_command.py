@@ -68,6 +68,18 @@ def test_processes_started_here_make_the_same_files(tmp_path, model, capfd):
     assert capfd.readouterr().err.count("classes 0 to 9; got 99") == 1
 
 
+def test_a_task_of_slurm_makes_its_share_and_says_what_is_missing(tmp_path, model, monkeypatch, capsys):
+    assert main(options(model, tmp_path / "one", "--batch", "8")) == 0
+    for name, value in (("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_LOCALID", "0")):
+        monkeypatch.setenv(name, value)
+    assert main(options(model, tmp_path / "two", "--batch", "8")) == 0
+    assert "is unfinished: 6 of 13 blocks are missing, none of process 0 of 2" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert main(options(model, tmp_path / "two", "--batch", "8")) == 0
+    assert "unfinished" not in capsys.readouterr().err
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
 def interrupted(command: list[str], out: Path, how: signal.Signals) -> int:
     """The exit code of a run that got this signal after a block."""
     before = len(list(out.glob("blocks/*.json")))
@@ -127,14 +139,14 @@ def test_classes_by_number_and_name(tmp_path, model):
         (("--rule", "CFG(4) | Hat(1)"), "unknown name 'Hat'"),
         (("--rule", "Cap(0.5)"), "gamma >= 1"),
         (("--steps", "0"), "at least 1"),
-        (("--per-class", "0"), "at least 1 for count"),
-        (("--batch", "-1"), "at least 1 for batch"),
-        (("--seed", "-1"), "0 or more"),
+        (("--per-class", "0"), "--per-class must be at least 1"),
+        (("--batch", "-1"), "--batch must be at least 1"),
+        (("--seed", "-1"), "--seed must be at least 0"),
         (("--solver", "magic"), "known solvers"),
         (("--model", "sit:/nowhere.pt"), "no file of weights at"),
         (("--model", "magic"), "fashion, scenes, sit:PATH or diffusers:PATH"),
         (("--channels", "2"), "1 channels"),
-        (("--prompts", "p.txt"), "prompts go with"),
+        (("--prompts", "p.txt"), "--prompts goes with scenes"),
         (("--guidance-scale", "3"), "--guidance-scale goes with"),
         (("--threads", "0"), "--threads"),
     ],
@@ -240,6 +252,6 @@ def test_a_class_to_avoid_is_the_reference_or_beside_it_and_part_of_the_run(tmp_
     ]
     assert not any((a == b).all() for a, b in ((pictures[i], pictures[i - 1]) for i in range(3)))
     assert made("none", "perp_neg(3)") == 2 and not (tmp_path / "none").exists()
-    assert "say with --negative what to avoid" in capsys.readouterr().err
+    assert "give --negative, what to avoid" in capsys.readouterr().err
     assert made("none", "CFG(4) | AwayFrom('weak', 2)", "--negative", "c") == 2
     assert "'weak', which no shipped model makes" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 from meancap.gmm import GMMConfig
 from meancap.gmm.experiment import begin_run
 from meancap.runs.config import RunConfig, versions
-from meancap.runs.folder import Ledger, RunRefused, Store, locked
+from meancap.runs.folder import Ledger, RunRefused, Store, folder_lock
 
 
 def begin_images(folder, **changes):
@@ -81,11 +81,11 @@ def test_a_lock_lets_one_holder_in_at_a_time(tmp_path):
     entered = Event()
 
     def enter() -> None:
-        with locked(tmp_path):
+        with folder_lock(tmp_path):
             entered.set()
 
     waiting = Thread(target=enter)
-    with locked(tmp_path):
+    with folder_lock(tmp_path):
         waiting.start()
         assert not entered.wait(0.3)
     assert entered.wait(30)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from meancap.runs import prompts as texts
-from meancap.runs.config import versions
-from meancap.runs.folder import Run, Store
+from meancap.runs.config import RunConfig, versions
+from meancap.runs.folder import Run
 from meancap.runs.generate import make_run
-from meancap.runs.prepare import RunRequest, open_model
+from meancap.runs.prepare import open_model
 from meancap.runs.prompts import read_prompts
 from meancap.runs.protocols import PINNED_SIGMAS
 
@@ -27,7 +27,7 @@ def pipeline(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(pipeline):
-    return open_model(RunRequest(f"diffusers:{pipeline}"))
+    return open_model(RunConfig(f"diffusers:{pipeline}"))
 
 
 @pytest.fixture
@@ -37,14 +37,16 @@ def lines(tmp_path):
     return path
 
 
-def request(pipeline, lines, **changes):
-    base = RunRequest(f"diffusers:{pipeline}", prompts=lines, steps=4, size=16, seed=3, guidance_scale=5.0)
+def wanted(pipeline, lines, **changes):
+    base = RunConfig(
+        f"diffusers:{pipeline}", prompts=lines, steps=4, size=(16, 16), seed=3, guidance_scale=5.0
+    )
     return replace(base, **{"rule": "Cap(1.1)", **changes})
 
 
-def made(source, request, folder, rank=0, world=1):
-    prepared = source.prepare(request)
-    list(make_run(Store(folder, prepared.config, prepared.made_with), prepared.make, rank, world))
+def made(source, config, folder, rank=0, world=1):
+    prepared = source.prepare(config)
+    list(make_run(prepared.store(folder), prepared.make, rank, world))
     return folder
 
 
@@ -53,14 +55,14 @@ def contents(folder):
 
 
 def test_blank_lines_keep_their_number_and_shift_nothing(tmp_path, pipeline, source, lines):
-    run = Run.open(made(source, request(pipeline, lines), tmp_path / "a"))
+    run = Run.open(made(source, wanted(pipeline, lines), tmp_path / "a"))
     assert [r["index"] for r in run.records] == [0, 3, 4]
     assert run.prompts == ["a cat", '<b>a "dog"</b> & é\u2028x', "boats"]
     names = sorted(p.name for p in (tmp_path / "a" / "samples").iterdir())
     assert names == ["000000.png", "000003.png", "000004.png"]
     full = tmp_path / "full.txt"
     full.write_text('a cat\nnow\nthere\n<b>a "dog"</b> & é\u2028x\nboats\n', encoding="utf-8")
-    other = Run.open(made(source, request(pipeline, full), tmp_path / "b"))
+    other = Run.open(made(source, wanted(pipeline, full), tmp_path / "b"))
     for name in names:
         assert (tmp_path / "a" / "samples" / name).read_bytes() == (
             tmp_path / "b" / "samples" / name
@@ -70,7 +72,7 @@ def test_blank_lines_keep_their_number_and_shift_nothing(tmp_path, pipeline, sou
 
 @pytest.mark.parametrize("noise", ["per sample", "stream"])
 def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, noise):
-    chosen = request(pipeline, lines, noise=noise, diagnostics=True, npz=True)
+    chosen = wanted(pipeline, lines, noise=noise, diagnostics=True, images="npz")
     made(source, chosen, tmp_path / "one")
     for rank in (1, 0):
         made(source, chosen, tmp_path / "two", rank, 2)
@@ -84,7 +86,7 @@ def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, 
 def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, source):
     path = tmp_path / "p.txt"
     path.write_text("one\ntwo\nthree\n")
-    chosen = request(pipeline, path, rule=None, noise="stream", seed=42, sigmas=PINNED_SIGMAS, steps=10)
+    chosen = wanted(pipeline, path, rule="", noise="stream", seed=42, sigmas=PINNED_SIGMAS, steps=10)
     run = Run.open(made(source, chosen, tmp_path / "r"))
     generator = torch.Generator().manual_seed(42)
     for prompt, image in zip(("one", "two", "three"), run.images(), strict=True):
@@ -101,8 +103,8 @@ def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, 
 
 
 def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines):
-    native = source.prepare(request(pipeline, lines, steps=10)).config.times
-    pinned = source.prepare(request(pipeline, lines, steps=10, sigmas=PINNED_SIGMAS)).config.times
+    native = source.prepare(wanted(pipeline, lines, steps=10)).config.times
+    pinned = source.prepare(wanted(pipeline, lines, steps=10, sigmas=PINNED_SIGMAS)).config.times
     assert max(abs(a - b) for a, b in zip(native, pinned, strict=True)) < 2e-7
     paper = (1.0, 0.960129321, 0.913348973, 0.857692301, 0.790368259, 0.707278490, 0.602150559, 0.464876026,
              0.278048784, 0.008928572, 0.0)  # fmt: skip
@@ -113,14 +115,14 @@ def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines)
     ("changes", "words"),
     [
         ({"prompts": None}, "--prompts"),
-        ({"classes": "1"}, "--classes"),
+        ({"classes": ("1",)}, "--classes"),
         ({"guidance_scale": None}, "--guidance-scale"),
-        ({"rule": None, "guidance_scale": None}, "--guidance-scale"),
+        ({"rule": "", "guidance_scale": None}, "--guidance-scale"),
     ],
 )
 def test_a_wrong_wish_is_one_sentence(pipeline, source, lines, changes, words):
     with pytest.raises(ValueError, match=words):
-        source.prepare(request(pipeline, lines, **changes))
+        source.prepare(wanted(pipeline, lines, **changes))
 
 
 def test_prompt_files_that_cannot_be_read_say_so(tmp_path):
@@ -136,9 +138,9 @@ def test_prompt_files_that_cannot_be_read_say_so(tmp_path):
 
 def test_absent_weights_are_not_downloaded(tmp_path):
     with pytest.raises(ValueError, match="nothing is downloaded"):
-        open_model(RunRequest("diffusers:nobody/nothing"))
+        open_model(RunConfig("diffusers:nobody/nothing"))
     with pytest.raises(ValueError, match="no readable DiffusionPipeline"):
-        open_model(RunRequest(f"diffusers:{tmp_path}"))
+        open_model(RunConfig(f"diffusers:{tmp_path}"))
 
 
 def test_versions_of_the_hosts_are_part_of_the_run():
@@ -154,11 +156,11 @@ def test_a_text_is_encoded_once_and_no_byte_changes(tmp_path, pipeline, source, 
         for encoder in (pipe.text_encoder, pipe.text_encoder_2)
     ]
     handles.append(pipe.text_encoder_3.encoder.register_forward_pre_hook(lambda *_: asked.append(1)))
-    lean = made(source, request(pipeline, prompts), tmp_path / "lean")
+    lean = made(source, wanted(pipeline, prompts), tmp_path / "lean")
     assert len(asked) == 3 * 3  # two prompts and the empty one, by three encoders
     asked.clear()
     monkeypatch.setattr(texts, "_MOST", 0)
-    plain = made(source, request(pipeline, prompts), tmp_path / "plain")
+    plain = made(source, wanted(pipeline, prompts), tmp_path / "plain")
     assert len(asked) == 3 * 6
     for handle in handles:
         handle.remove()

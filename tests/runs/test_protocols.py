@@ -1,5 +1,6 @@
 """The paper's image experiments as settings, their cost, and a rehearsal of each from end to end."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -7,14 +8,14 @@ import pytest
 import torch
 
 from meancap import parse
-from meancap.cli import main
+from meancap.cli import main, parser
 from meancap.models.sit import SiT, named
 from meancap.report.sweep import read_table
 from meancap.runs import protocols
+from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
-from meancap.runs.prepare import RunRequest
 from meancap.runs.protocols import plan_text, sit_work
-from meancap.runs.reproduce import requests
+from meancap.runs.reproduce import setting_configs
 
 
 def test_imagenet_has_the_rows_of_the_papers_table():
@@ -40,9 +41,12 @@ def test_the_figure_of_categories_has_the_papers_prompts_four_times_and_leaves_s
     assert len(lines) == p.samples == 16 and lines[0] == lines[3] != lines[4]
     assert lines[0] == "A dog is shown sitting on rocks by the beach, photorealistic"
     assert [str(s.rule) for s in p.settings] == ["CFG(1)", "CFG(5)", "CFG(5) | CapDisplacement(1.15)"]
-    asked = [request for _, request in requests(p, RunRequest("diffusers:x"))]
-    assert [(r.rule, r.guidance_scale) for r in asked][:2] == [(None, 1.0), ("CFG(5)", 5.0)]
+    asked = list(setting_configs(p, RunConfig("diffusers:x")).values())
+    assert [(r.rule, r.guidance_scale) for r in asked][:2] == [("", 1.0), ("CFG(5)", 5.0)]
     assert all(r.noise == "stream" and r.seed == 42 for r in asked)
+    assert [(r.rule, r.guidance_scale, r.diagnostics) for r in asked][3:] == [
+        ("CFG(1)", 2.0, True), ("CFG(5) | CapDisplacement(1.15)", 5.0, True),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -95,6 +99,12 @@ def test_the_plan_shows_its_arithmetic_and_what_is_missing(tmp_path, capsys):
     assert "A100, tf32: 2.49e+19 / (156 T x 0.4) = 111 h" in said
     assert "[ ] the checkpoint: give --checkpoint" in said and "[ ] the autoencoder: hf download" in said
     assert "not measured" in said
+    assert "figures: 2 runs of 1,000 samples with diagnostics" in said and "0.2% of the table's" in said
+    for line in said.partition("commands to copy")[2].splitlines():
+        _, program, command = line.partition("meancap ")
+        if line.startswith("    ") and "-m meancap" not in program:
+            parser().parse_args(command.split())
+    assert "torchrun --nnodes 2" in said and "srun --nodes 2" in said and "meancap report" in said
     assert not (tmp_path / "o").exists()
     assert main(["reproduce", "imagenet", "--out", str(tmp_path / "o")]) == 2
     assert "--checkpoint" in capsys.readouterr().err
@@ -121,6 +131,15 @@ def test_imagenet_rehearses_from_a_released_format_to_the_table(tmp_path, capsys
     assert runs[0].seeds == runs[1].seeds and runs[0].labels == [0, 207, 980]
     assert runs[0].images().shape == (3, 16, 16, 3)
     assert runs[0].config["channels"] is None and len(runs[0].config["decoder"]) == 64
+    mechanism = list(csv.DictReader((tmp_path / "mechanism.csv").read_text().splitlines()))
+    assert len(mechanism) == 50 and float(mechanism[0]["gap"]) > 0
+    assert all(1 <= float(row["effective_scale"]) <= 2.5 + 1e-4 for row in mechanism)
+    assert max(float(row["chi"]) for row in mechanism) <= 1.1 + 1e-4
+    plain = Run.open(tmp_path / "figures" / "conditional-scale-1-n50")
+    assert (
+        plain.rule == "CFG(1)" and plain.seeds == runs[0].seeds and len(rows) == 30
+    )  # not a row of the table
+    assert all((tmp_path / f"{name}.png").is_file() for name in ("mechanism", "qualitative", "sweep-n50"))
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("samples.npz")}
     rehearsed("imagenet", tmp_path, capsys)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("samples.npz")} == stamps

@@ -9,9 +9,9 @@ import torch
 from meancap import CFG, Cap
 from meancap.cli import main
 from meancap.runs.folder import Run
-from meancap.runs.generate import complete_and_partial, with_negatives
 from meancap.runs.loop import read_log
 from meancap.runs.protocols import ImageSetting
+from meancap.runs.scene_runs import complete_and_partial, with_negatives
 from meancap.runs.scenes_pilots import ScenePilots
 from meancap.runs.scenes_readings import chosen as reading_of
 from meancap.runs.scenes_readings import read_readings

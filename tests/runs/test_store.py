@@ -13,9 +13,11 @@ import torch
 from meancap import CFG, Cap, noise, parse, sample, uniform
 from meancap.models.checkpoint import save_sit
 from meancap.models.classes import open_sit
-from meancap.runs.config import RunConfig, class_items, sample_seed, versions
+from meancap.runs.config import RunConfig, sample_seed, versions
 from meancap.runs.folder import Run, RunRefused, Store, write_npz
-from meancap.runs.generate import class_blocks, class_run, make_run, place, run
+from meancap.runs.generate import class_blocks, make_run
+from meancap.runs.prepare import ClassSource
+from meancap.runs.processes import place
 from small_sit import pixels, random_sit
 
 
@@ -25,10 +27,13 @@ def model(tmp_path_factory):
     return open_sit(save_sit(path, random_sit(spread=0.4), pixels(), names=tuple("abcdefghij")))
 
 
-def settings(model, **changes):
-    return class_run(
-        model, "CFG(4) | Cap(1.1)", **{"per_class": 3, "times": uniform(4), "batch": 7} | changes
-    )
+def settings(model, rule="CFG(4) | Cap(1.1)", **changes):
+    options = {"per_class": 3, "times": uniform(4), "batch": 7} | changes
+    return ClassSource(model).prepare(RunConfig(model.name, rule=str(rule), **options)).config
+
+
+def run(folder, model, config, rank=0, world=1):
+    return make_run(Store(folder, config, versions()), class_blocks(model, config), rank, world)
 
 
 def contents(folder):
@@ -121,7 +126,7 @@ def test_a_longer_run_begins_with_the_shorter_one(tmp_path, model):
 
 def test_rules_share_their_noise_and_seeds_do_not(model):
     a, b = settings(model), settings(model, seed=1)
-    seeds = [{item.seed for block in range(c.blocks) for item in class_items(c, block)} for c in (a, b)]
+    seeds = [{sample_seed(c.seed, i) for i in range(c.count)} for c in (a, b)]
     assert not seeds[0] & seeds[1]
     assert len({sample_seed(3, i) for i in range(50_000)}) == 50_000
 
@@ -147,7 +152,7 @@ def test_another_configuration_is_refused_and_named(tmp_path, model, changes, wo
 def test_another_rule_weights_or_version_is_refused(tmp_path, model):
     config = settings(model)
     finished(tmp_path / "r", model, config)
-    other = class_run(model, CFG(4) | Cap(1.05), per_class=3, times=uniform(4), batch=7)
+    other = settings(model, CFG(4) | Cap(1.05))
     with pytest.raises(RunRefused, match=r"rule was .*Cap\(1.1\).*, now .*Cap\(1.05\)"):
         Store(tmp_path / "r", other, versions())
     with pytest.raises(RunRefused, match="torch was"):
@@ -162,6 +167,17 @@ def test_a_strange_folder_is_left_alone(tmp_path, model):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunRefused, match="a run needs a folder"):
         list(run(tmp_path / "file", model, settings(model)))
+
+
+def test_a_damaged_meter_is_named(tmp_path, model):
+    finished(tmp_path / "r", model, settings(model, diagnostics=True))
+    path = tmp_path / "r" / "diagnostics.npz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    for damage in (bytes(content), bytes(content[:100]), b""):
+        path.write_bytes(damage)
+        with pytest.raises(ValueError, match=r"diagnostics\.npz is damaged"):
+            len(Run.open(tmp_path / "r").meter)
 
 
 def test_a_finished_run_is_not_made_again(tmp_path, model):
@@ -201,9 +217,12 @@ def test_a_moved_run_still_opens(tmp_path, model):
 
 
 def test_the_place_among_processes_comes_from_the_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     assert place() == (0, 1, 0)
+    for name, value in (("SLURM_PROCID", "5"), ("SLURM_NTASKS", "16"), ("SLURM_LOCALID", "1")):
+        monkeypatch.setenv(name, value)
+    assert place() == (5, 16, 1)  # torchrun's own variables come first, also inside a SLURM job
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert place() == (3, 8, 0)

@@ -21,8 +21,9 @@ def listen(module: nn.Module, hear: Hear) -> Undo:
     if module.__dict__.get("_compiled_call_impl") is not None:
         return _listen_compiled(module, hear)
 
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        hear(args, kwargs, output)
+    def hook(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if called is module:  # a deep copy of the module has this hook too, and is not meant
+            hear(args, kwargs, output)
 
     return module.register_forward_hook(hook, with_kwargs=True).remove
 
@@ -63,10 +64,11 @@ def override(thing: Any, name: str, method: Callable[..., Any]) -> Undo:
 
     The replacement is bound and keeps the signature: a deep copy of the object carries it bound to the
     copy, and pipelines that look up the arguments of `step` find them. Copy and original share the list of
-    methods, so that a method that is removed is removed from both.
+    methods, so that a method that is removed is removed from both; a method for the copy gets a new list.
     """
-    methods: list[Callable[..., Any]] | None = getattr(thing.__dict__.get(name), "methods", None)
-    if methods is None:
+    standing = thing.__dict__.get(name)
+    methods: list[Callable[..., Any]] | None = getattr(standing, "methods", None)
+    if methods is None or (standing.thing is not thing and method not in methods):
         methods = []
         setattr(thing, name, types.MethodType(_overridden(thing, name, methods), thing))
     if method not in methods:
@@ -99,5 +101,5 @@ def _overridden(thing: Any, name: str, methods: list[Callable[..., Any]]) -> Cal
             call = functools.partial(method, call, self)
         return call(*args, **kwargs)
 
-    overridden.methods, overridden.before = methods, before  # type: ignore[attr-defined]
+    overridden.methods, overridden.before, overridden.thing = methods, before, thing  # type: ignore[attr-defined]
     return overridden

@@ -18,8 +18,7 @@ from torch import Tensor
 from ..path import Affine
 from ..rules import Rule
 from .attach import override
-from .record import RunRecord
-from .session import Session
+from .session import RunRecord, Session
 
 _STATES = (("latents",), ("video_latents", "audio_latents"))
 
@@ -29,6 +28,7 @@ class _Guide:
 
     def __init__(self, rule: Rule | str) -> None:
         self.sessions = [Session(rule)]
+        self.place = -1  # of the latest step among the scheduler's
 
     def __call__(
         self,
@@ -47,27 +47,29 @@ class _Guide:
             return heard[-1]
 
         nominal = original(hear, cfg_scale, inputs_shared, *inputs, **others)
+        self._enter(_place(pipe.scheduler, others))
         if len(heard) < 2:
             self.sessions[0].record.idle = f"cfg_scale was {cfg_scale}, which makes one prediction per step"
+            self.sessions[0].record.unguided += 1
             return nominal
-        first, c, u = others.get("progress_id", 0) == 0, *(_parts(one) for one in heard[:2])
-        results = _parts(nominal)
+        c, u, results = (_parts(one) for one in (*heard[:2], nominal))
         states = _states(inputs_shared, len(results), type(pipe).__name__)
-        self._count(len(results), first)
-        how = _edge(pipe.scheduler, others)
+        while len(self.sessions) < len(results):
+            self.sessions.append(Session(self.sessions[0].rule))
+        self.sessions[0].record.beside = [one.record for one in self.sessions[1:]]
+        how = _edge(pipe.scheduler, self.place)
         guided = tuple(
             session.guide(how, x, *three)
             for session, x, *three in zip(self.sessions, states, c, u, results, strict=True)
         )
         return guided if isinstance(nominal, tuple) else guided[0]
 
-    def _count(self, streams: int, first: bool) -> None:
-        rule, record = self.sessions[0].rule, self.sessions[0].record
-        while len(self.sessions) < streams:
-            self.sessions.append(Session(rule))
-        record.beside = [one.record for one in self.sessions[1:]]
-        for session in self.sessions if first else ():
-            session.begin()
+    def _enter(self, place: int) -> None:
+        """A run begins at the first step, or where the steps have gone back."""
+        if place == 0 or place < self.place:
+            for session in self.sessions:
+                session.begin()
+        self.place = place
 
 
 def _parts(output: Any) -> tuple[Tensor, ...]:
@@ -84,16 +86,20 @@ def _states(shared: dict[str, Any], streams: int, name: str) -> list[Tensor]:
     return [shared[one] for one in names]
 
 
-def _edge(scheduler: Any, others: dict[str, Any]) -> Affine:
+def _place(scheduler: Any, others: dict[str, Any]) -> int:
+    """The step's place in the schedule; pipelines that do not count their steps pass the timestep."""
+    if others.get("progress_id") is not None:
+        return int(others["progress_id"])
+    time = others["timestep"].flatten()[0].to(scheduler.timesteps)
+    return int((scheduler.timesteps - time).abs().argmin())
+
+
+def _edge(scheduler: Any, place: int) -> Affine:
     """m = x - sigma v: noise is at sigma 1 there, and the velocity is noise - data."""
     if not type(scheduler).__name__.startswith("FlowMatch"):
         raise NotImplementedError(
             f"{type(scheduler).__name__} does not follow the linear path; only flow models are guided here"
         )
-    place = others.get("progress_id")
-    if place is None:
-        time = others["timestep"].flatten()[0].to(scheduler.timesteps)
-        place = int((scheduler.timesteps - time).abs().argmin())
     sigma = float(scheduler.sigmas[place])
     after = float(scheduler.sigmas[place + 1]) if place + 1 < len(scheduler.sigmas) else 0.0
     return Affine(1.0, -sigma, t=1 - sigma, t_next=1 - after)

@@ -1,4 +1,4 @@
-"""A rule applied in a host, from call to call: the stepper, the record, and the host's way of stating a mean.
+"""A rule applied in a host, from call to call; the record of a run; the pilot of a calibration.
 
 A rule that only caps keeps the host's nominal output and moves it towards the conditional one; other chains
 replace it (`meancap.rules.respond`).
@@ -6,22 +6,91 @@ replace it (`meancap.rules.respond`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..diagnostics import Record
+from ..files import write_whole, writing
 from ..path import Affine
 from ..prediction import Prediction
-from ..rules import Rule, Stepper, parse
+from ..rules import CFG, Rule, Stepper, parse
+from ..rules.parts.calibration import Calibration, anchor_of, from_pilot
 from ..sampling.checks import need_cap_last
-from .record import RunRecord
+
+_NO_STEP = "no step was made yet"
+
+
+class RunRecord(Record):
+    """What guidance did in the latest call of a pipeline: per sample and evaluation, and in one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
+        self.idle = _NO_STEP  # why the record is empty, where it is
+        self.unguided = 0  # steps for which the host made one prediction only
+        self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
+
+    def restart(self) -> None:
+        """Clears the previous run; every call of a pipeline is a separate run."""
+        self._seen.clear()
+        self.about = {}
+        self.idle, self.unguided = _NO_STEP, 0
+
+    def summary(self) -> str:
+        """One line: the requested and the applied scale, and the steps that were not guided."""
+        if not len(self):
+            return f"nothing was guided: {self.idle}"
+        return super().summary() + (f"; {self.unguided} more steps were not guided" if self.unguided else "")
+
+    def rows(self) -> list[dict[str, float | int | bool]]:
+        """One flat row per evaluation and sample; none if nothing was guided."""
+        return super().rows() if len(self) else []
+
+    def save(self, path: str | Path) -> Path:
+        """Writes rows, summary and `about`, as JSON or as Parquet by the suffix; whole or not at all."""
+        path = Path(path)
+        if path.suffix not in (".json", ".parquet", ""):
+            raise ValueError(f"a record is saved as .json or .parquet; got {path.name!r}")
+        if path.suffix != ".parquet":
+            return write_whole(path, json.dumps(self.contents(), indent=1))
+        try:
+            arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        except ImportError:
+            raise ImportError("a Parquet file needs `pip install pyarrow`; .json needs nothing") from None
+        about = {"summary": self.summary(), "about": json.dumps(self.about)}
+        with writing(path) as temporary:
+            parquet.write_table(
+                arrow.Table.from_pylist(self.rows()).replace_schema_metadata(about), temporary
+            )
+        return path
+
+    def contents(self) -> dict[str, Any]:
+        """What a JSON file of the record holds."""
+        beside = {"beside": [one.contents() for one in self.beside]} if self.beside else {}
+        return {"about": self.about, **super().contents(), **beside}
+
+    def plot(self) -> Any:
+        """The meter over time as a matplotlib figure, under the rule and the summary."""
+        if len(self):
+            figure = super().plot()
+        else:
+            from matplotlib.figure import Figure
+
+            figure = Figure()
+        figure.suptitle(f"{self.about.get('rule', '')}\n{self.summary()}", fontsize=9)
+        return figure
 
 
 class Session:
     """One rule, its state between steps, and the record of what it did."""
 
-    def __init__(self, rule: Rule | str, record: RunRecord | None = None) -> None:
+    def __init__(self, rule: Rule | str) -> None:
         if isinstance(rule, str):
             rule = parse(rule)
         if not isinstance(rule, Rule):
@@ -30,7 +99,7 @@ class Session:
             )
         need_cap_last(rule)
         self.rule = rule
-        self.record = RunRecord() if record is None else record
+        self.record = RunRecord()
         self._stepper = Stepper(rule)
         self.begin()
 
@@ -59,3 +128,71 @@ class Session:
             if others and self.rule.needs:
                 p = p.beside(**others)
             return self._stepper.output(p, nominal, first=first, record=self.record)
+
+
+class Pilot(Session):
+    """Unguided runs in a host that keep only what a calibration needs; returns the conditional output.
+
+        sums     of each channel of m_c (axis 1), for each evaluation and sample
+        squares  |m_c|^2
+        first    the channel means of m_u at the first evaluation, whose average is the anchor r
+
+    With an anchor per channel, |m_c - r|^2 = |m_c|^2 - 2 sum_k r_k sums_k + n sum_k r_k^2: the means
+    themselves need not be kept until r is known.
+    """
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._sums: list[list[Tensor]] = []  # by run, by evaluation: (samples, channels)
+        self._squares: list[list[Tensor]] = []
+        self._first: list[Tensor] = []
+        self._size = 0
+        super().__init__(CFG(1.0))
+
+    def begin(self) -> None:
+        """A new run; runs in which nothing was seen do not count."""
+        super().begin()
+        if not self._sums or self._sums[-1]:
+            self._sums.append([])
+            self._squares.append([])
+
+    def guide(
+        self,
+        how: Affine,
+        x: Tensor,
+        c: Tensor,
+        u: Tensor,
+        nominal: Tensor,
+        *,
+        first: bool = True,
+        others: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        p = Prediction.stated(x, c, u, how)
+        m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
+        if not self._sums[-1]:
+            self._first.append(m_u.mean(2).cpu())
+        if len(self._sums) == 1:
+            self._times.append(float(torch.as_tensor(how.t).flatten()[0]))
+        self._size = m_c.shape[2]
+        self._sums[-1].append(m_c.sum(2).cpu())
+        self._squares[-1].append(m_c.square().sum((1, 2)).cpu())
+        return c.to(nominal.dtype)
+
+    def calibration(self, name: str, calls: str) -> Calibration:
+        """The anchor per channel and the radii of all runs, which must have had the same steps.
+
+        `name` is the model and `calls` how often it was run; the cost of the pilot is noted with them.
+        """
+        runs = [run for run in self._sums if run]
+        if not runs:
+            raise ValueError("the pilot saw no step; call the pipeline inside it")
+        if {len(run) for run in runs} != {len(self._times)}:
+            raise ValueError("the runs of a pilot must have the same number of steps")
+        anchor = anchor_of(torch.cat(self._first).mean(0)[:, None], "channel")
+        r = anchor.tensor(self._first[0])
+        columns = []
+        for sums, squares in zip(runs, [run for run in self._squares if run], strict=True):
+            away = [q - 2 * s @ r + self._size * r.square().sum() for s, q in zip(sums, squares, strict=True)]
+            columns.append(torch.stack(away).clamp(min=0).sqrt())
+        cost = f"{calls}, {sum(map(len, runs))} steps, two predictions each"
+        return from_pilot(anchor, self._times, torch.cat(columns, dim=1), f"{name}: {cost}")

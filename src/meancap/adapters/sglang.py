@@ -19,8 +19,7 @@ from torch import Tensor
 from ..path import Affine
 from ..rules import Rule
 from ..tensors import promoted
-from .record import RunRecord
-from .session import Session
+from .session import RunRecord, Session
 
 
 class Follower:
@@ -58,10 +57,17 @@ class Follower:
 
 
 def capped(base: type, rule: Rule | str) -> Any:
-    """A policy of SGLang's class `base` (its CFGPolicy) under a rule."""
+    """A policy of SGLang's class `base` (its CFGPolicy) under a rule, also under CFG parallelism."""
+    if not hasattr(base, "parallel_uses_serial_arithmetic"):
+        raise NotImplementedError(
+            f"{base.__name__} has no parallel_uses_serial_arithmetic, without which SGLang's CFG parallelism "
+            "never calls the policy's combine; update SGLang"
+        )
 
     @dataclasses.dataclass
     class RulePolicy(base):  # type: ignore[misc]
+        # Otherwise SGLang adds weighted predictions across two ranks by itself, and `combine` is not called.
+        parallel_uses_serial_arithmetic: bool = True
         follower: Follower = dataclasses.field(default_factory=lambda: Follower(rule))
 
         def build(self, *arguments: Any, **named: Any) -> Any:

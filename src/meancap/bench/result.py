@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..files import write_whole
-from ..runs.child_processes import end_with_parent, without_interrupts
 from ..runs.folder import Ledger
+from ..runs.processes import end_with_parent, without_interrupts
 from ..torch_settings import torch_settings
 from .cases import Case, read_cases
 from .families import MATCHED, Family, Setting, choose_families, spread

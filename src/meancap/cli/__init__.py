@@ -1,8 +1,8 @@
 """The command line: parse and print, nothing more.
 
-Each command has a module here with a function `add_NAME(commands)` that adds its parser and sets `run`, a
-function of the parsed options that returns an exit code. Modules import what they need inside `run`, so that
-`--help` is quick. Bad input is one sentence on stderr and exit code 2.
+Each command has a function `add_NAME(commands)` that adds its parser and sets `run`, a function of the parsed
+options that returns an exit code. Modules import what they need inside `run`, so that `--help` is quick. Bad
+input is one sentence on stderr and exit code 2.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
 from .bench import add_bench
 from .calibrate import add_calibrate
-from .demo import add_demo
 from .explore import add_explore
 from .generate import add_generate
-from .pictures import add_pictures
-from .pipelines import add_pipelines
-from .report import add_report
+from .listing import add_pipelines, add_rules
 from .reproduce import add_reproduce
-from .rules import add_rules
-from .score import add_score
+from .score import add_demo, add_pictures, add_report, add_score
 from .train import add_train
 from .weights import add_weights
 
@@ -46,7 +43,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
 )
 
 
-class Parser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, without the usage lines; sub-commands inherit it."""
 
     def error(self, message: str) -> NoReturn:
@@ -54,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Parser(
+    top = _Parser(
         prog="meancap",
         description="Guidance for flow-matching models.",
         epilog="example:\n  meancap reproduce gmm --out out/gmm",
@@ -69,8 +66,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    options = parser().parse_args(argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, as in `meancap rules >&-`
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     try:
+        options = parser().parse_args(argv)
+        _check_out(getattr(options, "out", None))
         code = int(options.run(options) or 0)
         sys.stdout.flush()
         return code
@@ -84,3 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("meancap: stopped; what was finished is kept", file=sys.stderr)
         return 130
+
+
+def _check_out(out: Path | None) -> None:
+    if out is not None and out.is_symlink() and not out.exists():
+        raise ValueError(
+            f"--out {out} is a link to {out.readlink()}, which does not exist; make it or give another folder"
+        )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .progress import progress
+from .command import progress
 
 Commands = Any  # argparse's sub-parsers, whose type has no public name
 

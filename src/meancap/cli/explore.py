@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..extras import need
-from .progress import progress
+from .command import progress
 
 _EXAMPLES = """\
 examples:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .progress import progress
+from .command import progress
 
 _EXAMPLE = """\
 example:

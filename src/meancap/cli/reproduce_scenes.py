@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .generate import Commands
-from .progress import bar
-from .reproduce_images import comma_numbers
+from .command import bar, comma_numbers
 
 _EXAMPLES = """\
 examples:
@@ -24,7 +22,7 @@ like; the table holds whatever is finished. Pilots come first: some minutes with
 """
 
 
-def add_scenes(kinds: Commands) -> None:
+def add_scenes(kinds: Any) -> None:
     p = kinds.add_parser(
         "scenes",
         help="prompts, burnt colours and open attributes on the model of the scenes",
@@ -78,10 +76,9 @@ def _draw(out: Path) -> None:
     from ..runs.scenes_table import write_table
 
     try:
-        from ..report.pictures import save_png
         from ..report.scenes import curves, prompt_sheet
         from ..report.scenes_compared import compared, contrast_rows
-        from ..report.style import look
+        from ..report.style import look, save_png
     except ImportError:
         print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
         return

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .generate import Commands
-from .progress import bar
-from .reproduce_images import comma_numbers
+from .command import bar, comma_numbers
 
 
-def add_feedback(kinds: Commands) -> None:
+def add_feedback(kinds: Any) -> None:
     p = _parser(kinds, "feedback", "density-ratio feedback on held-out mixtures with a leak", seeds="2,3,4")
     p.add_argument("--mixtures", default="11,12,13,14", metavar="S", help="their seeds (11,12,13,14)")
     p.add_argument("--samples", type=int, default=2048, metavar="N", help="for each noise (2048)")
@@ -33,7 +31,7 @@ def feedback(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_avoid(kinds: Commands) -> None:
+def add_avoid(kinds: Any) -> None:
     p = _parser(kinds, "avoid", "rules with something to avoid, on mixtures and garments")
     p.add_argument("--samples", type=int, default=512, metavar="N", help="of a mixture, for each seed (512)")
     p.add_argument(
@@ -55,7 +53,7 @@ def avoid(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_label_noise(kinds: Commands) -> None:
+def add_label_noise(kinds: Any) -> None:
     p = _parser(
         kinds,
         "label-noise",
@@ -93,7 +91,7 @@ def label_noise(args: argparse.Namespace) -> int:
     return _draw(args.out, draw)
 
 
-def add_wind(kinds: Commands) -> None:
+def add_wind(kinds: Any) -> None:
     p = _parser(kinds, "wind", "rules on somebody else's model of wind series", "--presets 1ch ")
     p.add_argument("--presets", default="1ch,2ch,3ch", metavar="P", help="of the package (1ch,2ch,3ch)")
     p.add_argument("--days", type=int, default=3, metavar="N", help="of each regime, for each seed (3)")
@@ -121,7 +119,7 @@ def wind(args: argparse.Namespace) -> int:
 
 
 def _parser(
-    kinds: Commands, name: str, about: str, example: str = "", seeds: str = "0,1,2"
+    kinds: Any, name: str, about: str, example: str = "", seeds: str = "0,1,2"
 ) -> argparse.ArgumentParser:
     p: argparse.ArgumentParser = kinds.add_parser(
         name,
@@ -152,8 +150,7 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 def _draw(out: Path, draw: Callable[[], dict[str, Any]]) -> int:
     try:
-        from ..report.pictures import save_png
-        from ..report.style import look
+        from ..report.style import look, save_png
     except ImportError:
         print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
         return 0

@@ -1,4 +1,4 @@
-"""`meancap score`: numbers for runs, each with its protocol."""
+"""`meancap score`, `report`, `pictures` and `demo`: from run folders to numbers, pages and pictures."""
 
 from __future__ import annotations
 
@@ -9,47 +9,50 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .progress import progress
+from ..extras import need
+from .command import add_command, bar, progress
 
 if TYPE_CHECKING:
     from ..runs.scoring import ScoreProgress
 
-Commands = Any  # argparse's sub-parsers, whose type has no public name
-
 _SCORE = """\
-examples:
   meancap score runs/cap runs/fixed --protocol fashion
   meancap score runs/* --protocol efficientnet-lite0 --reference fashion-mnist
   meancap score samples.npz --protocol adm-imagenet256 --reference VIRTUAL_imagenet256_labeled.npz
   meancap score --list
 
-Features are kept beside each run and scores in its scores.jsonl; the same command goes on after a stop.
+Features are kept beside each run and scores in its scores.jsonl; rerun a command to resume it after a stop.
+"""
+_REPORT = """\
+  meancap score out/fashion/* --protocol fashion
+  meancap report out/fashion
+
+Writes report.html, report.md, scores.csv and figures/ into the folder of the runs.
+"""
+_PICTURES = """\
+  meancap pictures runs/none runs/fixed runs/cap --out pictures
+
+Runs stand side by side if they share their seeds and their classes or prompts. Written are sheet.png (rows
+are seeds, columns are rules), panels.png (rows are classes), gallery.html, and for runs made with
+--diagnostics mechanism.png and meter.png.
 """
 
 
-def add_score(commands: Commands) -> None:
-    p = commands.add_parser(
-        "score", help="measure runs: Frechet distances, recall, alignment, ...", epilog=_SCORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+def add_score(commands: Any) -> None:
+    p = add_command(
+        commands, "score", score, "measure runs: Frechet distances, recall, alignment, ...", _SCORE
+    )
     p.add_argument(
         "runs", nargs="*", type=Path, metavar="RUN", help="run folders, folders of pictures, or .npz"
     )
     p.add_argument(
-        "--protocol", action="append", metavar="NAME", help="see --list; several with commas between them"
+        "--protocol", action="append", metavar="NAME", help="see --list; several separated by commas"
     )
-    p.add_argument(
-        "--reference", default=None, metavar="R", help="real images: a folder, an .npz, or fashion-mnist"
-    )
-    p.add_argument(
-        "--weights", default=None, metavar="FILE", help="weights of the network, if not in a usual place"
-    )
-    p.add_argument(
-        "--threads", type=int, default=None, metavar="N", help="CPU threads; default the idle cores"
-    )
+    p.add_argument("--reference", metavar="R", help="real images: a folder, an .npz, or fashion-mnist")
+    p.add_argument("--weights", metavar="FILE", help="weights of the network, if not in a usual place")
+    p.add_argument("--threads", type=int, metavar="N", help="CPU threads; default the idle cores")
     p.add_argument("--force", action="store_true", help="measure again what has been measured")
     p.add_argument("--list", action="store_true", help="print the protocols and stop")
-    p.set_defaults(run=score)
 
 
 def score(args: argparse.Namespace) -> int:
@@ -67,21 +70,21 @@ def score(args: argparse.Namespace) -> int:
 
     from ..runs.scoring import score_runs
 
-    torch.set_num_threads(idle_cores() if args.threads is None else max(1, args.threads))
+    torch.set_num_threads(_idle_cores() if args.threads is None else max(1, args.threads))
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
-    watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
-    print(score_table(args.runs, protocols))
+    _watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
+    print(_score_table(args.runs, protocols))
     return 0
 
 
-def idle_cores() -> int:
+def _idle_cores() -> int:
     """The number of idle cores, at least one: more threads than idle cores are very slow."""
     cores = os.cpu_count() or 1
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return max(1, cores - round(busy))
 
 
-def watch(steps: Iterable[ScoreProgress]) -> None:
+def _watch(steps: Iterable[ScoreProgress]) -> None:
     """Scores to the end, with a bar on stderr for each run that has something to do."""
     for what, group in groupby(steps, key=lambda step: step.what):
         first = next((step for step in group if step.done), None)
@@ -92,15 +95,16 @@ def watch(steps: Iterable[ScoreProgress]) -> None:
                     line.update(step.done)
 
 
-def score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:
+def _score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:
     """One line per run, one block per protocol; half of the 95 % interval below each value."""
-    from ..runs.scoring import read_scores, results_of
+    from ..runs.scoring import read_scores, results_folder
 
-    folders, lines = [results_of(name) for name in names], []
+    lines = []
     for protocol in protocols:
-        rows = []
-        for folder in folders:
-            rows.append({s.name: s for s in read_scores(folder) if s.protocol.startswith(f"{protocol}:")})
+        rows = [
+            {s.name: s for s in read_scores(results_folder(name)) if s.protocol.startswith(f"{protocol}:")}
+            for name in names
+        ]
         titles = list(dict.fromkeys(title for row in rows for title in row))
         some = next((s for row in rows for s in row.values()), None)
         if some is None:
@@ -110,7 +114,7 @@ def score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:
         for name, row in zip(names, rows, strict=True):
             n = max(s.n for s in row.values())
             values = [f"{row[t].value:.4g}" if t in row else "" for t in titles]
-            errors = [_half(row[t].interval) if t in row else "" for t in titles]
+            errors = [_half_width(row[t].interval) if t in row else "" for t in titles]
             for first, count, cells in ((str(name), str(n), values), ("", "", errors)):
                 line = f"{first:<{wide}}  {count:>6}  " + "  ".join(f"{cell:>11}" for cell in cells)
                 lines.append(line.rstrip())
@@ -118,5 +122,78 @@ def score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def _half(interval: tuple[float, float] | None) -> str:
+def _half_width(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"±{(interval[1] - interval[0]) / 2:.2g}"
+
+
+def add_report(commands: Any) -> None:
+    p = add_command(commands, "report", report, "put scored runs together: tables, fronts, a page", _REPORT)
+    p.add_argument("folder", type=Path, metavar="DIR", help="a folder of scored runs")
+
+
+def report(args: argparse.Namespace) -> int:
+    if not args.folder.is_dir():
+        raise ValueError(f"there is no folder {args.folder}")
+    need("matplotlib", "report")
+    from ..report.score_page import write_report
+
+    for path in write_report(args.folder):
+        print(path)
+    return 0
+
+
+def add_pictures(commands: Any) -> None:
+    p = add_command(
+        commands,
+        "pictures",
+        pictures,
+        "matched sheets, the guidance meter and a gallery from runs",
+        _PICTURES,
+    )
+    p.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="finished run folders")
+    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to put the pictures")
+    p.add_argument("--rows", type=int, default=10, metavar="N", help="samples in the sheet (10)")
+    p.add_argument("--gallery", type=int, default=40, metavar="N", help="samples in the gallery (40)")
+
+
+def pictures(args: argparse.Namespace) -> int:
+    need("matplotlib", "report")
+    from ..report.pictures import draw_all
+    from ..runs.folder import Run
+
+    if args.rows < 1 or args.gallery < 1:
+        raise ValueError("--rows and --gallery must be at least 1")
+    for path in draw_all([Run.open(path) for path in args.runs], args.out, args.rows, args.gallery):
+        print(path)
+    return 0
+
+
+def add_demo(commands: Any) -> None:
+    p = add_command(
+        commands, "demo", demo, "see what the cap does, on a real model, in a minute or two",
+        "  meancap demo --out demo\n\n"
+        "Runs the shipped models without guidance, with strong guidance and with the cap.\n",
+    )  # fmt: skip
+    p.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder (demo)")
+
+
+def demo(args: argparse.Namespace) -> int:
+    need("matplotlib", "report")
+    import torch
+
+    from ..models.data import FASHION
+    from ..report.pictures import write_demo
+    from ..runs.reproduce import BLOCKS, make_demo, open_demo
+
+    torch.set_num_threads(1)
+    for _ in bar(make_demo(args.out), BLOCKS, "demo"):
+        pass
+    page = write_demo(open_demo(args.out), open_demo(args.out / "scenes"), args.out, FASHION)
+    print(page.read_text(encoding="utf-8"))
+    for path, what in (
+        (args.out / "demo.png", "the picture"),
+        (args.out / "gallery.html", "every sample"),
+        (page, "this page"),
+    ):
+        print(f"{what:14}{path}")
+    return 0

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .generate import Commands
-from .progress import bar
+from .command import bar
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +32,7 @@ Give the same command again to go on after a stop. The weights are in OUT/model.
 """
 
 
-def add_train(commands: Commands) -> None:
+def add_train(commands: Any) -> None:
     p = commands.add_parser(
         "train",
         help="train a shipped model again, or one like it",

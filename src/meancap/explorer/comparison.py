@@ -25,7 +25,6 @@ from torch import Tensor
 
 from ..lab.condition import COUNT, PAIR, SINGLE, STD, TRIPLE, Condition, Scene, circle
 from ..lab.mixture import Mixture
-from ..lab.plan import plan
 from ..lab.problems import Model
 from ..lab.sampler import engine_for, flow
 from ..notation import number_text
@@ -221,9 +220,8 @@ def read_settings(request: Request) -> Settings:
 
 def read_sliders(request: Request) -> tuple[float, float]:
     """Scale and gamma."""
-    return number(request, "scale", 0.0, LIMITS["scale"], 3.0), number(
-        request, "gamma", 1.0, LIMITS["gamma"], 1.1
-    )
+    scale = number(request, "scale", 0.0, LIMITS["scale"], 3.0)
+    return scale, number(request, "gamma", 1.0, LIMITS["gamma"], 1.1)
 
 
 def read_rule_texts(request: Request) -> tuple[str, ...]:
@@ -313,7 +311,7 @@ def end_points(
     return x
 
 
-class Compiled:
+class _Compiled:
     """Which loops numba has compiled in this process; others are compiled in the background."""
 
     def __init__(self) -> None:
@@ -326,21 +324,19 @@ class Compiled:
 
     def ready(self, plane: Plane) -> bool:
         """Whether the loop for this plane is compiled; if not, this starts its compilation."""
-        loop = plan(plane.condition(), parse("CFG(1)"))
-        shape = (0, 0) if loop is None else (loop.inside, len(loop.means))  # a loop is compiled for each
+        weighted = [one for one in plane.components if one.weight]
+        shape = (sum(one.inside for one in weighted), len(weighted))  # a loop is compiled for each
         with self._lock:
             if shape not in self._begun:
-                compiling = threading.Thread(target=_sample_once, args=(plane,), daemon=True)
-                self._begun[shape] = compiling
-                compiling.start()
+                self._begun[shape] = threading.Thread(target=_sample_once, args=(plane,), daemon=True)
+                self._begun[shape].start()
         return not self._begun[shape].is_alive()
 
     def warm(self) -> None:
         """Start to compile the loops of the presets; does nothing without numba."""
-        for preset in PRESETS.values():
-            rule = parse("CFG(1)")
-            if engine_for(preset.plane.condition(), rule, torch.zeros(1, 2), (0.0, 1.0)) == "numba":
-                self.ready(preset.plane)
+        for _, _, plane, _ in PRESETS.values():
+            if engine_for(plane.condition(), parse("CFG(1)"), torch.zeros(1, 2), (0.0, 1.0)) == "numba":
+                self.ready(plane)
 
     def wait(self, seconds: float = 3.0) -> None:
         """Wait for compilations that were begun: the interpreter must not exit while a thread compiles."""
@@ -353,4 +349,4 @@ def _sample_once(plane: Plane) -> None:
     flow(plane.condition(), parse("CFG(1)"), torch.zeros(1, 2), (0.0, 1.0))
 
 
-COMPILED = Compiled()
+COMPILED = _Compiled()

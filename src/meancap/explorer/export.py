@@ -41,10 +41,7 @@ _STOPS = {
     "mixture": "; λ and Γ go to the saved values",
     "images": "; λ goes to the saved values, with finished pictures alone",
 }
-_BANNER = (
-    '<p class="saved">A saved comparison{stops}. To change its settings, run '
-    "<code>{command}</code></p>"
-)
+_BANNER = '<p class="saved">A saved comparison{stops}. To change its settings, run <code>{command}</code></p>'
 
 
 def write_page(link: str, path: str | Path, work: Work | None = None) -> Path:

@@ -183,11 +183,11 @@ def _paper_row(scene: str, settings: Settings, rule: Rule) -> dict[str, str] | N
     paper = PRESETS[scene].paper if scene in PRESETS else None
     if paper is None or settings.steps != STEPS or settings.solver != "euler":
         return None
-    own = next((one for one in SETTINGS if one.scene == paper and one.rule == rule), None)
-    rows = paper_table("gmm") if own else []
-    return next(
-        (r for r in rows if own and (r["members"], r["guidance"]) == (own.members, own.guidance)), None
-    )
+    for one in SETTINGS:
+        if one.scene == paper and one.rule == rule:
+            rows = {(row["members"], row["guidance"]): row for row in paper_table("gmm")}
+            return rows[one.members, one.guidance]
+    return None
 
 
 def _meter(request: Request, work: Work) -> dict[str, Any]:
@@ -198,12 +198,11 @@ def _meter(request: Request, work: Work) -> dict[str, Any]:
     entries: list[dict[str, Any]] = []
     for template in settings.rules:
         rule = comparison.rule_or_error(settings, template)
+        if isinstance(rule, str):
+            entries.append({"error": rule})
+            continue
         try:
-            entries.append(
-                {"error": rule}
-                if isinstance(rule, str)
-                else _metered(plane, rule, start, settings, work, paths)
-            )
+            entries.append(_metered(plane, rule, start, settings, work, paths))
         except RULE_ERRORS as error:
             entries.append({"error": one_line(error, 300)})
     return {"box": plane.wide(), "metered": len(start), "rules": entries}

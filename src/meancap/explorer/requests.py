@@ -77,10 +77,8 @@ def choice(request: Request, name: str, among: Collection[str], default: str) ->
 def text(request: Request, name: str, longest: int, default: str | None = None) -> str:
     """A string of bounded length."""
     value = request.get(name, default)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > longest:
         raise ValueError(f"{name} must be a text of at most {longest} characters; got {_short(value)}")
-    if len(value) > longest:
-        raise ValueError(f"{name} must have at most {longest} characters; got {len(value)}")
     return value
 
 
@@ -89,10 +87,8 @@ def items(
 ) -> list[Any]:
     """A list of bounded length."""
     value = request.get(name, default)
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, (list, tuple)) or not fewest <= len(value) <= most:
         raise ValueError(f"{name} must be a list of {fewest} to {most} entries; got {_short(value)}")
-    if not fewest <= len(value) <= most:
-        raise ValueError(f"{name} must have {fewest} to {most} entries; got {len(value)}")
     return list(value)
 
 

@@ -132,7 +132,7 @@ class Server(uvicorn.Server):
         """The route's result, computed in a thread when it is this request's turn."""
         try:
             await asyncio.wait_for(turn.acquire(), PATIENCE)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise HTTPException(503, "the server is busy with other requests; try again later") from None
         try:
             work.check()  # the client may have left while it waited
@@ -247,7 +247,7 @@ async def _read_body(call: Call) -> Request:
         raise HTTPException(413, f"a request may have at most {_LARGEST_BODY:,} bytes")
     try:
         return read_object(await asyncio.wait_for(call.body(), STALLED))
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise HTTPException(408, "the request did not arrive") from None
 
 

@@ -19,6 +19,7 @@ import hashlib
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ..extras import need
+from ..files import sha256_of
 from .extractor import need_images
 
 _TORN = (zipfile.BadZipFile, zlib.error, EOFError)  # what a cut or changed archive raises
@@ -47,12 +49,15 @@ class PictureFolder:
         return len(self.paths)
 
     def identity(self) -> str:
-        """Changes when a file is added, removed, renamed or rewritten."""
-        digest = hashlib.sha256()
+        """Changes with the name or the content of any file."""
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
+        combined = hashlib.sha256()
         for path in self.paths:
-            stat = path.stat()
-            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-        return digest.hexdigest()[:16]
+            combined.update(f"{path.name} {sha256_of(path)}\n".encode())
+        return combined.hexdigest()[:16]
 
     def read(self, start: int, count: int) -> list[Tensor]:
         """Some images in order, neighbours of equal size stacked: real photographs differ in size."""
@@ -78,8 +83,11 @@ class Npz:
         return self.shape[0]
 
     def identity(self) -> str:
-        stat = self.path.stat()
-        return hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
+        return sha256_of(self.path)[:16]
 
     def read(self, start: int, count: int) -> list[Tensor]:
         count = max(0, min(count, len(self) - start))

@@ -1,25 +1,362 @@
-"""All pictures of some matched runs, as files in one folder."""
+"""Pictures of matched runs: the same noise and the same class or prompt under different rules.
+
+sheet      rows are seeds, columns are rules
+panels     one panel per rule; in each, rows are classes and columns are seeds
+rows       one row per rule, a column for each prompt, which stands above it
+gallery    one HTML page that opens from disk: no server, no script, no file beside it
+mechanism  for each run |m_c| and |m_u|, |m_c - m_u|, effective and nominal scale over time; thin lines
+           are samples, thick ones their mean
+meters     effective scale, ratio and share capped of several runs
+demo       the page of `meancap demo`: one picture, the meter, and four numbers for each rule
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
+from html import escape
+from io import BytesIO
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..files import writing
+from ..files import write_whole
+from ..models.data import FASHION
 from ..runs.folder import Run
-from .gallery import write_gallery
-from .meter import mechanism, meters
-from .sheets import class_panels, class_rows, need_matched, sheet
-from .style import look
+from ..runs.scoring import read_scores
+from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look, save_png
+
+
+class Unmatched(ValueError):
+    """Runs that do not share their noise and conditions."""
+
+
+def need_matched(runs: Sequence[Run]) -> None:
+    """Refuses runs that differ in more than the rule: a comparison of them would not show the rule."""
+    if not runs:
+        raise ValueError("a sheet needs at least one run")
+    first = runs[0]
+    for other in runs[1:]:
+        for what, mine, theirs in (
+            ("seeds", first.seeds, other.seeds),
+            ("labels", first.labels, other.labels),
+            ("prompts", first.prompts, other.prompts),
+        ):
+            shared = min(len(mine), len(theirs))
+            if mine[:shared] != theirs[:shared]:
+                raise Unmatched(
+                    f"{first.folder.name} and {other.folder.name} differ in their {what}; only runs of one "
+                    "seed and one list of classes or prompts can stand side by side"
+                )
+
+
+def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: Sequence[str] = ()) -> Figure:
+    """Rows are samples (ten unless positions say otherwise), columns are runs."""
+    need_matched(runs)
+    chosen = list(range(min(10, *map(len, runs)))) if positions is None else list(positions)
+    images = [run.images(chosen) for run in runs]
+    tall = images[0].shape[1] / images[0].shape[2]
+    widest = 0.9 if images[0].shape[2] < 64 else 1.6
+    cell = min(widest, (PAGE - 1.0) / len(runs))
+    figure = Figure(figsize=(1.0 + cell * len(runs), 0.5 + cell * tall * len(chosen)))
+    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0, hspace=0)
+    axes: Any = figure.subplots(len(chosen), len(runs), squeeze=False)
+    for j, run in enumerate(runs):
+        axes[0, j].set_title(titles[j] if titles else title(run))
+        for i, position in enumerate(chosen):
+            _show(axes[i, j], images[j][i])
+            if j == 0:
+                axes[i, 0].set_ylabel(condition(run, position), rotation=0, ha="right", va="center")
+    return figure
+
+
+def class_panels(
+    runs: Sequence[Run],
+    per_class: int = 8,
+    titles: Sequence[str] = (),
+    names: Sequence[str] = (),
+    page: float = PAGE,
+) -> Figure:
+    """One panel for each run, side by side: rows of classes, `per_class` seeds each; `page` inches wide."""
+    need_matched(runs)
+    rows, names = class_rows(runs[0], per_class), names or _class_names(runs[0])
+    width = 0.45 + page
+    count, gap = len(runs), 0.04
+    first = runs[0].images([0])
+    tall = len(rows) * first.shape[1] / (per_class * first.shape[2])
+    height = (page / count - 2 * gap) * tall + 0.25
+    figure = Figure(figsize=(width, height))
+    figure.set_layout_engine("constrained", w_pad=gap, h_pad=0.05, wspace=0, hspace=0)
+    all_axes: Any = figure.subplots(1, count, squeeze=False)[0]
+    for axes, run, k in zip(all_axes, runs, range(count), strict=True):
+        picture = tiled(run, list(rows.values()))
+        _show(axes, picture)
+        axes.set_title(titles[k] if titles else title(run))
+        if k == 0:
+            cell = picture.shape[0] / len(rows)
+            places = [(i + 0.5) * cell for i in range(len(rows))]
+            axes.set_yticks(places, [names[c] if names else str(c) for c in rows])
+            axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def _prompt_rows(runs: Sequence[Run], titles: Sequence[str], page: float = 4.05) -> Figure:
+    """One row for each run, a column for each prompt; `page` inches wide, to be read on a phone."""
+    need_matched(runs)
+    count, side = len(runs[0]), (page - 1.0) / len(runs[0])
+    figure = Figure(figsize=(page, side * len(runs) + 0.55))
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+    axes: Any = figure.subplots(len(runs), count, squeeze=False)
+    for line, run, title in zip(axes, runs, titles, strict=True):
+        for k, image in enumerate(run.images(range(count))):
+            _show(line[k], image)
+        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
+    for place, prompt in zip(axes[0], runs[0].prompts, strict=True):
+        few = " ".join(word for word in prompt.split() if word != "a")
+        place.set_title("\n".join(wrap(few, 14)), fontsize=7)
+    return figure
+
+
+def class_rows(run: Run, per_class: int) -> dict[int, list[int]]:
+    """The first positions of each class, for the classes that have so many."""
+    places_of: dict[int, list[int]] = {}
+    for position, record in enumerate(run.records):
+        if record.get("label") is not None:
+            places_of.setdefault(record["label"], []).append(position)
+    rows = {
+        label: places[:per_class] for label, places in sorted(places_of.items()) if len(places) >= per_class
+    }
+    if not rows:
+        raise ValueError(f"{run.folder.name} has no class with {per_class} samples")
+    return rows
+
+
+def tiled(run: Run, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.uint8]:
+    """One picture of many, without space between them."""
+    flat = run.images([i for row in rows for i in row])
+    count, height, width, channels = flat.shape
+    grid = flat.reshape(len(rows), count // len(rows), height, width, channels).transpose(0, 2, 1, 3, 4)
+    sheet: npt.NDArray[np.uint8] = grid.reshape(len(rows) * height, -1, channels)
+    return sheet
+
+
+def title(run: Run) -> str:
+    """The rule, a line for each of its parts."""
+    return run.rule.replace(" | ", "\n| ") or "no rule"
+
+
+def _class_names(run: Run) -> tuple[str, ...]:
+    """The names of the classes, where the run's model is the shipped one; otherwise none."""
+    return FASHION if run.config.get("model") == "fashion" else ()
+
+
+def _class_name(label: int, names: Sequence[str]) -> str:
+    """The name of a class, or its number where it has none."""
+    return names[label] if label < len(names) else f"class {label}"
+
+
+def condition(run: Run, position: int) -> str:
+    """What a sample was asked to be, short enough for a margin."""
+    record = run.records[position]
+    if record.get("prompt") is not None:
+        text = str(record["prompt"])
+        return text if len(text) <= 24 else text[:23] + "…"
+    return f"{_class_name(record['label'], _class_names(run))}\nseed {record['seed']}"
+
+
+def _show(axes: Axes, image: npt.NDArray[np.uint8]) -> None:
+    if image.shape[-1] == 1:
+        axes.imshow(image[..., 0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    else:
+        axes.imshow(image, interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+_GALLERY = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 14px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 75rem;
+  padding: 0 1rem }}
+h1 {{ font-size: 1.4rem }} code {{ font-size: .95em }}
+table {{ border-collapse: collapse; margin: 1rem 0 }}
+th, td {{ padding: .25rem .5rem .25rem 0; text-align: left; vertical-align: middle }}
+thead th {{ position: sticky; top: 0; background: #fff; border-bottom: 1px solid #ccc }}
+img {{ display: block; width: clamp(48px, calc((100vw - 8rem) / {columns}), {width}px);
+  max-width: none; image-rendering: {rendering} }}
+.what {{ color: #555; max-width: 18rem; overflow-wrap: break-word }}
+</style>
+<h1>{title}</h1>
+<p>{note}</p>
+<table><thead><tr><th>sample</th>{heads}</tr></thead>
+<tbody>
+{rows}
+</tbody></table>
+</html>
+"""
+
+
+def gallery(
+    runs: Sequence[Run], count: int = 40, title: str = "Matched samples", names: Sequence[str] = ()
+) -> str:
+    """The page as text: a row for each of the first `count` samples, a column for each run."""
+    need_matched(runs)
+    shown = min(count, *map(len, runs))
+    images = [run.images(range(shown)) for run in runs]
+    rows = []
+    for i in range(shown):
+        record = runs[0].records[i]
+        asked = record.get("prompt")
+        if asked is None:
+            asked = _class_name(record["label"], names or _class_names(runs[0]))
+        cells = "".join(f'<td><img alt="sample {i}" src="{_data_uri(batch[i])}"></td>' for batch in images)
+        what = f"{escape(str(asked))}<br>seed {record['seed']}"
+        rows.append(f'<tr><td class="what">{what}</td>{cells}</tr>')
+    heads = "".join(f"<th><code>{escape(run.rule or 'no rule')}</code></th>" for run in runs)
+    first = runs[0].config
+    note = (
+        f"{escape(str(first['model']))}, {len(first['times']) - 1} steps, {escape(str(first['solver']))}. "
+        "Every row has one noise and one condition; only the rule differs."
+    )
+    small = images[0].shape[1] < 128
+    return _GALLERY.format(
+        title=escape(title),
+        note=note,
+        heads=heads,
+        rows="\n".join(rows),
+        rendering="pixelated" if small else "auto",
+        columns=len(runs),
+        width=112 if small else min(320, images[0].shape[2]),
+    )
+
+
+def _write_gallery(runs: Sequence[Run], path: Path, count: int = 40, names: Sequence[str] = ()) -> Path:
+    """The page as a file that appears whole or not at all."""
+    return write_whole(path, gallery(runs, count, names=names))
+
+
+def _data_uri(image: npt.NDArray[np.uint8]) -> str:
+    from PIL import Image
+
+    buffer = BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+_EPSILON = 1e-12  # epsilon_m of chi, which the paper does not state
+_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, AMBER, SKY)
+Array = npt.NDArray[np.float64]
+
+
+def mean_lengths(meter: Mapping[str, Array]) -> tuple[Array, Array]:
+    """|m_c| and |m_u|, from the ratio, the gap and the angle that the meter keeps."""
+    m_c = meter["length"] / meter["ratio"]
+    squared = m_c**2 - 2 * m_c * meter["gap"] * meter["cosine"] + meter["gap"] ** 2
+    return m_c, np.sqrt(np.maximum(squared, 0))
+
+
+def mechanism(runs: Sequence[Run], titles: Sequence[str] = (), samples: int = 30) -> Figure:
+    """Three panels over time for each run: norms of the means, gap, effective scale."""
+    figure = Figure(figsize=(PAGE, 0.4 + 1.7 * len(runs)), layout="constrained")
+    axes: Any = figure.subplots(len(runs), 3, squeeze=False, sharex=True, sharey="col")
+    for row, run, k in zip(axes, runs, range(len(runs)), strict=True):
+        meter = run.meter
+        t = meter["t"][:, 0]
+        m_c, m_u = mean_lengths(meter)
+        bundle(row[0], t, m_c, BLUE, samples, "conditional")
+        bundle(row[0], t, m_u, GREY, samples, "unconditional")
+        bundle(row[1], t, meter["gap"], PURPLE, samples)
+        bundle(row[2], t, meter["scale"], GREEN, samples, "effective")
+        row[2].plot(
+            t, meter["asked"].mean(1), color=VERMILION, linestyle="--", linewidth=0.9, label="nominal"
+        )
+        row[0].set_ylabel(titles[k] if titles else run.rule)
+        if k == 0:
+            row[0].legend(loc="best")
+            row[2].legend(loc="best")
+    for place, title in zip(
+        axes[0], ("length of the means", "gap |m_c − m_u|", "guidance scale"), strict=True
+    ):
+        place.set_title(title)
+    for place in axes[-1]:
+        place.set_xlabel("t (noise at 0, data at 1)")
+    return figure
+
+
+def write_paths(plain: Run, capped: Run, out: Path) -> list[Path]:
+    """The paper's mechanism figure and its numbers, mechanism.png and mechanism.csv.
+
+    The lengths of the means and the gap are those of the unguided path, the effective scale that of the cap;
+    chi = |m| / (|m_c| + epsilon_m) is the ratio that the paper logs.
+    """
+    figure = Figure(figsize=(PAGE, 2.1), layout="constrained")
+    axes: Any = figure.subplots(1, 3)
+    m_c, m_u = mean_lengths(plain.meter)
+    t, used = plain.meter["t"][:, 0], capped.meter["t"][:, 0]
+    bundle(axes[0], t, m_c, BLUE, 30, "conditional")
+    bundle(axes[0], t, m_u, GREY, 30, "unconditional")
+    bundle(axes[1], t, plain.meter["gap"], PURPLE, 30)
+    bundle(axes[2], used, capped.meter["scale"], GREEN, 30, "effective")
+    nominal = capped.meter["asked"].mean(1)
+    axes[2].plot(used, nominal, color=VERMILION, linestyle="--", linewidth=0.9, label="nominal")
+    for place, title in zip(axes, ("length of the means, λ = 1", "gap, λ = 1", "PMC scale"), strict=True):
+        place.set_title(title)
+        place.set_xlabel("t (noise at 0, data at 1)")
+    axes[0].legend(loc="best")
+    axes[2].legend(loc="best")
+    own = mean_lengths(capped.meter)[0]
+    columns = {
+        "t": t, "m_c": m_c.mean(1), "m_u": m_u.mean(1), "gap": plain.meter["gap"].mean(1),
+        "t_capped": used, "effective_scale": capped.meter["scale"].mean(1),
+        "chi": (capped.meter["length"] / (own + _EPSILON)).mean(1),
+    }  # fmt: skip
+    rows = [
+        ",".join(columns),
+        *(",".join(f"{v:.6g}" for v in row) for row in zip(*columns.values(), strict=True)),
+    ]
+    table = write_whole(out / "mechanism.csv", "\n".join(rows) + "\n")
+    return [save_png(figure, out / "mechanism.png"), table]
+
+
+def meters(runs: Sequence[Run], titles: Sequence[str] = ()) -> Figure:
+    """The guidance meter of several runs: effective scale, ratio and share capped, means over samples."""
+    figure = Figure(figsize=(PAGE, 2.1), layout="constrained")
+    axes: Any = figure.subplots(1, 3)
+    for k, run in enumerate(runs):
+        meter, colour = run.meter, _COLOURS[k % len(_COLOURS)]
+        t = meter["t"][:, 0]
+        name = titles[k] if titles else run.rule
+        for place, values in zip(
+            axes, (meter["scale"], meter["ratio"], meter["active"].astype(float)), strict=True
+        ):
+            place.plot(t, values.mean(1), color=colour, linewidth=1.5, label=name)
+    for place, title in zip(axes, ("effective scale", "ratio |m| / |m_c|", "share capped"), strict=True):
+        place.set_title(title)
+        place.set_xlabel("t")
+    axes[2].set_ylim(-0.03, 1.03)
+    axes[1].legend(loc="upper right")  # ratios fall to 1 from the left: that corner is free
+    return figure
+
+
+def bundle(axes: Axes, t: Array, values: Array, colour: str, samples: int, label: str = "") -> None:
+    """Thin lines for some samples, a thick one for the mean of all."""
+    axes.plot(t, values[:, :samples], color=colour, alpha=0.22, linewidth=0.5)
+    axes.plot(t, values.mean(1), color=colour, linewidth=2.0, label=label or None)
 
 
 def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) -> list[Path]:
     """sheet.png, gallery.html, and what else the runs have data for; returns what was written."""
     need_matched(runs)
     out.mkdir(parents=True, exist_ok=True)
-    written = [write_gallery(runs, out / "gallery.html", shown)]
+    written = [_write_gallery(runs, out / "gallery.html", shown)]
     with look():
         written.append(save_png(sheet(runs, range(min(rows, *map(len, runs)))), out / "sheet.png"))
         if runs[0].labels:
@@ -32,8 +369,69 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
     return written
 
 
-def save_png(figure: Figure, path: Path, dots: int = 220) -> Path:
-    """The figure as a PNG that appears whole or not at all, the same bytes for the same data."""
-    with writing(path) as temporary:
-        figure.savefig(temporary, dpi=dots, metadata={"Software": None})
-    return path
+_DEMO_PAGE = """\
+# The same noise and the same request, three rules
+
+![scenes](demo.png)
+
+Strong guidance saturates the colours and the background; capped, they stay close to the unguided ones. The
+same with garments:
+
+![garments](garments.png)
+
+{table}
+
+- **accuracy**: how often a classifier trained on real garments sees the one that was asked for.
+- **diversity**: mean distance between two pictures of one class, in that classifier's features.
+- **brightness**: mean pixel value, which strong guidance drives up.
+- **scale**: the guidance that was granted at the first and at the last step.
+
+{words}
+
+The guidance meter of each rule ([meter.png](meter.png)): the cap grants little guidance while there is
+only noise, where the two means are short and the gap is long, and lets go by itself as the gap closes.
+
+All samples side by side: [gallery.html](gallery.html). Each rule's folder holds its pictures, `run.json`
+with everything needed to make them again, and `diagnostics.npz`. {count} pictures a rule are enough to see a
+difference, not to measure one: `meancap reproduce fashion` does that.
+"""
+
+
+def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path, names: Sequence[str]) -> Path:
+    """demo.png of the scenes `drawn`; garments.png, meter.png, gallery.html and report.md of `runs`."""
+    folders, titles = list(runs.values()), list(runs)
+    with look():
+        # Narrow, so that the labels can be read on a phone.
+        short = [title.replace(", ", ",\n") for title in titles]
+        save_png(_prompt_rows(list(drawn.values()), short), out / "demo.png", 260)
+        save_png(class_panels(folders, 5, short, names, 3.6), out / "garments.png", 260)
+        save_png(meters(folders, titles), out / "meter.png")
+    _write_gallery(folders, out / "gallery.html", names=names)
+    scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
+    page = _DEMO_PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
+    return write_whole(out / "report.md", page)
+
+
+def _table(runs: Mapping[str, Run], scores: Mapping[str, Mapping[str, float]]) -> str:
+    lines = [
+        "| rule | accuracy | diversity | brightness | scale, first → last | capped |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, run in runs.items():
+        s, scale = scores[title], run.meter["scale"].mean(1)
+        lines.append(
+            f"| {title} | {s['accuracy']:.2f} | {s['diversity']:.2f} | {s['brightness']:.3f} "
+            f"| {scale[0]:.2f} → {scale[-1]:.2f} | {run.meter['active'].mean():.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def _words(titles: Sequence[str], scores: Mapping[str, Mapping[str, float]]) -> str:
+    """What the numbers say, for the cap or against it."""
+    plain, fixed, capped = (scores[title] for title in titles)
+    return (
+        f"Accuracy goes from {plain['accuracy']:.2f} to {fixed['accuracy']:.2f} with strong guidance and to "
+        f"{capped['accuracy']:.2f} with the cap; of the diversity of the unguided pictures the first keeps "
+        f"{fixed['diversity'] / plain['diversity']:.0%}, the second "
+        f"{capped['diversity'] / plain['diversity']:.0%}."
+    )

@@ -116,7 +116,7 @@ def pilots(model: str, samples: int, seed: int = 0, batch: int = 50) -> list[Pil
 
 def examples(
     model: str, count: int, *, data: str | Path | None = None, seed: int = 0, batch: int = 50
-) -> list[Examples]:
+) -> list[_Examples]:
     """Predictors under the examples' own labels, and the examples, batch by batch.
 
     `lab:PROBLEM` draws from its truth; `fashion` and `sit:PATH` take test pictures of Fashion-MNIST.
@@ -149,10 +149,10 @@ def examples(
     ]
 
 
-Examples = tuple[Predict, Tensor]  # a predictor under the labels of a batch, and the batch's data
+_Examples = tuple[Predict, Tensor]  # a predictor under the labels of a batch, and the batch's data
 FORMAT = 1
 _FEWEST_EXAMPLES = 32
-WIDEST = 1.0
+_WIDEST = 1.0
 KNOTS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -172,7 +172,7 @@ class LearnedScale:
     def schedule(self) -> Piecewise:
         """Straight lines between the times that are known, constant before and after."""
         curves = zip(self.times, self.values, self.low, self.high, strict=True)
-        known = [(t, value) for t, value, low, high in curves if high - low <= WIDEST]
+        known = [(t, value) for t, value, low, high in curves if high - low <= _WIDEST]
         if not known:
             return Piecewise((0.0,), (1.0,))
         return Piecewise(tuple(t for t, _ in known), tuple(value for _, value in known))
@@ -191,7 +191,7 @@ class LearnedScale:
 
 
 def learn_scale(
-    batches: Iterable[Examples],
+    batches: Iterable[_Examples],
     times: Sequence[float] = KNOTS,
     *,
     draws: int = 1,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
-from zipfile import ZIP_STORED, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from ..extras import need
 from ..files import is_temporary, remove_leftovers, write_whole, writing
@@ -35,11 +36,11 @@ import numpy as np  # noqa: E402
 from numpy import typing as npt  # noqa: E402
 
 Bytes = npt.NDArray[np.uint8]
-Streamed = tuple["np.dtype[Any]", tuple[int, ...], Iterable[bytes]]
+_Streamed = tuple["np.dtype[Any]", tuple[int, ...], Iterable[bytes]]
 
 
 def write_npz(
-    file: IO[bytes], streamed: Mapping[str, Streamed], arrays: Mapping[str, npt.NDArray[Any]]
+    file: IO[bytes], streamed: Mapping[str, _Streamed], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> None:
     """`streamed` arrays come as (dtype, shape, pieces of bytes), `arrays` as they are."""
     with ZipFile(file, "w", ZIP_STORED) as archive:
@@ -137,12 +138,12 @@ class Ledger:
         if self.folder.exists() and not self.folder.is_dir():
             raise RunRefused(f"{self.folder} is a file; a run needs a folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder):
+        with folder_lock(self.folder):
             yield
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Admits one process at a time; the system releases the lock when the process ends, however it ends."""
     try:
         import fcntl
@@ -222,7 +223,7 @@ class Store:
 
     def finish(self) -> bool:
         """Puts the blocks together once all of them are there; whichever process sees that first does it."""
-        with locked(self.folder):
+        with folder_lock(self.folder):
             if self.finished:
                 self._tidy()
                 return True
@@ -302,8 +303,11 @@ def _npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as archive:
-        return dict(archive)
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return dict(archive)
+    except (ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete the folder and make the run again") from None
 
 
 def _png(image: Bytes) -> bytes:
@@ -371,8 +375,7 @@ class Run:
         path = self.folder / "diagnostics.npz"
         if not path.is_file():
             raise ValueError(f"the run in {self.folder} kept no diagnostics; make it with --diagnostics")
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
+        return _load(path)
 
     @cached_property
     def _pixels(self) -> Bytes:

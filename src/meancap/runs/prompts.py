@@ -14,7 +14,6 @@ so the cache works with any pipeline and returns the encoder's own output.
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,58 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..extras import need
 from ..models.checkpoint import load_pretrained
 from ..rules import parse
 from .config import RunConfig, sample_seed
 from .generate import MadeBlock, MakeBlock
-
-_MOST = 8  # answers kept for each encoder; the empty prompt is asked for at every picture
-_NAMES = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
-
-
-class RememberedTexts:
-    """Within this context the text encoders of a pipeline remember; what they remember stays for the next."""
-
-    def __init__(self, pipe: Any) -> None:
-        candidates = (getattr(pipe, name, None) for name in _NAMES)
-        self.encoders = [encoder for encoder in candidates if isinstance(encoder, torch.nn.Module)]
-        self.known: list[OrderedDict[object, Any]] = [OrderedDict() for _ in self.encoders]
-
-    def __enter__(self) -> RememberedTexts:
-        self.before = [encoder.__dict__.get("forward") for encoder in self.encoders]
-        for encoder, known in zip(self.encoders, self.known, strict=True):
-            encoder.forward = _remembering(encoder.forward, known)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for encoder, before in zip(self.encoders, self.before, strict=True):
-            del encoder.forward
-            if before is not None:  # not ours, such as an offloading hook
-                encoder.forward = before
-
-
-def _remembering(forward: Callable[..., Any], known: OrderedDict[object, Any]) -> Callable[..., Any]:
-    def remembered(*args: Any, **options: Any) -> Any:
-        key = _key((args, tuple(sorted(options.items()))))
-        if key in known:
-            known.move_to_end(key)
-            return known[key]
-        answer = known[key] = forward(*args, **options)
-        if len(known) > _MOST:
-            known.popitem(last=False)
-        return answer
-
-    return remembered
-
-
-def _key(v: Any) -> object:
-    """A hashable key that is equal for equal arguments; arguments of unknown types are never equal."""
-    if isinstance(v, torch.Tensor):
-        return v.dtype, v.device, tuple(v.shape), tuple(v.flatten().tolist())
-    if isinstance(v, (tuple, list)):
-        return tuple(map(_key, v))
-    return repr(v) if v is None or isinstance(v, (bool, int, float, str, torch.dtype)) else object()
-
 
 Pipeline = Any  # a diffusers pipeline
 
@@ -95,54 +47,9 @@ def read_prompts(path: str | Path) -> list[str]:
 
 def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pipeline:
     """A pipeline from a folder or from the local Hugging Face cache; nothing is downloaded."""
-    try:
-        from diffusers import DiffusionPipeline
-    except ImportError as error:
-        raise ImportError('pipelines need diffusers: pip install "meancap[diffusers]"') from error
-    pipe = load_pretrained(DiffusionPipeline, source, dtype)
+    pipe = load_pretrained(need("diffusers", "diffusers").DiffusionPipeline, source, dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(device)
-
-
-def prompt_run(
-    pipe: Pipeline,
-    prompts: Sequence[str],
-    rule: str,
-    *,
-    name: str,
-    sha256: str,
-    guidance_scale: float,
-    steps: int = 10,
-    sigmas: Sequence[float] = (),
-    size: tuple[int, int] | None = None,
-    seed: int = 0,
-    noise: str = "per sample",
-    images: str = "png",
-    diagnostics: bool = False,
-    threads: int = 1,
-) -> RunConfig:
-    """The configuration of one picture per prompt. An empty rule leaves the pipeline to itself."""
-    denoiser = _denoiser(pipe)
-    return RunConfig(
-        model=name,
-        model_sha256=sha256,
-        rule=str(parse(rule)) if rule else "",
-        times=scheduler_grid(pipe, steps, sigmas),
-        count=len(prompts),
-        solver=type(pipe.scheduler).__name__,
-        seed=seed,
-        batch=1,
-        dtype=str(denoiser.dtype).removeprefix("torch."),
-        noise=noise,
-        images=images,
-        diagnostics=diagnostics,
-        device=denoiser.device.type,
-        threads=threads,
-        prompts_sha256=hashlib.sha256("\n".join(prompts).encode()).hexdigest(),
-        guidance_scale=float(guidance_scale),
-        size=size,
-        sigmas=tuple(float(s) for s in sigmas),
-    )
 
 
 def scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
@@ -164,7 +71,7 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
     """The maker of a prompt run's blocks, one prompt each."""
     from ..adapters.diffusers import guided
 
-    stream, texts = Stream(pipe, config), RememberedTexts(pipe)
+    stream, texts = _NoiseStream(pipe, config), _TextCache(pipe)
 
     def make(block: int) -> MadeBlock:
         prompt = prompts[block]
@@ -180,7 +87,7 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
             call["sigmas"] = list(config.sigmas)
         if config.size is not None:
             call["height"], call["width"] = config.size
-        calls = Calls(_denoiser(pipe))
+        calls = _CallCounter(denoiser(pipe))
         meter = None
         with torch.no_grad(), calls, texts:
             if config.rule:
@@ -197,13 +104,13 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
     return make
 
 
-class Stream:
+class _NoiseStream:
     """One generator for all prompts in order, wound forward to any of them."""
 
     def __init__(self, pipe: Pipeline, config: RunConfig) -> None:
-        self.config, self.dtype = config, _denoiser(pipe).dtype
+        self.config, self.dtype = config, denoiser(pipe).dtype
         height, width = config.size or (pipe.default_sample_size * pipe.vae_scale_factor,) * 2
-        channels = _denoiser(pipe).config.in_channels
+        channels = denoiser(pipe).config.in_channels
         self.shape = (1, channels, height // pipe.vae_scale_factor, width // pipe.vae_scale_factor)
         self.generator, self.next = torch.Generator().manual_seed(config.seed), 0
 
@@ -217,13 +124,13 @@ class Stream:
         return _copy(self.generator)
 
 
-class Calls:
+class _CallCounter:
     """Counts the calls of a network while it is open."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         self.network, self.count = network, 0
 
-    def __enter__(self) -> Calls:
+    def __enter__(self) -> _CallCounter:
         self.handle = self.network.register_forward_pre_hook(self._add)
         return self
 
@@ -240,9 +147,57 @@ def _copy(generator: torch.Generator) -> torch.Generator:
     return copied
 
 
-def _denoiser(pipe: Pipeline) -> Any:
+def denoiser(pipe: Pipeline) -> Any:
     """The network that a pipeline calls at every step."""
     for name in ("transformer", "unet"):
         if getattr(pipe, name, None) is not None:
             return getattr(pipe, name)
     raise ValueError(f"{type(pipe).__name__} has neither a transformer nor a unet to guide")
+
+
+_MOST = 8  # answers kept for each encoder; the empty prompt is asked for at every picture
+_NAMES = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
+
+
+class _TextCache:
+    """Within this context the text encoders of a pipeline remember; what they remember stays for the next."""
+
+    def __init__(self, pipe: Any) -> None:
+        candidates = (getattr(pipe, name, None) for name in _NAMES)
+        self.encoders = [encoder for encoder in candidates if isinstance(encoder, torch.nn.Module)]
+        self.known: list[OrderedDict[object, Any]] = [OrderedDict() for _ in self.encoders]
+
+    def __enter__(self) -> _TextCache:
+        self.before = [encoder.__dict__.get("forward") for encoder in self.encoders]
+        for encoder, known in zip(self.encoders, self.known, strict=True):
+            encoder.forward = _cached_forward(encoder.forward, known)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for encoder, before in zip(self.encoders, self.before, strict=True):
+            del encoder.forward
+            if before is not None:  # not ours, such as an offloading hook
+                encoder.forward = before
+
+
+def _cached_forward(forward: Callable[..., Any], known: OrderedDict[object, Any]) -> Callable[..., Any]:
+    def remembered(*args: Any, **options: Any) -> Any:
+        key = _key((args, tuple(sorted(options.items()))))
+        if key in known:
+            known.move_to_end(key)
+            return known[key]
+        answer = known[key] = forward(*args, **options)
+        if len(known) > _MOST:
+            known.popitem(last=False)
+        return answer
+
+    return remembered
+
+
+def _key(v: Any) -> object:
+    """A hashable key that is equal for equal arguments; arguments of unknown types are never equal."""
+    if isinstance(v, torch.Tensor):
+        return v.dtype, v.device, tuple(v.shape), tuple(v.flatten().tolist())
+    if isinstance(v, (tuple, list)):
+        return tuple(map(_key, v))
+    return repr(v) if v is None or isinstance(v, (bool, int, float, str, torch.dtype)) else object()

@@ -19,7 +19,7 @@ import csv
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,18 @@ class ImageProtocol:
     choices: tuple[Choice, ...]
     samples: int
     seed: int
+    # Runs with diagnostics beside the table, one sample of each class or all prompts: unguided, then capped.
+    figures: tuple[ImageSetting, ...] = ()
 
-    def some(self, methods: Sequence[str]) -> ImageProtocol:
-        """Only the settings whose method is named."""
-        known = sorted({s.method for s in self.settings})
-        for method in methods:
-            if method not in known:
-                raise ValueError(f"{self.name} has the methods {', '.join(known)}; got {method!r}")
-        return replace(self, settings=tuple(s for s in self.settings if s.method in methods))
+    @property
+    def fixed_of_figures(self) -> ImageSetting:
+        """The row of fixed CFG that stands between the two runs of the figures."""
+        capped = self.figures[1]
+        return next(
+            s
+            for s in self.settings
+            if (s.method, s.scale, s.evaluations) == ("CFG", capped.scale, capped.evaluations)
+        )
 
 
 _CHANNELS = Choice(
@@ -88,6 +92,7 @@ _STEPS = Choice(
     "counted: 20 and 50 network evaluations",
     "the reference's --num-sampling-steps N makes N - 1 Euler evaluations; N = 21 and 51 correspond",
 )
+_CHI = Choice("epsilon_m of chi", "1e-12", "not stated; chi = |m| / (|m_c| + epsilon_m)")
 
 
 def imagenet(per_class: int = 50) -> ImageProtocol:
@@ -108,8 +113,14 @@ def imagenet(per_class: int = 50) -> ImageProtocol:
         ),
         Choice("precision", "float32 with TF32 products", "not stated; the default of SiT's sampler"),
         Choice("class order and noise", "classes in turn, one seed per sample", "not stated"),
+        Choice("gamma and evaluations of the figures", "1.10, 50", "not stated; scale 2.5 is"),
+        _CHI,
     )
-    return ImageProtocol("imagenet", tuple(settings), choices, 1000 * per_class, seed=0)
+    figures = (
+        ImageSetting("Conditional", 1.0, CFG(1.0), 50),
+        ImageSetting("PMC", 2.5, CFG(2.5) | Cap(1.10), 50, gamma=1.10),
+    )
+    return ImageProtocol("imagenet", tuple(settings), choices, 1000 * per_class, 0, figures)
 
 
 def sd35(prompts: int = 5000) -> ImageProtocol:
@@ -145,7 +156,7 @@ _PIPELINE = (
     ),
 )
 # The prompts of the paper's qualitative figure on SD3.5.
-CATEGORIES = {
+_CATEGORIES = {
     "dog": "A dog is shown sitting on rocks by the beach, photorealistic",
     "landscape": "A beautiful mountain and river landscape, photorealistic",
     "bedroom": "A bedroom with a large bed sitting under a painting, photorealistic",
@@ -156,7 +167,7 @@ _ROWS = 4  # pictures of each category in the figure
 
 def category_prompts() -> list[str]:
     """The lines of the figure's prompt file: each category's prompt four times."""
-    return [prompt for prompt in CATEGORIES.values() for _ in range(_ROWS)]
+    return [prompt for prompt in _CATEGORIES.values() for _ in range(_ROWS)]
 
 
 def sd35_categories() -> ImageProtocol:
@@ -170,8 +181,11 @@ def sd35_categories() -> ImageProtocol:
         *_PIPELINE,
         Choice("gamma and steps of the figure", "1.15, 10", "not stated; those of the table"),
         Choice("its seeds", "the stream's 16 pictures in order", "the figure's seeds are not published"),
+        _CHI,
     )
-    return ImageProtocol("sd35", settings, choices, len(category_prompts()), seed=42)
+    return ImageProtocol(
+        "sd35", settings, choices, len(category_prompts()), 42, figures=(settings[0], settings[2])
+    )
 
 
 def fashion(
@@ -230,16 +244,17 @@ def _text(name: str) -> str:
     return (files("meancap") / "paper_tables" / name).read_text(encoding="utf-8")
 
 
-SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third
+_ADM_REFERENCE = "VIRTUAL_imagenet256_labeled.npz"
+_SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third
 # Dense peaks from the data sheets, in the precision that each protocol uses.
-PEAKS = {
+_PEAKS = {
     "tf32": {"A100": 156e12, "H100": 494e12, "RTX 4090": 82.6e12},
     "bfloat16": {"A100": 312e12, "H100": 989e12, "RTX 4090": 165e12},
 }
 
 
 @dataclass(frozen=True)
-class Need:
+class _Need:
     """Something that a run needs, and whether it is here."""
 
     what: str
@@ -247,36 +262,54 @@ class Need:
     how: str
 
 
-def imagenet_needs(checkpoint: Path | None, vae: str) -> list[Need]:
+def imagenet_needs(checkpoint: Path | None, vae: str) -> list[_Need]:
     """What the ImageNet protocol needs."""
     return [
-        Need(
+        _Need(
             "the checkpoint",
             checkpoint is not None and checkpoint.is_file(),
             "give --checkpoint; SiT-XL-2-256.pt is linked from github.com/willisma/SiT",
         ),
-        Need("the autoencoder", _is_local(vae), f"hf download {vae}"),
+        _Need("the autoencoder", _is_local(vae), f"hf download {vae}"),
         _gpu(),
-        Need(
+        _inception_weights(),
+        _Need(
             "ADM's reference statistics, for scores",
-            False,
-            "VIRTUAL_imagenet256_labeled.npz, given to `meancap score --reference`",
+            Path(_ADM_REFERENCE).is_file(),
+            f"{_ADM_REFERENCE}, given to `meancap score --reference`",
         ),
     ]
 
 
-def sd35_needs(pipeline: str, prompts: Path | None) -> list[Need]:
+def sd35_needs(pipeline: str, prompts: Path | None) -> list[_Need]:
     """What the SD3.5 protocol needs."""
     given = prompts is not None and prompts.is_file()
     return [
-        Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"),
-        Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
+        _Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"),
+        _Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
         _gpu(),
+        _inception_weights(),
+        _Need(
+            "the images of COCO 2017 val, for scores",
+            False,
+            "give their folder to `meancap score --reference`",
+        ),
     ]
 
 
-def _gpu() -> Need:
-    return Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
+def _inception_weights() -> _Need:
+    from ..metrics.extractor import MissingWeights
+    from ..metrics.inception import INCEPTION
+
+    try:
+        found, how = str(INCEPTION.find()), ""
+    except MissingWeights as error:
+        found, how = "", str(error)
+    return _Need(f"Inception for scores{f', {found}' if found else ''}", bool(found), how)
+
+
+def _gpu() -> _Need:
+    return _Need("a CUDA device", torch.cuda.is_available(), "none is visible; a CPU would take months")
 
 
 def _is_local(source: str) -> bool:
@@ -296,7 +329,7 @@ def sit_work(config: SiTConfig) -> float:
     return 2.0 * (config.tokens * per_token + modulation) + attention
 
 
-def sd35_work() -> float:
+def _sd35_work() -> float:
     """SD3.5 Medium at 1024 x 1024: 2.24 G weights, 4,096 picture and 333 text tokens, 24 joint attentions and
     13 more over the picture tokens alone, 1,536 wide."""
     tokens, text, width = 4096, 333, 1536
@@ -306,9 +339,12 @@ def sd35_work() -> float:
     return 2.0 * weights * (tokens + text) + attention
 
 
-def plan_text(protocol: ImageProtocol, needs: list[Need], out: Path, *, picture: int) -> str:
-    """The plan as text: settings, arithmetic, what is missing."""
-    work = sit_work(named("SiT-XL/2")) if protocol.name == "imagenet" else sd35_work()
+def plan_text(
+    protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int, given: str = ""
+) -> str:
+    """Settings, arithmetic, what is missing, and commands to copy; `given` are options to repeat."""
+    imagenet = protocol.name == "imagenet"
+    work = sit_work(named("SiT-XL/2")) if imagenet else _sd35_work()
     calls = sum(2 * s.evaluations for s in protocol.settings) * protocol.samples
     disk = len(protocol.settings) * protocol.samples * picture * picture * 3
     lines = [f"{protocol.name}: {len(protocol.settings)} runs of {protocol.samples:,} samples", ""]
@@ -321,16 +357,24 @@ def plan_text(protocol: ImageProtocol, needs: list[Need], out: Path, *, picture:
         f"work: 2 calls x evaluations x samples, over all runs = {calls:.3g} calls",
         f"      one call = {work / 1e9:.1f} GFLOP, together {calls * work:.3g} FLOP, without the decoder",
     ]
-    dtype = "tf32" if protocol.name == "imagenet" else "bfloat16"
-    for gpu, peak in PEAKS[dtype].items():
-        seconds = calls * work / (peak * SHARE)
+    dtype = "tf32" if imagenet else "bfloat16"
+    for gpu, peak in _PEAKS[dtype].items():
+        seconds = calls * work / (peak * _SHARE)
         per_run = seconds / 3600 / len(protocol.settings)
         lines.append(
-            f"      {gpu}, {dtype}: {calls * work:.3g} / ({peak / 1e12:.0f} T x {SHARE}) = "
+            f"      {gpu}, {dtype}: {calls * work:.3g} / ({peak / 1e12:.0f} T x {_SHARE}) = "
             f"{seconds / 3600:.0f} h on one, "
             f"{per_run:.2f} h a run; N of them under torchrun take 1/N"
         )
     lines.append("      times are arithmetic, not measured: no GPU run stands behind them")
+    if protocol.figures:
+        samples = min(protocol.samples, 1000) if imagenet else protocol.samples
+        more = sum(2 * s.evaluations for s in protocol.figures) * samples
+        lines.append(
+            f"figures: {len(protocol.figures)} runs of {samples:,} samples with diagnostics, "
+            f"{', '.join(f'figures/{s.name}' for s in protocol.figures)}: {more:.3g} calls, "
+            f"{more / calls:.1%} of the table's"
+        )
     free = shutil.disk_usage(_existing(out)).free
     lines += [
         f"disk: {disk / 1e9:.0f} GB of pixels (less as PNG), and one run more while its .npz is made; "
@@ -339,7 +383,48 @@ def plan_text(protocol: ImageProtocol, needs: list[Need], out: Path, *, picture:
         "needed:",
     ]
     lines += [f"  [{'x' if n.here else ' '}] {n.what}" + ("" if n.here else f": {n.how}") for n in needs]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_commands(protocol, out, given)])
+
+
+def _commands(protocol: ImageProtocol, out: Path, given: str) -> list[str]:
+    """Lines to copy: making the runs on one GPU or many, scoring them, the report."""
+    reproduce = f"reproduce {protocol.name} {given}--out {out}"
+    counts = sorted({s.evaluations for s in protocol.settings})
+    runs = " ".join(f"{out}/*-n{n}" for n in counts)
+    lines = [
+        "commands to copy (rerun one to resume it):",
+        "  one GPU:",
+        f"    meancap {reproduce}",
+        "  one machine with eight:",
+        f"    torchrun --standalone --nproc_per_node 8 -m meancap {reproduce}",
+        f"  two machines with eight each that share {out}; start it on both, HOST is one of them:",
+        "    torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint HOST:29500 "
+        f"-m meancap {reproduce}",
+        "  the same under SLURM:",
+        f"    srun --nodes 2 --ntasks 16 --gpus-per-task 1 meancap {reproduce}",
+        "  then the scores, on one machine, and the report beside the paper's table:",
+    ]
+    for name, reference in _SCORED_BY[protocol.name]:
+        against = f" --reference {reference}" if reference else ""
+        lines.append(f"    meancap score {runs} --protocol {name}{against}")
+    return [*lines, f"    meancap report {out}", f"  {_LOOKED_FOR}"]
+
+
+# The protocols of each table, with the file or folder of real images that the user brings.
+_SCORED_BY = {
+    "imagenet": (("adm-imagenet256", _ADM_REFERENCE),),
+    "sd35": (
+        ("coco-torchmetrics", "COCO_VAL2017_DIR"),
+        ("coco-cleanfid-recall", "COCO_VAL2017_DIR"),
+        ("clip-b32", ""),
+        ("imagereward-1.0", ""),
+        ("hsv", ""),
+    ),
+}
+_LOOKED_FOR = (
+    "weights for scores are looked for at --weights, at the network's own variable (as MEANCAP_INCEPTION), "
+    "in $MEANCAP_WEIGHTS and in torch's and Hugging Face's caches; `meancap score` names what is missing"
+)
 
 
 def _existing(path: Path) -> Path:

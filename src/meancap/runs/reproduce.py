@@ -1,6 +1,7 @@
 """A protocol as a folder of runs that share their noise, and one table over them.
 
     OUT/<setting>/    a run folder for each setting
+    OUT/figures/<setting>/   small runs with diagnostics, for the paper's mechanism and qualitative figures
     OUT/table.csv     one row per setting: scale, what guidance did, and scores if there are any
     OUT/protocol.json the settings and the choices that the paper leaves open
 
@@ -24,64 +25,63 @@ import torch
 from ..files import write_whole, writing
 from ..models.classes import fashion
 from ..models.sit import SiT, SiTConfig
-from ..sampling import uniform
 from ..scenes.model import scenes
-from .config import versions
-from .folder import Ledger, Run, Store, locked
-from .generate import class_run, make_run, run, scene_blocks, scene_run
-from .prepare import RunRequest, open_model
+from .config import RunConfig
+from .folder import Ledger, Run, folder_lock
+from .generate import make_run
+from .prepare import ClassSource, SceneSource, open_model
 from .protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .scoring import read_scores, score_runs
 
 
 @dataclass(frozen=True)
 class BlockProgress:
-    """A block of a setting has been made; `total` counts the blocks of all settings."""
+    """A block of a setting has been made; `total` counts this process's blocks of all settings."""
 
     setting: str
     done: int
     total: int
 
 
-def requests(protocol: ImageProtocol, base: RunRequest) -> list[tuple[ImageSetting, RunRequest]]:
-    """Each setting as the options of `meancap generate`; `base` tells model, samples and format."""
-    pairs = []
-    for s in protocol.settings:
-        request = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
-        if protocol.name == "sd35":
-            # The chain replaces the pipeline's combination, whose scale only switches guidance on; at scale 1
-            # it is off, and the pipeline is left to itself.
-            rule = None if s.scale == 1 else request.rule
-            request = replace(
-                request, rule=rule, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream"
-            )
-        pairs.append((s, request))
-    return pairs
+def setting_configs(protocol: ImageProtocol, base: RunConfig) -> dict[str, RunConfig]:
+    """The runs of a protocol by folder: its settings, then its figures; `base` has model and format."""
+    runs = {s.name: _setting_config(protocol, s, base) for s in protocol.settings}
+    few = replace(base, diagnostics=True)
+    if protocol.name == "imagenet":
+        few = replace(few, per_class=1)
+    for s in protocol.figures:
+        runs[f"figures/{s.name}"] = _setting_config(protocol, s, few, both=True)
+    return runs
+
+
+def _setting_config(
+    protocol: ImageProtocol, s: ImageSetting, base: RunConfig, *, both: bool = False
+) -> RunConfig:
+    config = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
+    if protocol.name != "sd35":
+        return config
+    config = replace(config, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
+    if s.scale != 1:  # the chain replaces the pipeline's combination, whose scale only switches guidance on
+        return config
+    # At scale 1 the pipeline's guidance is off, and it makes one prediction only; diagnostics need `both`.
+    return replace(config, guidance_scale=2.0) if both else replace(config, rule="")
 
 
 def reproduce(
-    protocol: ImageProtocol,
-    base: RunRequest,
-    out: Path,
-    *,
-    device: str = "cpu",
-    rank: int = 0,
-    world: int = 1,
+    protocol: ImageProtocol, base: RunConfig, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
 ) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
     out.mkdir(parents=True, exist_ok=True)
-    todo = requests(protocol, base)
-    done = 0
-    source = open_model(todo[0][1], device)
-    for setting, request in todo:
-        prepared = source.prepare(request)
-        store = Store(out / setting.name, prepared.config, prepared.made_with)
-        mine = len(range(rank, prepared.config.blocks, world))
-        ready = mine - len(store.missing(range(rank, prepared.config.blocks, world)))
-        done += ready
-        for _ in make_run(store, prepared.make, rank, world):
+    source = open_model(base, device)
+    runs = {name: source.prepare(config) for name, config in setting_configs(protocol, base).items()}
+    shares = {name: range(rank, run.config.blocks, world) for name, run in runs.items()}
+    done, total = 0, sum(map(len, shares.values()))
+    for name, run in runs.items():
+        store = run.store(out / name)
+        done += len(shares[name]) - len(store.missing(shares[name]))
+        for _ in make_run(store, run.make, rank, world):
             done += 1
-            yield BlockProgress(setting.name, done, mine * len(todo))
+            yield BlockProgress(name, done, total)
 
 
 def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
@@ -89,17 +89,18 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
 
     Whichever process ends last does it.
     """
-    with locked(out):
-        if not all(Ledger(out / s.name, "images").finished for s in protocol.settings):
+    with folder_lock(out):
+        folders = [*(s.name for s in protocol.settings), *(f"figures/{s.name}" for s in protocol.figures)]
+        if not all(Ledger(out / name, "images").finished for name in folders):
             return False
         if score_by:
             for _ in score_runs([out / s.name for s in protocol.settings], [score_by]):
                 pass
-        write_protocol(protocol, out, score_by)
+        _write_protocol(protocol, out, score_by)
         return True
 
 
-def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> None:
+def _write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> None:
     """protocol.json and table.csv."""
     about = {
         "protocol": protocol.name,
@@ -109,12 +110,12 @@ def write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> No
         "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
     }
     write_whole(out / "protocol.json", json.dumps(about, indent=1) + "\n")
-    write_whole(out / "table.csv", settings_table(protocol, out, score_by))
+    write_whole(out / "table.csv", _settings_table(protocol, out, score_by))
 
 
-def settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
+def _settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
     """The settings with their facts, as CSV."""
-    rows = [setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
+    rows = [_setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
     columns = list(dict.fromkeys(key for r in rows for key in r))
     text = StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -123,7 +124,7 @@ def settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> st
     return text.getvalue()
 
 
-def setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
+def _setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
     """One line of the table, from the run folder alone."""
     cells: dict[str, Any] = {
         "method": setting.method,
@@ -140,10 +141,10 @@ def setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str
             "share_capped": round(float(meter["active"].mean()), 4),
             "largest_ratio": round(float(meter["ratio"].max()), 4),
         }
-    return cells | scores_by_name(run.folder, score_by)
+    return cells | _scores_by_name(run.folder, score_by)
 
 
-def scores_by_name(folder: Path, first: str) -> dict[str, float]:
+def _scores_by_name(folder: Path, first: str) -> dict[str, float]:
     """The scores of a run; a number that several protocols have is told apart by its protocol's name."""
     named = [(s.protocol.partition(":")[0], s) for s in read_scores(folder)]
     values: dict[str, float] = {}
@@ -158,9 +159,9 @@ def tiny_imagenet(folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     weights, vae = folder / "sit.pt", folder / "vae"
     if not weights.is_file():
-        tiny_sit(weights)
+        _tiny_sit(weights)
     if not vae.is_dir():
-        tiny_vae(vae)
+        _tiny_vae(vae)
     return weights, vae
 
 
@@ -174,7 +175,7 @@ def tiny_sd35(folder: Path) -> tuple[Path, Path]:
     return pipeline, prompts
 
 
-def tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
+def _tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
     """A bare `.pt` like the released SiT files: a published width, one block, 8 x 8 latents."""
     config = SiTConfig(size=8, channels=4, patch=2, width=384, depth=1, heads=6, classes=classes)
     model = SiT(config).requires_grad_(False)
@@ -186,7 +187,7 @@ def tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
     return path
 
 
-def tiny_vae(folder: Path, *, seed: int = 0) -> Path:
+def _tiny_vae(folder: Path, *, seed: int = 0) -> Path:
     """An autoencoder of 4-channel latents that doubles height and width."""
     from diffusers import AutoencoderKL
 
@@ -245,7 +246,7 @@ def tiny_sd3(folder: Path, *, seed: int = 0) -> Path:
     encoders: list[Any] = [*(CLIPTextModelWithProjection(text) for _ in range(2)), T5EncoderModel(third)]
     from diffusers import AutoencoderKL
 
-    vae: Any = AutoencoderKL.from_pretrained(tiny_vae(folder / "tiny-vae", seed=seed))  # type: ignore[no-untyped-call]
+    vae: Any = AutoencoderKL.from_pretrained(_tiny_vae(folder / "tiny-vae", seed=seed))  # type: ignore[no-untyped-call]
     vae.register_to_config(shift_factor=0.0609, scaling_factor=1.5305)
     for i, module in enumerate((transformer, *encoders)):
         _randomise(module, seed + i, 0.2)
@@ -306,36 +307,25 @@ BLOCKS = 4 * len(RULES)  # of each rule 120 garments, 40 at a time, and a scene 
 
 def make_demo(out: Path) -> Iterator[str]:
     """Makes the missing parts of the three runs, yielding a title after each block, and scores them."""
-    model = fashion()
+    garments, drawing = ClassSource(fashion()), SceneSource(scenes())
+    base = RunConfig("fashion", steps=32, per_class=12, batch=40, diagnostics=True)
     for title, rule in RULES.items():
-        config = class_run(model, rule, per_class=12, times=uniform(32), batch=40, diagnostics=True)
-        for _ in run(folder_of(out, title), model, config):
+        prepared = garments.prepare(replace(base, rule=rule))
+        for _ in make_run(prepared.store(_demo_folder(out, title)), prepared.make):
             yield title
-    drawing, none = scenes(), [""] * len(PROMPTS)
+    few = RunConfig("scenes", steps=32, per_class=1, batch=len(PROMPTS))
     for title, rule in RULES.items():
-        config = scene_run(drawing, rule, PROMPTS, none, steps=32, batch=len(PROMPTS))
-        store = Store(scene_folder_of(out, title), config, versions())
-        for _ in make_run(store, scene_blocks(drawing, config, PROMPTS, none)):
+        prepared = drawing.prepare_lines(replace(few, rule=rule), PROMPTS, [""] * len(PROMPTS))
+        for _ in make_run(prepared.store(_demo_folder(out / "scenes", title)), prepared.make):
             yield title
-    for _ in score_runs([folder_of(out, title) for title in RULES], ["fashion"]):
+    for _ in score_runs([_demo_folder(out, title) for title in RULES], ["fashion"]):
         pass
 
 
 def open_demo(out: Path) -> dict[str, Run]:
-    """The finished runs of the garments by title."""
-    return {title: Run.open(folder_of(out, title)) for title in RULES}
+    """The finished runs of the garments by title; those of the scenes are in out/scenes."""
+    return {title: Run.open(_demo_folder(out, title)) for title in RULES}
 
 
-def open_scenes(out: Path) -> dict[str, Run]:
-    """The finished runs of the scenes by title."""
-    return {title: Run.open(scene_folder_of(out, title)) for title in RULES}
-
-
-def folder_of(out: Path, title: str) -> Path:
-    """The folder of one of the garments' runs."""
+def _demo_folder(out: Path, title: str) -> Path:
     return out / title.replace(" ", "-").replace(",", "")
-
-
-def scene_folder_of(out: Path, title: str) -> Path:
-    """The folder of one of the scenes' runs."""
-    return out / "scenes" / folder_of(out, title).name

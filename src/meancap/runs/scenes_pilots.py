@@ -25,7 +25,8 @@ from ..scenes import codes as codes_of
 from ..scenes.model import WRONG, SceneModel, scenes
 from .calibrate import calibrate
 from .config import sample_seed
-from .generate import SHIFT, complete_and_partial
+from .generate import SHIFT
+from .scene_runs import complete_and_partial
 
 if TYPE_CHECKING:
     from .scenes_study import SceneStudy

@@ -20,8 +20,9 @@ from ..scenes.model import WRONG, SceneModel, scenes
 from ..schedules import Exponential
 from .config import versions
 from .folder import Store
-from .generate import complete_and_partial, make_run, scene_blocks, scene_run, with_negatives
+from .generate import make_run, scene_blocks
 from .protocols import ImageSetting
+from .scene_runs import complete_and_partial, scene_run, with_negatives
 from .scenes_pilots import ScenePilots, open_pilots
 
 WRONG_SHARE = 0.2  # of the captions of the second model; they are drawn at random, as feedback supposes

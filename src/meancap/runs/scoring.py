@@ -41,7 +41,7 @@ from ..metrics.images import (
 from ..metrics.protocols import Generated, Protocol, Reference, adm_reference, protocol
 from ..metrics.score import Estimate, Score
 from ..models.data import fashion
-from .folder import Run, locked, sample_name
+from .folder import Run, folder_lock, sample_name
 
 _FIELDS = {field.name for field in fields(Score)}
 
@@ -79,13 +79,13 @@ def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Est
     parts = {e.name: e.parts.double().contiguous() for e in estimates if e.parts is not None}
     new = [{**e.score(text).as_json(), "images": mark} for e in estimates]
     (folder / "scores").mkdir(parents=True, exist_ok=True)
-    with locked(folder):  # another process may be scoring the same run by another protocol
+    with folder_lock(folder):  # another process may be scoring the same run by another protocol
         write_whole(folder / "scores" / f"{protocol}.safetensors", save(parts))
         rows = [r for r in _rows(folder) if not r["protocol"].startswith(f"{protocol}:")] + new
         write_whole(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def scored(folder: Path, protocol: str, mark: str) -> bool:
+def _is_scored(folder: Path, protocol: str, mark: str) -> bool:
     """Whether these images have been scored under this very protocol."""
     return any(r["protocol"] == protocol and r.get("images") == mark for r in _rows(folder))
 
@@ -136,20 +136,26 @@ class FeatureCache:
             self._write(block, {name: torch.cat([p[name] for p in parts]) for name in parts[0]})
 
     def load(self) -> Features:
-        """All features; every block must be there."""
-        from safetensors import SafetensorError
+        """All features; every block must be there, with the bytes that were written."""
+        from safetensors import SafetensorError, safe_open
         from safetensors.torch import load_file
 
-        try:
-            blocks = [load_file(self._path(b)) for b in range(-(-self.count // BLOCK))]
-        except SafetensorError:
-            raise Damaged(f"the features in {self.folder} are damaged; delete them and score again") from None
+        blocks = []
+        for path in map(self._path, range(-(-self.count // BLOCK))):
+            try:
+                blocks.append(load_file(path))
+                with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+                    written = (file.metadata() or {}).get("sha256")
+            except SafetensorError:
+                written = None
+            if written is None or written != _hash_of(blocks[-1]):
+                raise Damaged(f"{path} is damaged; score again with --force")
         return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
-    def drop_older(self, protocol: str) -> None:
-        """Removes what was kept under the same protocol for other images or weights."""
+    def drop(self, protocol: str, *, own: bool) -> None:
+        """Removes what the protocol kept for other images or weights; with `own`, all of it."""
         for other in self.folder.parent.glob(f"{protocol}-????????????"):
-            if other != self.folder:
+            if own or other != self.folder:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _path(self, block: int) -> Path:
@@ -159,10 +165,18 @@ class FeatureCache:
         from safetensors.torch import save
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path(block), save({name: value.contiguous() for name, value in features.items()}))
+        whole = {name: value.contiguous() for name, value in features.items()}
+        write_whole(self._path(block), save(whole, {"sha256": _hash_of(whole)}))
 
 
-def cache_root() -> Path:
+def _hash_of(features: Features) -> str:
+    combined = hashlib.sha256()
+    for name in sorted(features):
+        combined.update(name.encode() + features[name].contiguous().numpy().tobytes())
+    return combined.hexdigest()
+
+
+def _cache_root() -> Path:
     """Where features of reference images are kept: $MEANCAP_CACHE, else the user's cache folder."""
     if own := os.environ.get("MEANCAP_CACHE"):
         return Path(own)
@@ -203,16 +217,16 @@ def open_target(path: str | Path) -> Target:
     if (path / "run.json").is_file():
         run = Run.open(path)
         labels = torch.tensor(run.labels) if run.labels else None
-        return Target(path, run_images(run), labels, tuple(run.prompts), tuple(run.seeds))
+        return Target(path, _run_images(run), labels, tuple(run.prompts), tuple(run.seeds))
     if path.suffix == ".npz" and path.is_file():
         images = open_npz(path)
-        return Target(results_of(path), images, npz_labels(path, len(images)), (), ())
+        return Target(results_folder(path), images, _npz_labels(path, len(images)), (), ())
     if not path.exists():
         raise Unreadable(f"there is no {path} to score")
     return Target(path, open_images(path), None, (), ())
 
 
-def npz_labels(path: Path, count: int) -> Tensor | None:
+def _npz_labels(path: Path, count: int) -> Tensor | None:
     """arr_1 of an .npz file; None where it is absent, or negative as in runs with prompts."""
     labels = npz_array(path, "arr_1")
     if labels is None:
@@ -225,19 +239,19 @@ def npz_labels(path: Path, count: int) -> Tensor | None:
     return labels.long() if int(labels.min()) >= 0 else None
 
 
-def results_of(path: Path) -> Path:
+def results_folder(path: Path) -> Path:
     """The folder that keeps the results for what stands at a path."""
     return path.with_name(f"{path.name}.scores") if path.suffix == ".npz" and path.is_file() else path
 
 
-def run_images(run: Run) -> Images:
+def _run_images(run: Run) -> Images:
     """The pictures of a run, in the order of its records."""
     if run.config["images"] == "npz":
         return replace(open_npz(run.folder / "samples.npz"), name=run.folder.name)
     return PictureFolder(tuple(run.folder / sample_name(r["index"]) for r in run.records), run.folder.name)
 
 
-def scoring(
+def score_target(
     target: Target,
     protocol: Protocol,
     extractor: Extractor,
@@ -251,11 +265,11 @@ def scoring(
     mark = f"{target.images.identity()}-{len(target.images)}"
     if reference is not None and reference.identity:  # two folders may share a name
         mark += f"-{reference.identity}"
-    text = describe(protocol, extractor, reference)
-    if not force and scored(target.folder, text, mark):
+    text = _protocol_text(protocol, extractor, reference)
+    if not force and _is_scored(target.folder, text, mark):
         return
     kept = FeatureCache.of(target.folder / "features", protocol.name, extractor, target.images)
-    kept.drop_older(protocol.name)
+    kept.drop(protocol.name, own=force)
     total = len(target.images)
     for done in kept.fill(target.images, extractor, target.prompts):
         yield ScoreProgress("features", done, total)
@@ -264,24 +278,14 @@ def scoring(
     write_scores(target.folder, protocol.name, text, estimates, mark)
 
 
-def describe(protocol: Protocol, extractor: Extractor, reference: Reference | None) -> str:
+def _protocol_text(protocol: Protocol, extractor: Extractor, reference: Reference | None) -> str:
     """The protocol of a score in full: name, network and resize, reference."""
     against = f"; against {reference.name}" if reference is not None else ""
     return f"{protocol.name}: {extractor.identity}{against}"
 
 
-def paired(a: str | Path, b: str | Path) -> bool:
-    """Whether two runs share noise and conditions image by image."""
-    one, two = open_target(a), open_target(b)
-    if not one.seeds or one.seeds != two.seeds or one.prompts != two.prompts:
-        return False
-    if one.labels is None or two.labels is None:
-        return one.labels is two.labels
-    return bool(torch.equal(one.labels, two.labels))
-
-
-FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
-FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
+_FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
+_FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
 
 
 @dataclass
@@ -304,7 +308,7 @@ class ReferenceSearch:
                 return
             raise ValueError(f"{self.protocol.name} needs --reference: {self.protocol.reference}")
         images = reference_images(self.source)
-        kept = FeatureCache.of(cache_root() / "features", self.protocol.name, self.extractor, images)
+        kept = FeatureCache.of(_cache_root() / "features", self.protocol.name, self.extractor, images)
         for done in kept.fill(images, self.extractor):
             yield ScoreProgress("reference", done, len(images))
         features = kept.load()
@@ -334,7 +338,7 @@ def reference_images(source: str) -> Images:
 
 def fashion_folder() -> Path:
     """Where the Fashion-MNIST files are looked for."""
-    return Path(os.environ.get(FASHION_VARIABLE) or FASHION_DEBIAN)
+    return Path(os.environ.get(_FASHION_VARIABLE) or _FASHION_DEBIAN)
 
 
 @cache
@@ -365,5 +369,5 @@ def score_runs(
         search = ReferenceSearch(p, extractor, reference if p.reference else None)
         yield from search
         for path, target in zip(runs, targets, strict=True):
-            for step in scoring(target, p, extractor, search.reference, force=force):
+            for step in score_target(target, p, extractor, search.reference, force=force):
                 yield replace(step, what=f"{path.resolve().name}, {p.name}")

@@ -1,4 +1,4 @@
-"""ComfyUI is never mocked: where COMFYUI_PATH is not set, the tests that need it are reported as not run."""
+"""Tests inside ComfyUI use the real one: where COMFYUI_PATH is not set, they are reported as not run."""
 
 import comfy_host
 import pytest

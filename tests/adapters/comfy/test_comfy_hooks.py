@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meancap import CFG, Cap, CapDisplacement, Momentum, Prediction, guide
-from meancap.adapters.comfy.arguments import prediction
-from meancap.adapters.comfy.hooks import PostCFG
+from meancap.adapters.comfy.hooks import PostCFG, prediction
 from meancap.path import velocity_from_mean
 from meancap.rules import perp_neg
 

@@ -5,7 +5,7 @@ import torch
 from comfy_host import NODE_IDS, Spy, capped, exact, hook_of, node, sampled, tiny_sd3, words
 from hook_arguments import KEYS, furthest
 
-from meancap.adapters.comfy.arguments import prediction
+from meancap.adapters.comfy.hooks import prediction
 from meancap.path import velocity_from_mean
 
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]

@@ -14,8 +14,7 @@ from meancap import parse
 
 ROOT = Path(__file__).parents[3]
 PACK = ROOT / "src" / "meancap" / "adapters" / "comfy"
-NODE_FILES = ("node_parts.py", "nodes.py", "calibration_nodes.py")
-NODES = [part for name in NODE_FILES for part in ast.parse((PACK / name).read_text(encoding="utf-8")).body]
+NODES = ast.parse((PACK / "nodes.py").read_text(encoding="utf-8")).body
 HOSTS = {
     "comfy",
     "comfy_api",
@@ -39,7 +38,7 @@ def imports(path):
 
 
 def schemas():
-    """Node id -> names of its inputs, read off the text; start and end come from `window`."""
+    """Node id -> names of its inputs, read off the text; start and end come from `_window`."""
     found, window = {}, []
     for part in NODES:
         ids = [
@@ -47,7 +46,7 @@ def schemas():
             for call in ast.walk(part)
             if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".Input")
         ]
-        if isinstance(part, ast.FunctionDef) and part.name == "window":
+        if isinstance(part, ast.FunctionDef) and part.name == "_window":
             window = ids
         if isinstance(part, ast.ClassDef) and any("ComfyNode" in ast.unparse(base) for base in part.bases):
             text = ast.unparse(part)
@@ -56,14 +55,14 @@ def schemas():
                 for word in ast.walk(part)
                 if isinstance(word, ast.keyword) and word.arg == "node_id"
             )
-            found[name] = ids + (window if "*window()" in text else [])
+            found[name] = ids + (window if "*_window()" in text else [])
     return found
 
 
 @pytest.mark.parametrize("path", sorted(PACK.glob("*.py")), ids=lambda path: path.name)
 def test_only_the_nodes_import_comfyui(path):
     names = {name for name, _ in imports(path)}
-    assert bool(names & HOSTS) == (path.name in NODE_FILES)
+    assert bool(names & HOSTS) == (path.name == "nodes.py")
     assert names <= set(sys.stdlib_module_names) | {"torch", "PIL"} | HOSTS
 
 
@@ -88,7 +87,7 @@ sys.modules[name] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 assert not hasattr(module, "comfy_entrypoint") and not hasattr(module, "NODE_CLASS_MAPPINGS")
 hooks = importlib.import_module(name + ".src.meancap.adapters.comfy.hooks")
-importlib.import_module(name + ".src.meancap.adapters.comfy.plot")
+importlib.import_module(name + ".src.meancap.adapters.comfy.run_report")
 print(hooks.PostCFG("CFG(7) | Cap(1.1)").rule)
 """
     clone = tmp_path / "meancap-0.1 (copy)"
@@ -175,7 +174,7 @@ def test_the_page_names_rules_that_can_be_read():
 
 
 def test_the_forge_script_compiles_and_says_that_nobody_ran_it():
-    path = ROOT / "extras" / "forge" / "scripts" / "posterior_mean_cap.py"
+    path = ROOT / "integrations" / "forge" / "scripts" / "posterior_mean_cap.py"
     text = path.read_text(encoding="utf-8")
     compile(text, str(path), "exec")
     assert "NOT RUN" in text and "Not run" in (path.parents[1] / "README.md").read_text(encoding="utf-8")

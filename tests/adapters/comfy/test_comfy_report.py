@@ -7,7 +7,7 @@ import torch
 from hook_arguments import arguments
 
 from meancap.adapters.comfy.hooks import PostCFG
-from meancap.adapters.comfy.plot import image
+from meancap.adapters.comfy.run_report import draw_run
 
 LEVELS = [1.0, 0.75, 0.5, 0.25, 0.0]
 
@@ -84,7 +84,7 @@ def test_outside_start_and_end_the_report_tells_what_the_sampler_used():
         f"largest |m|/|m_c| {used:.3f}." in found.text()
     )
     assert found.about()["outside_start_and_end"] == [1, 2, 6]
-    assert colours(image(found))[0] > 100
+    assert colours(draw_run(found))[0] > 100
 
 
 def test_functions_that_act_after_the_cap_are_named():
@@ -141,20 +141,20 @@ def colours(picture):
 
 @pytest.mark.parametrize("sigmas", [LEVELS[:1], LEVELS[:-1], LEVELS[:-1] * 30])
 def test_the_picture_shows_one_line_per_sample_and_more_where_it_was_capped(sigmas):
-    one, two = (image(run(batch=n, sigmas=sigmas)) for n in (1, 2))
+    one, two = (draw_run(run(batch=n, sigmas=sigmas)) for n in (1, 2))
     assert one.shape == (1, 600, 768, 3) and one.dtype == torch.float32
     assert float(one.min()) >= 0 and float(one.max()) <= 1
     assert colours(one)[0] > 100 and colours(one)[1] == 0
     assert colours(two)[1] > 100
-    free = image(run("Cap(100)", sigmas=sigmas))
+    free = draw_run(run("Cap(100)", sigmas=sigmas))
     assert colours(free)[0] < colours(one)[0]  # no dots
 
 
 @pytest.mark.parametrize("text", ["CFG(7) | Rescale(0.7) | Cap(1.1)", "Cap(inf)", "CapDisplacement(1.05)"])
 def test_any_rule_has_a_picture(text):
-    assert colours(image(run(text)))[0] > 0
+    assert colours(draw_run(run(text)))[0] > 0
 
 
 def test_a_run_without_guidance_has_a_picture_of_words():
-    picture = image(run(scale=1.0))
+    picture = draw_run(run(scale=1.0))
     assert colours(picture) == [0, 0] and float(picture.min()) < 0.3

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hook_arguments import arguments, forge
 
-FOLDER = Path(__file__).parents[3] / "extras" / "forge"
+FOLDER = Path(__file__).parents[3] / "integrations" / "forge"
 
 
 class Unet:
@@ -76,7 +76,7 @@ def test_switched_off_it_touches_nothing(script):
 
 def test_a_schedule_without_noise_scaling_is_known_by_its_noise_levels():
     """Forge classic: neither SD 1.5 nor SDXL can be asked how much of the data is left."""
-    from meancap.adapters.comfy.arguments import noise_levels
+    from meancap.adapters.comfy.hooks import noise_levels
 
     for largest, flow in ((14.6, False), (1.0, True)):
         schedule = SimpleNamespace(sigma_max=largest, percent_to_sigma=lambda share: 1 - share)

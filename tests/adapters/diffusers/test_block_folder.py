@@ -12,7 +12,7 @@ from tiny_modular import modular, run
 
 from meancap.adapters.diffusers import PosteriorMeanCappedGuidance
 
-FOLDER = Path(__file__).parents[3] / "huggingface" / "block"
+FOLDER = Path(__file__).parents[3] / "integrations" / "huggingface" / "block"
 SD3 = "StableDiffusion3AutoBlocks"
 
 

@@ -12,7 +12,7 @@ from tiny_pipelines import CASES, call, model, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import LAYOUTS, UNSUPPORTED, Layout, LayoutError, guided
-from meancap.adapters.diffusers.check import fit_output
+from meancap.adapters.diffusers.layouts import fit_output
 
 SOME = ["StableDiffusion3Pipeline", "ZImagePipeline", "FluxPipeline", "QwenImagePipeline", "Lumina2Pipeline"]
 

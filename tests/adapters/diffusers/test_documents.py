@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meancap.adapters.diffusers import LAYOUTS
-from meancap.adapters.diffusers.listing import markdown, text
+from meancap.adapters.diffusers.pipeline_table import table_markdown, table_text
 from meancap.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -21,16 +21,16 @@ ROOT = Path(__file__).parents[3]
 def test_the_table_in_the_documentation_is_the_one_in_the_code() -> None:
     page = (ROOT / "docs" / "diffusers.md").read_text(encoding="utf-8")
     found = page.split("<!-- pipelines -->\n")[1].split("\n<!-- /pipelines -->")[0]
-    assert found == markdown(), "paste the output of `meancap pipelines --markdown` between the marks"
+    assert found == table_markdown(), "paste the output of `meancap pipelines --markdown` between the marks"
 
 
 def test_the_command_prints_every_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipelines"]) == 0
     shown = capsys.readouterr().out
-    assert shown == text() + "\n"
+    assert shown == table_text() + "\n"
     assert all(f"\n{name} " in shown for name in LAYOUTS)
     assert main(["pipelines", "--markdown"]) == 0
-    assert capsys.readouterr().out == markdown() + "\n"
+    assert capsys.readouterr().out == table_markdown() + "\n"
 
 
 @pytest.mark.parametrize("model", ["sd35", "flux", "qwen", "wan"])

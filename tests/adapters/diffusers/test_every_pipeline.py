@@ -13,9 +13,9 @@ from tiny_pipelines import CASES, EVERY, call, pipeline
 from torch import Tensor
 
 from meancap import Cap
-from meancap.adapters.diffusers import LAYOUTS, guided, tap
+from meancap.adapters.diffusers import LAYOUTS, guided, guided_pipelines
+from meancap.adapters.diffusers.layouts import same_state
 from meancap.adapters.diffusers.schedulers import is_flow
-from meancap.adapters.diffusers.state import same_state
 
 INF = float("inf")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -50,7 +50,7 @@ class Runs:
             return self.judged[-1]
 
         with pytest.MonkeyPatch.context() as patch, guided(self.pipe, Cap(INF)) as record:
-            patch.setattr(tap, "same_state", judge)
+            patch.setattr(guided_pipelines, "same_state", judge)
             found = call(self.name, self.pipe)
         return found, record.stacked()
 

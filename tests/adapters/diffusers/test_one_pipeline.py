@@ -165,6 +165,67 @@ def test_a_deep_copy_of_the_scheduler_made_inside_works_and_is_harmless_afterwar
     assert torch.equal(call(SD3, pipe), native)
 
 
+def test_a_copy_of_the_pipeline_made_inside_is_not_guided_and_can_be(pipe: Any) -> None:
+    native = call(SD3, pipe)
+    with guided(pipe, Cap(1.05)) as record:
+        capped, twin = call(SD3, pipe), copy.deepcopy(pipe)
+        assert torch.equal(call(SD3, twin), native)
+        with guided(twin, Cap(1.05)) as other:
+            assert torch.equal(call(SD3, twin), capped)
+        assert torch.equal(call(SD3, pipe), capped) and len(record) == len(other) == 3
+    assert torch.equal(call(SD3, twin), native) and torch.equal(call(SD3, pipe), native)
+    with guided(twin, Cap(1.05)):
+        assert torch.equal(call(SD3, twin), capped) and torch.equal(call(SD3, pipe), native)
+
+
+def test_one_block_entered_twice_leaves_no_trace(pipe: Any) -> None:
+    native, block = call(SD3, pipe), guided(pipe, Cap(1.05))
+    before = traces(pipe)
+    with block:
+        capped = call(SD3, pipe)
+        with block:
+            torch.testing.assert_close(call(SD3, pipe), capped)  # a cap twice is a cap once
+        assert torch.equal(call(SD3, pipe), capped)
+    assert torch.equal(call(SD3, pipe), native) and traces(pipe) == before
+    with block as record:
+        assert torch.equal(call(SD3, pipe), capped) and len(record) == 3
+
+
+def test_sigmas_that_a_callback_edits_in_place_are_read_anew(pipe: Any) -> None:
+    """The scheduler steps by the edited sigma, so the mean and its bound belong to it."""
+
+    def later(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        pipe.scheduler.sigmas[i + 1 :] *= 0.6
+        return {}
+
+    spy = Spy(SD3, pipe)
+    with guided(pipe, Cap(1.02)) as record:
+        call(SD3, pipe, callback_on_step_end=later)
+    torch.testing.assert_close(record.stacked()["ratio"], spy.ratios(), rtol=1e-5, atol=0)
+    assert record.stacked()["active"][1].all() and float(spy.ratios().max()) <= 1.02 * (1 + 1e-5)
+
+
+def test_flux_is_told_that_it_also_needs_a_negative_prompt() -> None:
+    pipe = pipeline("FluxPipeline")
+    nothing = dict.fromkeys(("negative_prompt_embeds", "negative_pooled_prompt_embeds"))
+    told = pytest.warns(UserWarning, match="both true_cfg_scale above 1 and a negative prompt")
+    with told, guided(pipe, Cap(1.1)):
+        call("FluxPipeline", pipe, true_cfg_scale=4.0, **nothing)
+
+
+def test_the_summary_counts_the_steps_that_were_not_guided(pipe: Any) -> None:
+    def off(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        if i == 1:  # what diffusers' own examples do to save half of the calls
+            pipe._guidance_scale = 1.0
+            return {name: values[name].chunk(2)[1] for name in ("prompt_embeds", "pooled_prompt_embeds")}
+        return {}
+
+    names = ["latents", "prompt_embeds", "pooled_prompt_embeds"]
+    with guided(pipe, Cap(1.05)) as record:
+        call(SD3, pipe, callback_on_step_end=off, callback_on_step_end_tensor_inputs=names)
+    assert len(record) == 2 and record.summary().endswith("; 1 more steps were not guided")
+
+
 def test_a_scheduler_exchanged_inside_the_block_is_guided_too(pipe: Any) -> None:
     with guided(pipe, Cap(1.05)) as record:
         pipe.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0)

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from meancap import Cap
 from meancap.adapters.diffusers import guide_pipeline, guided, unguide
-from meancap.adapters.diffusers.tap import TAP
 
-SD3, FLUX = "StableDiffusion3Pipeline", "FluxPipeline"
+SD3, FLUX, TAP = "StableDiffusion3Pipeline", "FluxPipeline", "_meancap_tap"
 
 
 def sibling(pipe: Any, *, scheduler: bool) -> Any:

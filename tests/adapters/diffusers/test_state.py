@@ -8,7 +8,7 @@ from tiny_pipelines import CASES, call, model, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import LayoutError, guided
-from meancap.adapters.diffusers.state import same_state, shown_state
+from meancap.adapters.diffusers.layouts import same_state, shown_state
 
 I2V = "WanImageToVideoPipeline"
 

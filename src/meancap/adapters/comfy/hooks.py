@@ -1,7 +1,11 @@
 """A guidance rule in the post-CFG hook of ComfyUI and of Forge. Nothing of either is imported here.
 
-    nominal  the guided mean that the workflow made; the hook's result replaces it
-    share    how much of the way from m_c to the nominal mean a cap keeps, for each sample
+denoised         the nominal mean that the workflow made: sampler, guider and the nodes before this one;
+                 the hook's result replaces it
+cond_denoised    m_c
+uncond_denoised  m_u; zeros where the host evaluated no negative
+empty_cond_denoised  the mean under an empty prompt, from PerpNegGuider, whose uncond is then to be avoided
+sigma            the noise level; x = alpha data + sigma noise, alpha = 1 - sigma in flow models, else 1
 
 A rule that only caps shortens the displacement that the workflow made. Any other chain replaces the
 workflow's guidance.
@@ -10,29 +14,23 @@ workflow's guidance.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...diagnostics import measure
+from ...path import Affine
 from ...prediction import Prediction
 from ...rules import Rule, Stepper, parse
 from ...sampling.checks import need_cap_last
-from ...tensors import promoted
-from .arguments import (
-    Args,
-    grid,
-    later,
-    negative_in_range,
-    noise_levels,
-    prediction,
-    sigmas,
-    step_end,
-    three_means,
-    without_negative,
-)
-from .run import HookRun
+from ...tensors import Number, promoted, scalar_dtype
+from ..session import Pilot
+from .run_report import HookRun
+
+_Args = Mapping[str, Any]
 
 _KEPT = 8  # runs remembered: a workflow may sample several times before its reports are made
 
@@ -74,16 +72,16 @@ class PostCFG:
         """The run that made this latent; the latest one where it has been changed since."""
         return next((run for run in reversed(self.runs) if run.is_of(latent)), self.run)
 
-    def __call__(self, args: Args) -> Tensor:
+    def __call__(self, args: _Args) -> Tensor:
         """What the host should use instead of `denoised`: the same tensor where there is nothing to do."""
         nominal: Tensor = args["denoised"]
-        levels = grid(args)
+        levels = _grid(args)
         self.run.calls += 1
         self.run.steps = None if levels is None else len(levels) - 1
-        if without_negative(args):
+        if _without_negative(args):
             self.run.idle += 1
             return nominal
-        self.run.later = later(args, self)
+        self.run.later = _later(args, self)
         inside = self._inside(args)
         with torch.no_grad():
             if inside is False:
@@ -93,16 +91,16 @@ class PostCFG:
             guided = self._guide(args, nominal)
         return guided if inside is True else torch.where(_column(inside, nominal), guided, nominal)
 
-    def _guide(self, args: Args, nominal: Tensor) -> Tensor:
+    def _guide(self, args: _Args, nominal: Tensor) -> Tensor:
         p = prediction(args) if self.rule.caps else self._prediction(args)
         if not self.rule.caps and self.rule.fixed is None:  # rules of numbers alone look at no time
-            p = p.until(step_end(args))
+            p = p.until(_step_end(args))
         first = not self.rule.has_state or self._begins_step(args)
         return self.stepper.output(p, nominal, first=first, record=self.run.record)
 
-    def _prediction(self, args: Args) -> Prediction:
+    def _prediction(self, args: _Args) -> Prediction:
         if self.rule.needs:
-            three = three_means(args)
+            three = _three_means(args)
             if three is None:
                 raise ValueError(
                     f"{self.rule} looks at a third prediction, which this sampler does not make; use "
@@ -111,29 +109,157 @@ class PostCFG:
             return three
         p = prediction(args)
         # Outside its range the negative is all zeros, which is not a prediction: no gap, so nothing is added.
-        return p if negative_in_range(args) else replace(p, out_u=p.out_c)
+        return p if _negative_in_range(args) else replace(p, out_u=p.out_c)
 
-    def _begins_step(self, args: Args) -> bool:
+    def _begins_step(self, args: _Args) -> bool:
         """Whether this evaluation is the first at a noise level of the sampler's grid.
 
         Samplers of higher order evaluate between two levels, or twice at one; a rule advances once for each.
         A host that passes no grid is assumed to make one evaluation per step.
         """
-        levels, sigma = grid(args), float(sigmas(args)[0])
+        levels, sigma = _grid(args), float(_sigmas(args)[0])
         place = -sigma if levels is None else float((levels >= sigma).sum())
         if place <= self._reached:
             return False
         self._reached = place
         return True
 
-    def _inside(self, args: Args) -> bool | Tensor:
+    def _inside(self, args: _Args) -> bool | Tensor:
         """Whether each sample is between start and end; simply True where they are not set."""
         if self.start <= 0 and self.end >= 1:
             return True
-        sigma, level = sigmas(args), noise_levels(args).level
+        sigma, level = _sigmas(args), noise_levels(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
         return inside if bool(inside.any()) else False
 
 
 def _column(mask: Tensor, like: Tensor) -> Tensor:
     return mask.reshape(-1, *[1] * (like.dim() - 1))
+
+
+class PilotHook:
+    """Unguided runs of one patched model; `pilot.begin()` goes before each of them."""
+
+    def __init__(self) -> None:
+        self.pilot = Pilot()
+
+    def __call__(self, args: _Args) -> Tensor:
+        if _without_negative(args) or not _negative_in_range(args):
+            raise ValueError(
+                "a calibration needs the negative at every step: wire in one without a range of its own"
+            )
+        how = noise_levels(args).place(_sigmas(args))
+        means = args["cond_denoised"], _negative(args)[1], args["denoised"]
+        return self.pilot.guide(how, args["input"], *means)
+
+
+@dataclass(frozen=True)
+class _NoiseLevels:
+    """The host's noise levels as times. Data is at t = 1, so the direction of time is reversed here, once."""
+
+    flow: bool  # alpha = 1 - sigma; otherwise alpha = 1
+    level: Callable[[float], float]  # share of the run -> sigma
+
+    def time(self, sigma: Tensor) -> Tensor:
+        t = 1 - sigma if self.flow else 1 / (1 + sigma)
+        return t.clamp(0, 1)  # a sampler that adds noise may step above the first level
+
+    def place(self, sigma: Tensor) -> Affine:
+        """Where the host's x stands on the linear path; its models state means."""
+        unit = 1.0 if self.flow else 1 / (1 + sigma.to(scalar_dtype(sigma.device)))
+        return Affine(0.0, 1.0, self.time(sigma), unit)
+
+
+def noise_levels(args: _Args) -> _NoiseLevels:
+    """The noise levels of the model's schedule: `model_sampling` (ComfyUI) or `predictor` (Forge).
+
+    `noise_scaling` at sigma = 1/2 shows whether data are scaled by 1 - sigma, as in flow models, or by 1.
+    Forge classic does not have it; there the largest noise level decides, which is 1 in flow models only. A
+    model without a schedule is taken as a flow model.
+    """
+    model = args.get("model")
+    host = getattr(model, "model_sampling", None) or getattr(model, "predictor", None)
+    if host is None:
+        return _NoiseLevels(True, lambda share: 1 - share)
+    if hasattr(host, "noise_scaling"):
+        flow = float(host.noise_scaling(torch.full((1,), 0.5), torch.zeros(1), torch.ones(1))) < 0.75
+    else:
+        flow = float(host.sigma_max) <= 1
+    return _NoiseLevels(flow, lambda share: float(host.percent_to_sigma(share)))
+
+
+def _sigmas(args: _Args) -> Tensor:
+    """One noise level per sample."""
+    sigma: Tensor = args["sigma"]
+    return sigma.reshape(1) if sigma.dim() == 0 else sigma.reshape(sigma.shape[0], -1)[:, 0]
+
+
+def _negative(args: _Args) -> tuple[Any, Tensor]:
+    """The negative conditioning and its mean; PerpNegGuider may have only an empty prompt in its place."""
+    if args.get("uncond", ()) is None and args.get("empty_cond") is not None:
+        return args["empty_cond"], args["empty_cond_denoised"]
+    return args.get("uncond", ()), args["uncond_denoised"]
+
+
+def prediction(args: _Args) -> Prediction:
+    """The host's two means."""
+    how = noise_levels(args).place(_sigmas(args))
+    return Prediction.stated(args["input"], args["cond_denoised"], _negative(args)[1], how)
+
+
+def _three_means(args: _Args) -> Prediction | None:
+    """Its three means, the negative beside that of the empty prompt; None where it made two."""
+    if args.get("empty_cond") is None or args.get("uncond") is None:
+        return None
+    empty: Tensor = args["empty_cond_denoised"]
+    # Outside its range the negative is all zeros, which is not a prediction: then nothing is avoided.
+    avoided = args["uncond_denoised"] if _negative_in_range(args) else empty
+    return replace(prediction(args), out_u=empty, others={"negative": avoided})
+
+
+def _grid(args: _Args) -> Tensor | None:
+    """The noise levels that the sampler was given, from noise to data; None if the host passes none."""
+    options = args.get("model_options") or {}
+    levels = (options.get("transformer_options") or {}).get("sample_sigmas")
+    return levels if isinstance(levels, Tensor) and levels.dim() == 1 else None
+
+
+def _later(args: _Args, hook: object) -> list[str]:
+    """The names of the functions that change the result after this hook has."""
+    options = args.get("model_options") or {}
+    functions = list(options.get("sampler_post_cfg_function") or ())
+    place = next((i for i, one in enumerate(functions) if one is hook), len(functions))
+    return [getattr(one, "__qualname__", type(one).__name__).split(".")[-1] for one in functions[place + 1 :]]
+
+
+def _step_end(args: _Args) -> Number | None:
+    """The time at which the step under way will end."""
+    levels = _grid(args)
+    if levels is None:
+        return None
+    below = levels[levels < _sigmas(args)[0].to(levels)]
+    return noise_levels(args).time(below[:1]) if len(below) else None
+
+
+def _without_negative(args: _Args) -> bool:
+    """Whether the host guides nothing here: cfg 1, where it skips the negative, or no negative at all."""
+    conditioning, mean = _negative(args)
+    if conditioning is None:
+        return True
+    if "cond_scale" not in args:  # Forge passes no scale, and passes a negative even where it skipped it
+        return not bool(mean.any())
+    scale = args["cond_scale"]
+    return isinstance(scale, (int, float)) and math.isclose(scale, 1.0)
+
+
+def _negative_in_range(args: _Args) -> bool:
+    """Whether any part of the negative is meant for this noise level (ConditioningSetTimestepRange)."""
+    parts: Sequence[Mapping[str, Any]] = _negative(args)[0] or ()
+    sigma = _sigmas(args)[0]
+    return not parts or any(
+        not (
+            ("timestep_start" in part and bool(sigma > part["timestep_start"]))
+            or ("timestep_end" in part and bool(sigma < part["timestep_end"]))
+        )
+        for part in parts
+    )

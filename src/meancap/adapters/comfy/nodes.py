@@ -1,23 +1,83 @@
-"""The ComfyUI nodes: Posterior-Mean Cap, Guidance Rule, Guidance Report; the list of all that ComfyUI loads.
+"""The nodes that ComfyUI loads: Posterior-Mean Cap, Guidance Rule, Guidance Report, and two of calibration.
 
-Only this module, `calibration_nodes` and `node_parts` import ComfyUI. They use only what version 0.3.48 of
-its node interface has, and never change the model that comes in: a node patches a clone.
+Only this module imports ComfyUI. It uses only what version 0.3.48 of its node interface has, and never
+changes the model that comes in: a node patches a clone. Calibrate Guidance writes the file that
+`meancap.adapters.diffusers.calibrate` and `meancap calibrate` write.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
 from pathlib import Path
 from typing import Any
 
+import comfy.samplers
 import folder_paths
+from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import ComfyExtension, io, ui
 
-from ...rules import Cap, CapDisplacement, parse
+from ...rules import Cap, CapDisplacement, Rule, parse
+from ...rules.parts.calibration import FEWEST, LEVELS, Calibration, load_calibration
 from ...sampling.checks import need_cap_last
-from .calibration_nodes import CalibratedCap, CalibrateGuidance
-from .hooks import PostCFG
-from .node_parts import CATEGORY, patched, schema, window, window_problem
-from .plot import image
+from .hooks import PilotHook, PostCFG
+from .run_report import draw_run
+
+_log = logging.getLogger(__name__)
+
+_CATEGORY = "advanced/guidance"
+_ALIASES = ["cfg", "pmc", "pmc-cfg", "guidance", "cap", "rescale", "burn", "oversaturation"]
+
+
+def _schema(**fields: Any) -> Any:
+    """A node's schema, with words to find it by where this version of ComfyUI takes them."""
+    if "search_aliases" in inspect.signature(io.Schema).parameters:
+        fields["search_aliases"] = _ALIASES
+    return io.Schema(**fields)
+
+
+def _window() -> list[Any]:
+    """start and end, which are rarely needed; newer frontends hide them by default."""
+    fields = [
+        io.Float.Input(
+            "start", default=0.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
+            tooltip="Share of the run at which the node begins to act; before, the workflow's result stands.",
+        ),
+        io.Float.Input(
+            "end", default=1.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
+            tooltip="Share of the run at which the node stops acting.",
+        ),
+    ]  # fmt: skip
+    for field in fields:
+        field.extra_dict = {"advanced": True}
+    return fields
+
+
+def _window_problem(start: float | None, end: float | None) -> str | None:
+    """What is wrong with start and end; ComfyUI leaves to a node what its validation names."""
+    if not 0 <= (start or 0) <= 1 or not 0 <= (1 if end is None else end) <= 1:
+        return f"start and end are shares of the run, from 0 to 1; got {start} and {end}"
+    if start is not None and end is not None and start > end:
+        return f"start ({start:g}) must not be after end ({end:g})"
+    return None
+
+
+def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
+    """A clone of the model whose runs are guided by the rule, and reported."""
+    hook = PostCFG(rule, start, end)
+
+    def run(executor: Any, *values: Any, **named: Any) -> Any:
+        hook.begin()
+        latent = executor(*values, **named)
+        hook.run.made(latent)
+        _log.info("%s: %s", rule, hook.run.headline())
+        return latent
+
+    m = model.clone()
+    m.set_model_sampler_post_cfg_function(hook)
+    m.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, "meancap", run)
+    return m
+
 
 _FORMS = {"ball": Cap, "displacement": CapDisplacement}
 
@@ -36,10 +96,10 @@ class PosteriorMeanCap(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> Any:
-        return schema(
+        return _schema(
             node_id="MeancapPosteriorMeanCap",
             display_name="Posterior-Mean Cap",
-            category=CATEGORY,
+            category=_CATEGORY,
             description=(
                 "Keeps as much of the guidance as fits: the guided estimate of the clean image may be at "
                 "most gamma times as long as the one for your prompt alone. Goes last: put it after every "
@@ -58,7 +118,7 @@ class PosteriorMeanCap(io.ComfyNode):
                     tooltip="ball: |m| <= gamma |m_c|, the paper's rule. displacement: |m - m_c| <= "
                     "(gamma - 1) |m_c|, its SD3.5 rule, the stricter of the two at the same gamma.",
                 ),
-                *window(),
+                *_window(),
             ],
             outputs=[io.Model.Output()],
         )  # fmt: skip
@@ -66,13 +126,13 @@ class PosteriorMeanCap(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, start: float | None = None, end: float | None = None) -> bool | str:
         """Of start and end only: ComfyUI shows a complaint at the first input that is named here."""
-        return window_problem(start, end) or True
+        return _window_problem(start, end) or True
 
     @classmethod
     def execute(cls, model: Any, gamma: float, form: str, start: float = 0.0, end: float = 1.0) -> Any:
         if form not in _FORMS:  # older versions of ComfyUI do not look
             raise ValueError(f"form is one of {', '.join(_FORMS)}; got {form!r}")
-        return io.NodeOutput(patched(model, _FORMS[form](gamma), start, end))
+        return io.NodeOutput(_patched(model, _FORMS[form](gamma), start, end))
 
 
 class GuidanceRule(io.ComfyNode):
@@ -80,10 +140,10 @@ class GuidanceRule(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> Any:
-        return schema(
+        return _schema(
             node_id="MeancapGuidanceRule",
             display_name="Guidance Rule",
-            category=CATEGORY,
+            category=_CATEGORY,
             description=(
                 "Any guidance of meancap as text. Caps alone, such as Cap(1.1, per='channel'), limit what "
                 "the workflow made. Any other chain, such as CFG(7) | Rescale(0.7) | Cap(1.1), replaces the "
@@ -97,7 +157,7 @@ class GuidanceRule(io.ComfyNode):
                     tooltip="Rules joined by |, applied from left to right; time runs from 0, the noise, "
                     "to 1, the image.",
                 ),
-                *window(),
+                *_window(),
             ],
             outputs=[io.Model.Output()],
         )  # fmt: skip
@@ -114,9 +174,9 @@ class GuidanceRule(io.ComfyNode):
 
     @classmethod
     def execute(cls, model: Any, rule: str, start: float = 0.0, end: float = 1.0) -> Any:
-        if problem := window_problem(start, end):
+        if problem := _window_problem(start, end):
             raise ValueError(problem)
-        return io.NodeOutput(patched(model, parse(rule), start, end))
+        return io.NodeOutput(_patched(model, parse(rule), start, end))
 
 
 class GuidanceReport(io.ComfyNode):
@@ -124,10 +184,10 @@ class GuidanceReport(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> Any:
-        return schema(
+        return _schema(
             node_id="MeancapGuidanceReport",
             display_name="Guidance Report",
-            category=CATEGORY,
+            category=_CATEGORY,
             description=(
                 "What guidance did in the run that made this latent: how often it was capped, and the "
                 "effective CFG of every step, as text and as a picture. Wire it between sampler and VAE "
@@ -163,7 +223,7 @@ class GuidanceReport(io.ComfyNode):
                 "(gamma 100 measures without changing anything)"
             )
         run = hooks[-1].run_of(latent["samples"])
-        text, plot = run.text(), image(run)
+        text, plot = run.text(), draw_run(run)
         if run.calls and not run.is_of(latent["samples"]):
             text = f"{text}\n{_CHANGED}"
         if cls.hidden and cls.hidden.extra_pnginfo is not None:  # what later nodes write into images
@@ -191,6 +251,148 @@ def _beside(saved: Any) -> Path:
     """The JSON file next to a picture that ComfyUI saved, and has kept inside its output folder."""
     picture = Path(folder_paths.get_output_directory(), saved["subfolder"], saved["filename"])
     return picture.with_suffix(".json")
+
+
+_CFG = 2.0  # any but 1, at which ComfyUI skips the negative; the conditional mean alone is followed
+_PROMPTS = "\n".join(
+    f"{what}, {how}"
+    for how in ("a photograph", "an oil painting", "a pencil drawing", "at night")
+    for what in ("a lighthouse", "a cat on a chair", "a busy street", "two pears")
+)
+
+
+class CalibrateGuidance(io.ComfyNode):
+    """Runs the pilot and writes its file."""
+
+    @classmethod
+    def define_schema(cls) -> Any:
+        return _schema(
+            node_id="MeancapCalibrateGuidance",
+            display_name="Calibrate Guidance",
+            category=_CATEGORY,
+            description=(
+                "Samples every prompt without guidance and measures how far the model's estimates go by "
+                "themselves. Writes a calibration file for the Calibrated Cap. Costs one run of the sampler "
+                f"for each prompt. Prompts times batch must be at least {FEWEST}; a few hundred are better."
+            ),
+            inputs=[
+                io.Model.Input("model"),
+                io.Clip.Input("clip", tooltip="Encodes the prompts."),
+                io.Conditioning.Input("negative", tooltip="As you sample with it later."),
+                io.Latent.Input("latent", tooltip="Its size and batch are those of every run."),
+                io.String.Input("prompts", default=_PROMPTS, multiline=True, tooltip="One on each line."),
+                io.Int.Input("seed", default=0, min=0, max=2**32, tooltip="Prompt i gets seed + i."),
+                io.Int.Input("steps", default=20, min=1, max=1000, tooltip="Steps of Euler in each run."),
+                io.Combo.Input(
+                    "scheduler", options=list(comfy.samplers.KSampler.SCHEDULERS), default="simple",
+                    tooltip="As you sample later: radii are measured at its noise levels.",
+                ),
+                io.String.Input(
+                    "filename_prefix", default="calibration/model",
+                    tooltip="Where the file goes in the output folder.",
+                ),
+            ],
+            outputs=[io.String.Output(display_name="file"), io.String.Output(display_name="text")],
+            is_output_node=True,
+        )  # fmt: skip
+
+    @classmethod
+    def execute(
+        cls, model: Any, clip: Any, negative: Any, latent: dict[str, Any], prompts: str, seed: int,
+        steps: int, scheduler: str, filename_prefix: str,
+    ) -> Any:  # fmt: skip
+        lines = [line.strip() for line in prompts.splitlines() if line.strip()]
+        count = len(lines) * latent["samples"].shape[0]
+        if count < FEWEST:
+            raise ValueError(
+                f"a pilot needs at least {FEWEST} samples; {len(lines)} prompts times the latent's batch of "
+                f"{latent['samples'].shape[0]} make {count}"
+            )
+        positives = [clip.encode_from_tokens_scheduled(clip.tokenize(line)) for line in lines]
+        measured = _pilot(model, positives, negative, latent, seed, steps, scheduler)
+        folder, name, counter, sub, _ = folder_paths.get_save_image_path(
+            filename_prefix, folder_paths.get_output_directory()
+        )
+        file = measured.save(Path(folder, f"{name}_{counter:05}_.json"))
+        shown = Path(sub, file.name).as_posix()
+        text = f"{measured.model}\n{measured.samples} samples, written to {shown}"
+        _log.info("%s", text)
+        return io.NodeOutput(shown, text, ui={"text": (text,)})
+
+
+def _pilot(
+    model: Any, positives: list[Any], negative: Any, latent: dict[str, Any], seed: int, steps: int,
+    scheduler: str,
+) -> Calibration:  # fmt: skip
+    from nodes import common_ksampler  # KSampler's function
+
+    hook, m = PilotHook(), model.clone()
+    m.set_model_sampler_post_cfg_function(hook)
+    for i, positive in enumerate(positives):
+        hook.pilot.begin()
+        common_ksampler(m, seed + i, steps, _CFG, "euler", scheduler, positive, negative, latent)
+    return hook.pilot.calibration(type(model.model).__name__, f"{len(positives)} runs")
+
+
+class CalibratedCap(io.ComfyNode):
+    """The cap that a calibration file stands for."""
+
+    @classmethod
+    def define_schema(cls) -> Any:
+        return _schema(
+            node_id="MeancapCalibratedCap",
+            display_name="Calibrated Cap",
+            category=_CATEGORY,
+            description=(
+                "A cap from a calibration file: guidance may take the estimate as far from the anchor as "
+                "unguided estimates of the pilot went, not farther. Needs no gamma to be chosen. Goes last: "
+                "put it after every other model node. Does nothing at cfg 1."
+            ),
+            inputs=[
+                io.Model.Input("model", tooltip="The one that was calibrated, at the same size."),
+                io.String.Input(
+                    "file", default="calibration/model_00001_.json",
+                    tooltip="In the output or input folder; or wire in the file of Calibrate Guidance.",
+                ),
+                io.Combo.Input(
+                    "level", options=list(LEVELS), default="q90",
+                    tooltip="Which radius of the pilot: q90 holds nine of ten unguided estimates.",
+                ),
+                io.Float.Input(
+                    "gamma", default=1.0, min=1.0, max=100.0, step=0.01, round=0.001,
+                    tooltip="How much farther than the estimate for the prompt alone is allowed anyway.",
+                ),
+                *_window(),
+            ],
+            outputs=[io.Model.Output()],
+        )  # fmt: skip
+
+    @classmethod
+    def fingerprint_inputs(cls, file: str = "", **others: Any) -> Any:
+        """A file that was written anew is read anew."""
+        path = _inside(file)
+        return None if path is None else path.stat().st_mtime_ns
+
+    @classmethod
+    def execute(
+        cls, model: Any, file: str, level: str, gamma: float, start: float = 0.0, end: float = 1.0
+    ) -> Any:
+        if problem := _window_problem(start, end):
+            raise ValueError(problem)
+        path = _inside(file)
+        if path is None:
+            raise ValueError(f"no calibration {file!r} in the output or input folder; run Calibrate Guidance")
+        return io.NodeOutput(_patched(model, load_calibration(path).cap(gamma, level), start, end))
+
+
+def _inside(file: str) -> Path | None:
+    """The file, if ComfyUI's output or input folder has it; workflows of strangers reach no other place."""
+    for folder in (folder_paths.get_output_directory(), folder_paths.get_input_directory()):
+        root = Path(folder).resolve()
+        path = (root / file).resolve()
+        if path.is_relative_to(root) and path.is_file():
+            return path
+    return None
 
 
 class Meancap(ComfyExtension):

@@ -15,16 +15,12 @@ from typing import TYPE_CHECKING, Any
 if find_spec("diffusers") is None:
     raise ImportError('this adapter needs diffusers: pip install "meancap[diffusers]"')
 
-from .calibrate import calibrate
-from .check import LayoutError
-from .layouts import Layout
-from .pipelines import guide_pipeline, guided, unguide
-from .refused import UNSUPPORTED
-from .table import LAYOUTS
+from .guided_pipelines import calibrate, guide_pipeline, guided, unguide
+from .layouts import Layout, LayoutError
+from .pipeline_table import LAYOUTS, UNSUPPORTED
 
 if TYPE_CHECKING:
-    from .guiders import ChainGuidance, PosteriorMeanCappedGuidance
-    from .ltx2 import CappedLTX2Guidance
+    from .guiders import CappedLTX2Guidance, ChainGuidance, PosteriorMeanCappedGuidance
 
 __all__ = [
     "LAYOUTS",
@@ -43,12 +39,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The guiders import diffusers, which takes seconds; `guided` and the table do not."""
-    if name in ("ChainGuidance", "PosteriorMeanCappedGuidance"):
-        from . import guiders
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import guiders
 
-        return getattr(guiders, name)
-    if name == "CappedLTX2Guidance":
-        from .ltx2 import CappedLTX2Guidance
-
-        return CappedLTX2Guidance
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(guiders, name)

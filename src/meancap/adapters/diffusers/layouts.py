@@ -1,19 +1,27 @@
-"""How a diffusers pipeline lays out its predictions.
+"""How a diffusers pipeline lays out its predictions, and whether a run agrees with its layout.
 
-`help(Layout)` names its fields. A layout is compared with the pipeline's own result at the first step of a
-run (`check`).
+`help(Layout)` names its fields. Two checks at the first guided step of a run:
+
+verify_layout  the pipeline's own result follows from the two predictions as the layout says
+same_state     the state that the scheduler steps is the one that the denoiser was shown
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Others = dict[str, Tensor]
-NAMES = {"p": "weak", "n": "negative"}  # what a rule calls the further parts of an order
+_NAMES = {"p": "weak", "n": "negative"}  # what a rule calls the further parts of an order
+# The share of the nominal output that the fit may leave unexplained, and of the shown state that may differ:
+# rounding in float32 and in half precision, far less than a wrong layout, a given frame or a mask.
+_UNEXPLAINED = (1e-3, 5e-2)
+_DIFFERENT = (1e-3, 2e-2)
+_STATE_NAMES = ("hidden_states", "x", "sample", "latent_model_input")
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Layout:
     offset: int = 0
     keep: str = "all"
     rows: str = "sample"
-    scale: str = "guidance_scale"  # the argument of the call that states the scale
+    scale: str = "guidance_scale"
     denoisers: tuple[str, ...] = ("transformer",)
     extra: int = 0
     weak: bool = False
@@ -61,7 +69,7 @@ class Layout:
         for field, values in allowed.items():
             if getattr(self, field) not in values:
                 raise ValueError(f"a layout's {field} is one of {values}; got {getattr(self, field)!r}")
-        if not {"c", "u"} <= set(self.order) <= {*"cu", *NAMES} or len(set(self.order)) != len(self.order):
+        if not {"c", "u"} <= set(self.order) <= {*"cu", *_NAMES} or len(set(self.order)) != len(self.order):
             raise ValueError(f"a layout's order names c and u once each, such as 'uc'; got {self.order!r}")
         if self.sign not in (1, -1):
             raise ValueError(f"a layout's sign is 1 or -1; got {self.sign}")
@@ -78,11 +86,11 @@ class Layout:
         batch = nominal.shape[0]
         if self.calls == "apart":
             if len(outputs) < len(self.order):
-                self._refuse_together(tensor(outputs[0], stream), batch, name)
+                self._refuse_together(_output_tensor(outputs[0], stream), batch, name)
                 return None
-            pieces = [tensor(out, stream) for out in outputs[: len(self.order)]]
+            pieces = [_output_tensor(out, stream) for out in outputs[: len(self.order)]]
         else:
-            whole = tensor(outputs[0], stream)
+            whole = _output_tensor(outputs[0], stream)
             if whole.shape[0] == batch or (
                 "p" in self.order and whole.shape[0] == batch * (len(self.order) - 1)
             ):
@@ -95,11 +103,13 @@ class Layout:
     def further(self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0) -> list[Tensor]:
         """What the calls beside the parts said."""
         own = len(self.order) if self.calls == "apart" else 1
-        return [self._cut(tensor(out, stream), nominal, name) for out in outputs[own:]]
+        return [self._cut(_output_tensor(out, stream), nominal, name) for out in outputs[own:]]
 
-    def others(self, parts: dict[str, Tensor], outputs: list[Any], nominal: Tensor, name: str) -> Others:
+    def others(
+        self, parts: dict[str, Tensor], outputs: list[Any], nominal: Tensor, name: str
+    ) -> dict[str, Tensor]:
         """The predictions beside c and u by the names that rules know them by."""
-        named = {NAMES[letter]: v for letter, v in parts.items() if letter in NAMES}
+        named = {_NAMES[letter]: v for letter, v in parts.items() if letter in _NAMES}
         if self.weak:  # outside its window a pipeline skips no layer, and nothing is added for it
             named["weak"] = next(iter(self.further(outputs, nominal, name)), parts["c"])
         return named
@@ -130,12 +140,138 @@ class Layout:
         )
 
 
-def tensor(output: Any, stream: int = 0) -> Tensor:
+def _output_tensor(output: Any, stream: int = 0) -> Tensor:
     """The prediction in whatever a denoiser returns: a tuple, an output object, or a list of samples."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, tuple):
-        return tensor(output[stream])
+        return _output_tensor(output[stream])
     if isinstance(output, list):  # Z-Image: (C, 1, H, W) for each sample
         return torch.stack(output).squeeze(2)
-    return tensor(output.sample)
+    return _output_tensor(output.sample)
+
+
+class LayoutError(RuntimeError):
+    """The pipeline's own result contradicts the layout it is listed with."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The formula that a pipeline seems to have used, the worst of its samples."""
+
+    residual: float  # |nominal - fit| / |nominal|
+    rho: float
+    scale: float  # lambda; nan where the gap is too small to tell
+
+    def complaint(self, allowed: float) -> str | None:
+        """Why the layout cannot be right, or None."""
+        if self.residual > allowed:
+            return f"{self.residual:.0%} of the pipeline's result stays unexplained"
+        if self.rho < 0:
+            return "the sign is turned round"
+        if self.scale < 0:
+            return "the conditional and the unconditional half are exchanged"
+        return None
+
+
+def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -> _Fit:
+    """Least squares of the nominal output on u and c - u (and any extra terms), by sample or by row."""
+    precision = torch.finfo(min((c.dtype, nominal.dtype), key=lambda d: torch.finfo(d).bits)).eps
+    g, c, u, *more = (_rows(v, rows) for v in (nominal, c, u, *extra))
+    gap = c - u
+    basis = torch.stack([u, gap, *(c - e for e in more)], dim=-1)
+    size = torch.linalg.vector_norm(basis, dim=-2, keepdim=True)
+    unit = basis / torch.where(size == 0, torch.ones_like(size), size)
+    solution = torch.linalg.pinv(unit.mT @ unit, hermitian=True) @ (unit.mT @ g[..., None])
+    left = g - (unit @ solution)[..., 0]
+    rho, along = ((solution / size.mT)[..., i, 0] for i in (0, 1))
+    # Rounding moves lambda by about precision |g| / (|gap| √n); where that is large, the gap tells nothing.
+    whole = torch.linalg.vector_norm(g, dim=-1)
+    told = size[..., 0, 1] * g.shape[-1] ** 0.5 > 8 * precision * whole
+    scales = (along / rho)[told]
+    return _Fit(
+        residual=_worst(torch.linalg.vector_norm(left.flatten(1), dim=1), g),
+        rho=float(rho.flatten(1).median(1).values.min()),
+        scale=float(scales.median()) if scales.numel() else float("nan"),
+    )
+
+
+def verify_layout(
+    name: str, nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str, *, free: bool = False
+) -> bool:
+    """Raises if the output contradicts the layout; returns whether the gap was large enough to judge.
+
+        c, u     the two predictions as the table reads them, in the scheduler's convention
+        nominal  what the pipeline made of them; every formula in use is  rho (u + lambda (c - u)) + extra
+                 terms, with rho > 0 shared by a sample or by a row, and lambda > 0
+
+    If the order is wrong, lambda comes out negative; if the sign is wrong, rho does; if the rows are wrong,
+    nothing fits. `free` is for pipelines whose formula can be replaced: the fit need not explain the output.
+    """
+    half = min(torch.finfo(c.dtype).bits, torch.finfo(nominal.dtype).bits) < 32
+    result = fit_output(nominal, c, u, extra, rows)
+    complaint = result.complaint(math.inf if free else _UNEXPLAINED[half])
+    if complaint is not None:
+        raise LayoutError(
+            f"{name} does not combine its predictions as listed: {complaint}; if it adds terms of its own "
+            "(clipping, say) pass verify=False, otherwise pass layout=Layout(...) and report it"
+        )
+    return result.scale == result.scale
+
+
+def _rows(v: Tensor, rows: str) -> Tensor:
+    v = v.detach().cpu().double()
+    return v.flatten(1, -2) if rows == "row" else v.flatten(1)[:, None]
+
+
+def _worst(left: Tensor, g: Tensor) -> float:
+    whole = torch.linalg.vector_norm(g.flatten(1), dim=1)
+    return float((left / torch.where(whole == 0, torch.ones_like(whole), whole)).max())
+
+
+def shown_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """What a denoiser was given as its state; None where that is no tensor and no list of like tensors."""
+    given = next((kwargs[name] for name in _STATE_NAMES if name in kwargs), args[0] if args else None)
+    if isinstance(given, list):  # Z-Image Omni: pictures to look at, and then the state, for each sample
+        given = [one[-1] if isinstance(one, list) else one for one in given]
+    if isinstance(given, (tuple, list)) and len({getattr(one, "shape", None) for one in given}) > 1:
+        return None
+    return _output_tensor(given) if isinstance(given, (Tensor, tuple, list)) else None
+
+
+def same_state(shown: Tensor | None, stepped: Tensor) -> bool | None:
+    """Whether `stepped` is in what was shown, up to a factor per sample; None if the shapes do not tell.
+
+    shown    the denoiser's first input: the state, perhaps repeated for both predictions, in another dtype,
+             scaled by the scheduler, or with a picture, a mask or reference tokens put beside it
+    stepped  the state that `scheduler.step` receives
+
+    A posterior mean belongs to the state that the network saw. Wan 2.2 image-to-video (expand_timesteps)
+    shows a clean first frame and steps a noisy one: m = x - sigma v is then no posterior mean of the model.
+    """
+    if shown is None or shown.dim() != stepped.dim() or shown.shape[0] % stepped.shape[0]:
+        return None
+    if any(a < b for a, b in zip(shown.shape, stepped.shape, strict=True)):
+        return None
+    bits = min(torch.finfo(v.dtype).bits for v in (shown, stepped))
+    rows = shown[: stepped.shape[0]].detach().cpu().double()
+    x = stepped.detach().cpu().double().flatten(1)
+    distance = min(_apart(rows[place].flatten(1), x) for place in _places(shown, stepped))
+    return distance <= _DIFFERENT[bits < 32]
+
+
+def _places(shown: Tensor, stepped: Tensor) -> list[tuple[slice, ...]]:
+    """The first and the last part of every axis that is longer in what was shown."""
+    choices = [[slice(None)]]
+    for longer, size in zip(shown.shape[1:], stepped.shape[1:], strict=True):
+        choices.append([slice(None)] if longer == size else [slice(0, size), slice(longer - size, None)])
+    return list(product(*choices))
+
+
+def _apart(shown: Tensor, x: Tensor) -> float:
+    """|shown - f x| / |shown| with the best factor f, the worst of the samples."""
+    square = (x * x).sum(1, keepdim=True)
+    factor = (shown * x).sum(1, keepdim=True) / torch.where(square == 0, torch.ones_like(square), square)
+    whole = torch.linalg.vector_norm(shown, dim=1)
+    left = torch.linalg.vector_norm(shown - factor * x, dim=1)
+    return float((left / torch.where(whole == 0, torch.ones_like(whole), whole)).max())

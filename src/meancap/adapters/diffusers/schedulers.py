@@ -49,6 +49,7 @@ class PathReader:
 
     def __init__(self) -> None:
         self._source: Tensor | None = None
+        self._version = 0
         self._values: list[float] = []
 
     def edge(self, scheduler: Any, timestep: Any) -> Affine:
@@ -59,16 +60,16 @@ class PathReader:
             return self._flow(scheduler, timestep)
         if family == "table":
             product = float(scheduler.alphas_cumprod[int(timestep)])
-            return on_gaussian_path(kind, math.sqrt(product), math.sqrt(1 - product))
-        s = self._sigmas(scheduler)[index(scheduler, timestep)]
+            return _on_path(kind, math.sqrt(product), math.sqrt(1 - product))
+        s = self._sigmas(scheduler)[_index(scheduler, timestep)]
         if family == "ve":
-            return stretched(kind, s)
+            return _on_path(kind, 1.0, s, stretch=math.hypot(1, s))
         if family == "edm":
-            return preconditioned(kind, s, float(config.sigma_data))
+            return _preconditioned(kind, s, float(config.sigma_data))
         if config.get("use_flow_sigmas", False):
-            return on_gaussian_path(kind, 1 - s, s)
+            return _on_path(kind, 1 - s, s)
         alpha = 1 / math.hypot(1, s)
-        return on_gaussian_path(kind, alpha, s * alpha)
+        return _on_path(kind, alpha, s * alpha)
 
     def grid(self, scheduler: Any) -> list[float]:
         """The sigmas of the run, or its timesteps where there are none."""
@@ -77,7 +78,7 @@ class PathReader:
         return [float(t) for t in scheduler.timesteps]
 
     def _flow(self, scheduler: Any, timestep: Any) -> Affine:
-        sigmas, i = self._sigmas(scheduler), index(scheduler, timestep)
+        sigmas, i = self._sigmas(scheduler), _index(scheduler, timestep)
         end = 1.0 if scheduler.config.get("invert_sigmas", False) else 0.0
         following = None
         if not hasattr(scheduler, "state_in_first_order"):
@@ -86,8 +87,12 @@ class PathReader:
         return Affine(a=1.0, k=end - sigmas[i], t=1 - abs(end - sigmas[i]), t_next=following)
 
     def _sigmas(self, scheduler: Any) -> list[float]:
-        if self._source is not scheduler.sigmas:
-            self._source, self._values = scheduler.sigmas, scheduler.sigmas.tolist()
+        sigmas: Tensor = scheduler.sigmas
+        # On another device they are read once, unless a callback replaced them or edited them in place.
+        tracked = sigmas.device.type != "cpu" and not sigmas.is_inference()
+        if not tracked or self._source is not sigmas or self._version != sigmas._version:
+            self._source, self._values = sigmas, sigmas.tolist()
+            self._version = sigmas._version if tracked else 0
         return self._values
 
 
@@ -103,7 +108,7 @@ def family_of(scheduler: Any) -> str:
     )
 
 
-def index(scheduler: Any, timestep: Any) -> int:
+def _index(scheduler: Any, timestep: Any) -> int:
     """The place in `sigmas` of the evaluation that is about to be used, as the scheduler will find it."""
     for place in (scheduler.step_index, scheduler.begin_index):
         if place is not None:
@@ -113,37 +118,23 @@ def index(scheduler: Any, timestep: Any) -> int:
     return int(scheduler.index_for_timestep(timestep))
 
 
-def on_gaussian_path(kind: str, alpha: float, sigma: float) -> Affine:
-    """On x = alpha data + sigma noise."""
+def _on_path(kind: str, alpha: float, sigma: float, stretch: float = 1.0) -> Affine:
+    """On x = alpha data + sigma noise, where the network is shown x / stretch."""
     total = alpha + sigma
     if kind == "epsilon" and alpha > 0:
         a, k = 1 / alpha, -sigma / alpha
     elif kind == "v_prediction":
-        a, k = alpha, -sigma
+        a, k = alpha / stretch**2, -sigma / stretch
     elif kind == "sample":
         a, k = 0.0, 1.0
-    elif kind == "flow_prediction":
+    elif kind == "flow_prediction" and stretch == 1:
         a, k = 1.0, -sigma
     else:
         raise _silent(kind)
     return Affine(a, k, t=alpha / total, unit=1 / total)
 
 
-def stretched(kind: str, s: float) -> Affine:
-    """On x = data + s noise, where the network is shown x / √(1 + s²)."""
-    root = math.hypot(1, s)
-    if kind == "epsilon":
-        a, k = 1.0, -s
-    elif kind == "v_prediction":
-        a, k = 1 / root**2, -s / root
-    elif kind == "sample":
-        a, k = 0.0, 1.0
-    else:
-        raise _silent(kind)
-    return Affine(a, k, t=1 / (1 + s), unit=1 / (1 + s))
-
-
-def preconditioned(kind: str, s: float, data: float) -> Affine:
+def _preconditioned(kind: str, s: float, data: float) -> Affine:
     """On x = data + s noise, where the scheduler mixes the output with the sample."""
     root = math.hypot(s, data)
     # Their "epsilon" is the output of a network trained with EDM's preconditioning, hence the other sign.

@@ -75,7 +75,7 @@ export function vectorPanel(state, setState, move) {
     const [w, h_] = [below ? 24 : 15, 18];
     const inside = (v, size) => Math.min(Math.max(v, size / 2 + 2), SIDE - size / 2 - 2);
     let best = null;
-    for (const away of [17, 24, 32, 42]) {
+    for (const away of [17, 23, 30, 40, 52]) {
       for (let turn = 0; turn < 12; turn += 1) {
         const angle = (turn * Math.PI) / 6 - Math.PI / 4;
         const [x, y] = [cx + away * Math.cos(angle), cy + away * Math.sin(angle)];
@@ -101,8 +101,11 @@ export function vectorPanel(state, setState, move) {
     const focused = document.activeElement === drawing.querySelector('.sample');
     const unit = SIDE / (2 * box[2]);
     const capped = share < 1;
-    // What names must not cover: the dots and the sample.
-    const taken = [...[m_u, m_c, asked, m].map((at) => [...centre(at), 12, 12]), [...centre(x), 20, 20]];
+    // What names must not cover: the dots, the sample, the origin and the lines.
+    const taken = [...[m_u, m_c, asked, m, [0, 0]].map((at) => [...centre(at), 12, 12]), [...centre(x), 24, 24]];
+    for (const [from, to] of [[m_u, m_c], [m_c, asked], [x, m]]) {
+      for (let k = 1; k < 40; k += 1) taken.push([...between(centre(from), within(from, to), k / 40), 3, 3]);
+    }
     drawing.replaceChildren(
       s('path', { class: 'grid', d: `M${px(0)} 0V${SIDE}M0 ${py(0)}H${SIDE}` }),
       ...scene.components.map(([cx, cy, , isIn]) => s('circle', {

@@ -13,8 +13,8 @@ from pathlib import Path
 from ...metrics.score import Estimate, difference
 from ...runs.pooled import REAL, Pooled
 from ..document import Table
-from .collect import ScoredRun, in_order, method_name
-from .tables import cell, marked, titled
+from ..score_tables import cell, marked, titled
+from ..scored_runs import ScoredRun, in_order, method_name
 
 PROTOCOL = "fashion"
 

@@ -1,4 +1,8 @@
-"""Two fair ways to compare guidance rules: at the same nominal scale, and at the same alignment.
+"""The scored runs below a folder, compared in two fair ways: at equal nominal scale, and at equal alignment.
+
+    method   Conditional, Fixed CFG, APG, C2FG, PMC-CFG, ...; the rule's own text if no name fits
+    scale    nominal guidance scale; gamma the cap's, if it has one
+    kept     mean effective scale over all steps and images, if the run kept its meter
 
 A cap does less than the scale it is given, so at equal scale a weaker rule can look better for being
 weaker. At equal alignment each rule is read off its own sweep over scales, by straight lines between
@@ -8,22 +12,148 @@ runs of the pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ...metrics.score import Estimate, difference
-from .collect import ScoredRun
+from ..metrics.score import Estimate, difference
+from ..rules import CFG, Cap, CapDisplacement, Momentum, Project, Rule, parse
+from ..runs.folder import Run
+from ..runs.scoring import read_estimates, read_scores
+from ..schedules import Exponential
 
-ALIGNMENTS = ("alignment", "CLIP", "IS")
+_ORDER = ("Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG")
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a table calls a rule."""
+
+    method: str
+    scale: float | None = None
+    gamma: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The method with its gamma: what one curve of a figure is called."""
+        return self.method if self.gamma is None else f"{self.method} {self.gamma:.2f}"
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRun:
+    """One scored run."""
+
+    folder: Path
+    rule: str
+    name: Name
+    evaluations: int
+    n: int
+    pairing: str  # equal for runs that share noise and conditions, image by image
+    kept: float | None
+    scores: dict[str, dict[str, Estimate]]  # by protocol and number
+    protocols: dict[str, str]  # each protocol in full
+
+
+def collect(folder: Path) -> list[ScoredRun]:
+    """All finished runs with scores in a folder or below it, in the order of the paper's tables."""
+    runs = [_entry(path.parent) for path in sorted(folder.rglob("scores.jsonl")) if _is_run(path.parent)]
+    if not runs:
+        raise ValueError(
+            f"there are no scored runs in {folder}; score them first: meancap score RUN --protocol NAME"
+        )
+    return in_order(runs)
+
+
+def in_order(runs: Iterable[ScoredRun]) -> list[ScoredRun]:
+    """In the order of the paper's tables."""
+    return sorted(runs, key=_place)
+
+
+def method_name(rule: str, guidance_scale: float | None = None) -> Name:
+    """The method that a rule's text stands for; `guidance_scale` is what the host pipeline was told."""
+    if not rule:
+        return Name("Fixed CFG" if guidance_scale != 1 else "Conditional", guidance_scale)
+    parsed = parse(rule)
+    parts = parsed.parts
+    cap = parts[-1] if isinstance(parts[-1], Cap) else None
+    nominal = parts[:-1] if cap else parts
+    if cap and not nominal:
+        return _capped(cap, guidance_scale)
+    method, scale = _nominal(nominal)
+    if method is None:
+        return Name(rule)
+    if cap is None:
+        return Name(method, scale)
+    return _capped(cap, scale) if method in ("Fixed CFG", "Conditional") else Name(rule, scale)
+
+
+def _nominal(parts: tuple[Rule, ...]) -> tuple[str | None, float | None]:
+    last = parts[-1]
+    if not isinstance(last, CFG):
+        return None, None
+    if len(parts) == 1:
+        if isinstance(last.scale, Exponential):
+            return "C2FG", float(last.scale.start)
+        if isinstance(last.scale, float):
+            return ("Conditional" if last.scale == 1 else "Fixed CFG"), last.scale
+        return None, None
+    projected = any(isinstance(p, (Project, Momentum)) for p in parts)
+    return ("APG", last.scale) if projected and isinstance(last.scale, float) else (None, None)
+
+
+def _capped(cap: Cap, scale: float | None) -> Name:
+    gamma = cap.gamma if isinstance(cap.gamma, float) else None
+    if isinstance(cap, CapDisplacement):
+        return Name("PMC-CFG, displacement", scale, gamma)
+    if cap.floor is not None:
+        return Name("PMC-CFG, calibrated", scale, None if gamma == 1 else gamma)
+    return Name("PMC-CFG" if cap.anchor is None else "PMC-CFG, anchored", scale, gamma)
+
+
+def _entry(folder: Path) -> ScoredRun:
+    run = Run.open(folder)
+    protocols = {s.protocol.partition(":")[0]: s.protocol for s in read_scores(folder)}
+    shared = json.dumps([run.seeds, run.labels, run.prompts])
+    kept = None
+    if (folder / "diagnostics.npz").is_file() and run.meter:
+        kept = float(run.meter["scale"].mean())
+    return ScoredRun(
+        folder,
+        run.rule,
+        method_name(run.rule, run.config.get("guidance_scale")),
+        run.finished["evaluations"] // max(1, run.finished["samples"]),
+        run.finished["samples"],
+        hashlib.sha256(shared.encode()).hexdigest()[:12],
+        kept,
+        {name: read_estimates(folder, name) for name in protocols},
+        protocols,
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "run.json").is_file()
+
+
+def _place(e: ScoredRun) -> tuple[int, float, int, str, float]:
+    base = e.name.method.partition(",")[0]
+    rank = _ORDER.index(base) if base in _ORDER else len(_ORDER)
+    return e.evaluations, e.name.scale or 0.0, rank, e.name.method, e.name.gamma or 0.0
+
+
+DISTANCES = ("FID", "FD-fashion", "FD-EffLite0")
+_ALIGNMENTS = ("alignment", "CLIP", "IS")
 FEWEST = 50  # images: below, an interval may be 0 by chance, and nothing is called better or worse
 
 
 def alignment_of(scores: dict[str, Estimate]) -> str | None:
     """Which number of a protocol says how well the condition is met."""
-    return next((name for name in ALIGNMENTS if name in scores), None)
+    return next((name for name in _ALIGNMENTS if name in scores), None)
 
 
 def companions(entries: Sequence[ScoredRun], e: ScoredRun) -> list[ScoredRun]:

@@ -1,7 +1,7 @@
-"""Worker processes end when their parent ends, whatever ended it.
+"""This process among others: its rank from the launcher, and workers that end with their parent.
 
-A run is safe against a kill at any moment, so workers may simply be stopped; without this, a worker whose
-parent died would go on for hours.
+A run is safe against a kill at any moment, so workers may simply be stopped; without `end_with_parent`, a
+worker whose parent died would go on for hours.
 """
 
 from __future__ import annotations
@@ -14,6 +14,23 @@ from multiprocessing import parent_process, resource_tracker
 from threading import Thread, current_thread, main_thread
 
 ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # accelerate sets them too
+_SRUN = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+
+
+def place() -> tuple[int, int, int]:
+    """Rank, number of processes, and rank on this machine, from torchrun, accelerate or srun."""
+    names = _SRUN if "SLURM_PROCID" in os.environ and "RANK" not in os.environ else _TORCHRUN
+    numbers = []
+    for name, default in zip(names, ("0", "1", "0"), strict=True):
+        text = os.environ.get(name, default)
+        if not text.isdigit():
+            raise ValueError(f"the environment variable {name} must be a whole number; got {text!r}")
+        numbers.append(int(text))
+    rank, world, local = numbers
+    if not rank < max(world, 1):
+        raise ValueError(f"{names[0]}={rank} needs a {names[1]} above it; got {world}")
+    return rank, max(world, 1), local
 
 
 @contextmanager

@@ -1,10 +1,19 @@
-"""Hooks a pipeline's denoisers and its scheduler's step while the pipeline is guided."""
+"""One line for a classic pipeline: observes the denoiser, and acts when the scheduler steps.
+
+    with guided(pipe, Cap(1.1)) as record:
+        pipe(prompt, guidance_scale=7)
+
+The denoiser's outputs are observed and not changed. When the pipeline passes its own guided prediction to
+`scheduler.step`, the rule gets the true state, the true sigma and both predictions, and passes on its result.
+After the block the pipeline is as it was.
+"""
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from threading import get_ident
 from typing import Any
@@ -13,25 +22,29 @@ import torch
 from torch import Tensor
 
 from ...rules import Rule
+from ...rules.parts.calibration import Calibration
 from ..attach import listen, override
-from ..session import Session
-from . import check
-from .layouts import Layout
+from ..session import Pilot, RunRecord, Session
+from .layouts import Layout, LayoutError, same_state, shown_state, verify_layout
+from .pipeline_table import layout_of
 from .schedulers import PathReader, family_of, first_stage
-from .state import same_state, shown_state
 
-TAP = "_meancap_tap"  # where a guided pipeline keeps its tap
-SAME = (
+_TAP = "_meancap_tap"  # where a guided pipeline keeps its tap
+SAME_PREDICTIONS = (
     "nothing to guide: {} made the same prediction with and without the condition, as if the two prompts "
     'were one; pass a negative prompt of its own (negative_prompt="" will do)'
 )
-AVERAGED = (
+MEAN_FLOW = (
     "a MeanFlow model, which predicts the average velocity of a step, and from that no posterior mean follows"
+)
+_UNUSED = (
+    "guided(pipe, rule) guides nothing by itself; write `with guided(pipe, rule) as record:` round the call, "
+    "or guide_pipeline(pipe, rule)"
 )
 
 
 @dataclass
-class Heard:
+class _Heard:
     """What the denoisers said since the last step, in one thread."""
 
     outputs: list[Any] = field(default_factory=list)
@@ -64,13 +77,16 @@ class Tap:
         self.beside: dict[int, list[Session]] = {}  # the same rules on the streams after the first
         self.standing: Session | None = None
         self.reader = PathReader()
-        self.heard: dict[int, Heard] = {}
-        self.stream, self.taken = 0, Heard()
+        self.heard: dict[int, _Heard] = {}
+        self.stream, self.taken = 0, _Heard()
         self.held: list[Any] = []  # schedulers that have our methods; the last one is the pipeline's
         self.thread: int | None = None
         self.verified = False
         self._undo = ExitStack()
         self._begin()
+
+    def __deepcopy__(self, memo: object) -> None:
+        """A copy of a guided pipeline is not guided."""
 
     def push(self, session: Session, *, first: bool = False) -> Session:
         if not self.sessions:
@@ -106,10 +122,10 @@ class Tap:
         for module in modules:
             self._undo.callback(listen(module, self._hear))
         self._hold(self.pipe.scheduler)
-        setattr(self.pipe, TAP, self)
+        setattr(self.pipe, _TAP, self)
 
     def _detach(self) -> None:
-        self._undo.callback(delattr, self.pipe, TAP)
+        self._undo.callback(delattr, self.pipe, _TAP)
         self.heard.clear()
         self.held.clear()
         self._undo.close()  # every undo runs, even if one of them raises
@@ -130,7 +146,7 @@ class Tap:
                 f"{self.name} steps a clean, given frame together with the others, so that it would count "
                 "into every length; guide a call without it"
             )
-        heard = self.heard.setdefault(get_ident(), Heard())
+        heard = self.heard.setdefault(get_ident(), _Heard())
         shown = shown_state(args, kwargs) if self.fresh or not self.guided else None
         heard.add(output, shown, self.layout.most)
         heard.averaged |= kwargs.get("timestep_r") is not None
@@ -159,13 +175,19 @@ class Tap:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if self.sessions:
+        if self.sessions and not self._is_elsewhere(scheduler):
             if kwargs.get("per_token_timesteps") is not None:
                 raise NotImplementedError(
                     f"{self.name} steps each token at a time of its own, which no rule here reads"
                 )
             model_output = self._guide(scheduler, model_output, timestep, sample)
         return original(model_output, timestep, sample, *args, **kwargs)
+
+    def _is_elsewhere(self, scheduler: Any) -> bool:
+        """Whether a copy of the pipeline steps: a copied scheduler, and no call of our denoisers before."""
+        if self.heard.get(get_ident()) or any(scheduler is one for one in self.held):
+            return False
+        return not (self.stream + 1 < self.layout.streams and self.taken.count)
 
     def _guide(self, scheduler: Any, nominal: Tensor, timestep: Any, sample: Tensor) -> Tensor:
         heard = self._take()
@@ -177,6 +199,8 @@ class Tap:
         if parts is None:
             if self.steps == 1 and getattr(self.pipe, "guider", None) is None:
                 self._nothing_to_guide(self.sessions[-1].rule)
+            for session in self.sessions:
+                session.record.unguided += not self.stream
             return nominal
         c, u = parts["c"], parts["u"]
         if not self.guided and not self.stream:
@@ -194,7 +218,7 @@ class Tap:
             nominal = one.guide(edge, sample, c, u, nominal, first=first, others=others)
         return nominal
 
-    def _take(self) -> Heard:
+    def _take(self) -> _Heard:
         """The outputs for the step that is being made, and none of another run."""
         here = get_ident()
         if self.thread not in (None, here):
@@ -202,7 +226,7 @@ class Tap:
                 f"{self.name} is called from two threads at once, which its scheduler does not support; give "
                 "each thread a pipeline with a scheduler of its own (the models may be shared)"
             )
-        heard = self.heard.pop(here, Heard())
+        heard = self.heard.pop(here, _Heard())
         if not heard.count and self.stream + 1 < self.layout.streams and self.taken.count:
             self.stream += 1
             return self.taken
@@ -225,15 +249,15 @@ class Tap:
             return self.layout
         return replace(self.layout, order=self.layout.order.replace("p", ""))
 
-    def _verify(self, heard: Heard, sample: Tensor, nominal: Tensor, parts: dict[str, Tensor]) -> None:
+    def _verify(self, heard: _Heard, sample: Tensor, nominal: Tensor, parts: dict[str, Tensor]) -> None:
         """At the first guided step: the state is the one that was shown, and the formula is as listed."""
         if same_state(heard.shown, sample) is False:
-            raise check.LayoutError(
+            raise LayoutError(
                 f"{self.name} steps a state that its denoiser was not shown (a clean frame or a mask was put "
                 "in its place), so that no mean of the model belongs to it; this call cannot be guided"
             )
         if heard.averaged:
-            raise check.LayoutError(f"{self.name} has {AVERAGED}; this call cannot be guided")
+            raise LayoutError(f"{self.name} has {MEAN_FLOW}; this call cannot be guided")
         if self.verified:
             return
         extra = [v for letter, v in parts.items() if letter not in "cu"]
@@ -241,13 +265,13 @@ class Tap:
         if self.layout.space == "mean":  # a rescaled mean brings the state into the output
             extra.append(sample)
         free = self.layout.scale == "guider"
-        self.verified = check.verify(
+        self.verified = verify_layout(
             self.name, nominal, parts["c"], parts["u"], extra, self.layout.rows, free=free
         )
 
     def _describe(self, scheduler: Any, c: Tensor, u: Tensor) -> None:
         if torch.equal(c, u):
-            warnings.warn(SAME.format(self.name), stacklevel=2)
+            warnings.warn(SAME_PREDICTIONS.format(self.name), stacklevel=2)
         for session in self.sessions:
             session.record.about = {
                 "pipeline": self.name,
@@ -260,15 +284,114 @@ class Tap:
 
     def _nothing_to_guide(self, rule: Rule) -> None:
         self.said = True
-        cure = f"pass {self.layout.scale} above 1"
+        cure = f"pass {self.layout.scale} above 1, and a negative prompt if it takes one"
+        if self.layout.scale == "true_cfg_scale":
+            cure = "pass both true_cfg_scale above 1 and a negative prompt, without which it does not guide"
         if self.layout.scale == "guider":
             cure = "give it a guider that is enabled"
         reason = (
             f"{self.name} made one prediction per step, because guidance is off in this call or the model is "
-            f"guidance-distilled; {cure}, and a negative prompt where one is wanted"
+            f"guidance-distilled; {cure}"
         )
         for session in self.sessions:
             session.record.idle = reason
         if not rule.caps:
             raise ValueError(f"nothing to guide: {reason}; {rule} needs two predictions")
         warnings.warn(f"nothing to guide: {reason}", stacklevel=2)
+
+
+class _GuidedBlock(AbstractContextManager[RunRecord]):
+    """The `with` block of `guided`; it does nothing before it is entered, and warns if it never was."""
+
+    def __init__(self, pipe: Any, rule: Rule | str, layout: Layout | None, verify: bool) -> None:
+        self._given = (pipe, rule, layout, verify)
+        self._entered: list[tuple[Tap, Session]] = []  # one for each time it was entered and not left
+        self._used = False
+
+    def __enter__(self) -> RunRecord:
+        self._used = True
+        pipe, rule, layout, verify = self._given
+        tap = _tap_of(pipe, layout, verify)
+        session = tap.push(Session(rule))
+        self._entered.append((tap, session))
+        return session.record
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        tap, session = self._entered.pop()
+        tap.pop(session)
+        if kind is None:
+            tap.say_if_idle(session)
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(_UNUSED, stacklevel=2)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"guided() has no {name!r} before it is entered: {_UNUSED}")
+
+
+def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True) -> _GuidedBlock:
+    """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
+
+    A rule that only caps, like Cap(1.1), keeps the pipeline's own combination as the nominal one; any other
+    chain, like CFG(7) | Cap(1.1), replaces it. Blocks nest: an inner rule takes the outer one's result for
+    the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
+    """
+    return _GuidedBlock(pipe, rule, layout, verify)
+
+
+def guide_pipeline(
+    pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True
+) -> RunRecord:
+    """Guides a pipeline until `unguide(pipe)`, for notebooks; a second call replaces the first rule."""
+    session = Session(rule)
+    unguide(pipe)
+    tap = _tap_of(pipe, layout, verify)
+    tap.standing = tap.push(session, first=True)
+    return session.record
+
+
+def unguide(pipe: Any) -> None:
+    """Takes back `guide_pipeline`; a pipeline that is not guided stays as it is."""
+    tap = getattr(pipe, _TAP, None)
+    if tap is not None and tap.standing is not None:
+        standing, tap.standing = tap.standing, None
+        tap.pop(standing)
+
+
+def _tap_of(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
+    """The tap of a pipeline, made where it has none yet."""
+    tap: Tap | None = getattr(pipe, _TAP, None)
+    if tap is None:
+        return Tap(pipe, layout_of(pipe) if layout is None else layout, verify)
+    if layout is not None and layout != tap.layout:
+        raise ValueError(f"{tap.name} is already guided with another layout; leave that block first")
+    return tap
+
+
+def calibrate(
+    pipe: Any, prompts: Sequence[str], *, seed: int = 0, layout: Layout | None = None, **call: Any
+) -> Calibration:
+    """Calls the pipeline once for each prompt, unguided, and measures its conditional means.
+
+    `call` holds the further arguments of every call, of which one must turn guidance on (guidance_scale=7):
+    both predictions are needed, but the conditional one alone is followed. At least 16 samples are wanted;
+    a few hundred make good quantiles. Save the result, and cap by it:
+
+        found = calibrate(pipe, prompts, guidance_scale=7, num_inference_steps=28)
+        found.save("model.json")
+        with guided(pipe, found.cap(level="q90")): ...
+    """
+    known = inspect.signature(type(pipe).__call__).parameters
+    if "output_type" in known:
+        call.setdefault("output_type", "latent")  # no picture is wanted
+    pilot, tap = Pilot(), _tap_of(pipe, layout, verify=True)
+    tap.push(pilot)
+    try:
+        for i, prompt in enumerate(prompts):
+            generator = {"generator": torch.Generator().manual_seed(seed + i)} if "generator" in known else {}
+            with torch.no_grad():
+                pipe(prompt, **{**generator, **call})
+    finally:
+        tap.pop(pilot)
+    return pilot.calibration(type(pipe).__name__, f"{len(prompts)} calls")

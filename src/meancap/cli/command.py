@@ -1,0 +1,67 @@
+"""What all commands share: how their parsers are added, and progress on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], about: str, examples: str
+) -> argparse.ArgumentParser:
+    """Adds a command whose help ends with `examples`, and returns its parser; `commands` are sub-parsers."""
+    p: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.set_defaults(run=run)
+    return p
+
+
+class _NoBar:
+    """Takes what a command tells a bar, and shows nothing."""
+
+    n, total = 0, 0
+
+    def update(self, count: float = 1) -> None:
+        pass
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        pass
+
+
+@contextmanager
+def progress(total: int | None, name: str = "", unit: str = "it", **look: Any) -> Iterator[Any]:
+    """tqdm's bar, if it is installed, for the block to update; none if there is nothing to do."""
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        yield _NoBar()
+        return
+    where = {"file": sys.stderr, "leave": False, "disable": total == 0}
+    with tqdm(total=total, desc=name, unit=unit, **where, **look) as line:
+        yield line
+
+
+def bar(steps: Iterable[T], total: int | None, name: str, unit: str = "block") -> Iterator[T]:
+    """The steps, with a bar that counts them."""
+    with progress(total, name, unit) as line:
+        for step in steps:
+            yield step
+            line.update()
+
+
+def comma_numbers(text: str, kind: type[float] | type[int]) -> list[float]:
+    """The numbers of an option such as 1.5,2,3, each once."""
+    try:
+        return list(dict.fromkeys(kind(part) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(f"numbers with commas between them are needed, like 1.5,2; got {text!r}") from None
