@@ -12,10 +12,10 @@ from meancap.metrics import MissingWeights, extract
 from meancap.metrics.classifiers import efficientnet_lite0, fashion_classifier
 from meancap.metrics.image_text import (
     ImageReward,
-    Sizes,
+    _load_image_reward,
+    _Sizes,
     clip_b32,
     image_reward,
-    load_image_reward,
 )
 
 
@@ -51,7 +51,7 @@ def test_batch_size_does_not_change_features(garments: tuple[Tensor, Tensor]) ->
     torch.testing.assert_close(singly, whole, rtol=1e-4, atol=1e-5)
 
 
-SMALL = Sizes(
+SMALL = _Sizes(
     image=32, patch=16, vision=24, vision_depth=2, vision_heads=3, text=16, text_depth=2, text_heads=2,
     words=40, places=48, head=(12, 10, 8, 6),
 )  # fmt: skip
@@ -109,10 +109,10 @@ def test_image_reward_has_the_published_shapes_and_loads_by_name(tmp_path: Path)
     extra = {"blip.vision_proj.weight": torch.zeros(2), "blip.text_proj.bias": torch.zeros(2)}
     extra["blip.text_encoder.embeddings.position_ids"] = torch.arange(48)[None]
     torch.save({**small.state_dict(), **extra}, tmp_path / "ImageReward.pt")
-    loaded = load_image_reward(tmp_path / "ImageReward.pt", SMALL).state_dict()
+    loaded = _load_image_reward(tmp_path / "ImageReward.pt", SMALL).state_dict()
     assert all(torch.equal(loaded[k], v) for k, v in small.state_dict().items())
     with pytest.raises(ValueError, match=r"ImageReward\.pt is not ImageReward-v1\.0"):
-        load_image_reward(tmp_path / "ImageReward.pt")
+        _load_image_reward(tmp_path / "ImageReward.pt")
 
 
 def test_missing_clip_and_reward_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

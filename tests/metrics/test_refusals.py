@@ -95,7 +95,7 @@ def test_damaged_files_are_named_in_one_sentence(
         ("samples.npz", flip, "samples.npz is damaged"),
         ("records.jsonl", cut, "records.jsonl is missing or damaged"),
         ("records.jsonl", Path.unlink, "records.jsonl is missing or damaged"),
-        ("run.json", begun, "run.json is not a run"),
+        ("run.json", begun, "run.json lacks config"),
         ("features/*/00000.safetensors", cut, "features/hsv-"),
         ("scores/hsv.safetensors", cut, "hsv.safetensors is damaged; score again with --force"),
     ):

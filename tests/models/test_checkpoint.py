@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from meancap.files import read_tensors, sha256_of
-from meancap.models.checkpoint import config_of, load_sit, save_sit
+from meancap.models.checkpoint import _config_of, load_sit, save_sit
 from meancap.models.classes import open_sit
 from meancap.models.sit import SiTConfig
 from small_sit import SHAPE, pixels, random_sit
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_does_not_fit_names_the_tensor(tmp_path, released):
     with pytest.raises(ValueError, match="holds no SiT"):
         load_sit(tmp_path / "other.pt")
     with pytest.raises(ValueError, match="number of heads"):
-        config_of(random_sit(replace(RELEASED, width=320, heads=5)).state_dict())
+        _config_of(random_sit(replace(RELEASED, width=320, heads=5)).state_dict())
     with pytest.raises(FileNotFoundError, match="no file of weights"):
         load_sit(tmp_path / "absent.pt")
 

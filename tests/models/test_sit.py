@@ -5,7 +5,7 @@ import torch
 
 from meancap import CFG, Cap, noise, sample, uniform
 from meancap.models.classes import ClassModel
-from meancap.models.sit import SiT, SiTConfig, named, position_embedding, waves
+from meancap.models.sit import SiT, SiTConfig, _waves, named, position_embedding
 from small_sit import SHAPE, pixels, random_sit
 
 SMALL = SiTConfig(size=8, channels=4, patch=2, width=32, depth=3, heads=4, classes=7, learn_sigma=True)
@@ -102,7 +102,7 @@ def test_positions_tell_the_column_first_then_the_row():
 
 
 def test_waves_are_cosines_then_sines_of_unscaled_time():
-    w = waves(torch.tensor([0.25]), 256)[0]
+    w = _waves(torch.tensor([0.25]), 256)[0]
     assert w[0] == pytest.approx(torch.cos(torch.tensor(0.25)).item())
     assert w[128] == pytest.approx(torch.sin(torch.tensor(0.25)).item())
     assert w[128 + 64].item() == pytest.approx(0.25 * 1e-2, rel=1e-4)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from meancap.scenes import ATTRIBUTES, draw, masks, render
-from meancap.scenes.law import ACROSS, BRIGHTNESS, HUE, RADIUS, SATURATION, VALUE, hsv_to_rgb
+from meancap.scenes import ATTRIBUTES, draw, render
+from meancap.scenes.law import BOUNDS, _hsv_to_rgb, _masks
 
 N = 20_000
 
@@ -27,13 +27,10 @@ def test_words_are_uniform_and_independent(scenes):
             assert abs((a * b).mean() / (a.std() * b.std())) < 5 / math.sqrt(N)
 
 
-@pytest.mark.parametrize(
-    "name, bounds",
-    [("saturation", SATURATION), ("value", VALUE), ("radius", RADIUS), ("background", BRIGHTNESS)],
-)
-def test_what_has_no_word_is_uniform(scenes, name, bounds):
+@pytest.mark.parametrize("name", ["saturation", "value", "radius", "background"])
+def test_what_has_no_word_is_uniform(scenes, name):
     values = getattr(scenes, name).flatten().double()
-    low, high = bounds
+    low, high = BOUNDS["brightness" if name == "background" else name]
     assert low <= values.min() and values.max() <= high
     # Kolmogorov-Smirnov: the largest distance of n uniform values exceeds 2 / sqrt(n) once in 1500.
     ranks = (torch.arange(len(values)) + 0.5) / len(values)
@@ -42,13 +39,13 @@ def test_what_has_no_word_is_uniform(scenes, name, bounds):
 
 def test_hues_stay_with_their_words(scenes):
     off = (scenes.hue - 60 * scenes.colour + 180) % 360 - 180
-    assert off.abs().max() <= HUE + 1e-3
+    assert off.abs().max() <= BOUNDS["hue"][1] + 1e-3
 
 
 def test_objects_stay_inside_and_never_overlap(scenes):
     assert (scenes.centre - scenes.radius[..., None]).min() >= 0.499
     assert (scenes.centre + scenes.radius[..., None]).max() <= 31.501
-    cover = masks(scenes)
+    cover = _masks(scenes)
     # The softened tips of two triangles may meet in a pixel; they never claim more of it than there is.
     assert cover.sum(1).max() <= 1 + 1e-6 and (cover[:, 0] * cover[:, 1]).max() < 0.1
 
@@ -57,7 +54,7 @@ def test_the_relation_is_never_in_doubt(scenes):
     d = scenes.centre[:, 0] - scenes.centre[:, 1]
     along = torch.where(scenes.place < 2, d[:, 0], d[:, 1])
     across = torch.where(scenes.place < 2, d[:, 1], d[:, 0])
-    assert (along.abs() >= 11).all() and (across.abs() <= ACROSS[1] - ACROSS[0]).all()
+    assert (along.abs() >= 11).all() and (across.abs() <= BOUNDS["across"][1] - BOUNDS["across"][0]).all()
     assert torch.equal(along > 0, scenes.place % 2 == 1)  # right of and below: further along the axis
 
 
@@ -76,7 +73,7 @@ def test_a_complete_prompt_is_the_scene_it_was_read_from(scenes):
 
 
 def test_coverage_is_the_area_of_the_shape(scenes):
-    area = masks(scenes).double().sum((2, 3))
+    area = _masks(scenes).double().sum((2, 3))
     r = scenes.radius.double()
     exact = torch.stack([math.pi * r**2, 3.24 * r**2, 2 * r**2]).gather(0, scenes.shape[None])[0]
     off = area / exact - 1
@@ -88,7 +85,7 @@ def test_pictures_are_made_of_their_colours(scenes):
     assert pictures.min() >= 0 and pictures.max() <= 1
     column, row = (scenes.centre[:, 0, k].long() for k in (0, 1))
     at_centre = pictures[torch.arange(N), :, row, column]
-    expected = hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value)[:, 0]
+    expected = _hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value)[:, 0]
     assert (at_centre - expected).abs().max() < 1e-5
     assert (pictures[:, :, 0, 0] - scenes.background[:, None]).abs().max() < 1e-6
 
@@ -98,4 +95,4 @@ def test_pictures_are_made_of_their_colours(scenes):
 )
 def test_hues_are_those_of_the_colour_circle(hue, expected):
     one = torch.ones(1)
-    assert torch.allclose(hsv_to_rgb(hue * one, one, one), torch.tensor([expected]).float(), atol=1e-6)
+    assert torch.allclose(_hsv_to_rgb(hue * one, one, one), torch.tensor([expected]).float(), atol=1e-6)

@@ -17,7 +17,15 @@ from meancap.scenes import (
     summary,
     violated,
 )
-from meancap.scenes.measure import answers_of, burnt, codes_in_prompt_order, hsv, number_tv, spoilt, word_tv
+from meancap.scenes.measure import (
+    _codes_in_prompt_order,
+    _hsv,
+    _number_tv,
+    _word_tv,
+    answers_of,
+    burnt,
+    spoilt,
+)
 
 N = 1000
 
@@ -103,7 +111,7 @@ def test_open_objects_are_matched_to_the_words_they_have():
         torch.zeros(2).long(), torch.tensor([[0, 1]] * 2), torch.tensor([[0, 4]] * 2), torch.zeros(2, 96)
     )
     wanted = codes(["a red disc and a blue object", "a square and a red object"])
-    seen = codes_in_prompt_order(readings, wanted)
+    seen = _codes_in_prompt_order(readings, wanted)
     assert seen[:, :4].tolist() == [[0, 0, 1, 4], [1, 4, 0, 0]]
 
 
@@ -122,17 +130,17 @@ def test_a_violation_is_an_object_with_every_forbidden_word(scenes, pictures):
 
 def test_total_variation_is_zero_for_the_law_and_one_for_a_point():
     even = (torch.arange(1000) + 0.5) / 1000
-    assert number_tv(even) == pytest.approx(0) and number_tv(torch.full((50,), 2.0)) == pytest.approx(1)
-    assert number_tv(torch.full((50,), 0.05)) == pytest.approx(0.9)
-    assert word_tv(torch.arange(6), 6) == pytest.approx(0) and word_tv(
+    assert _number_tv(even) == pytest.approx(0) and _number_tv(torch.full((50,), 2.0)) == pytest.approx(1)
+    assert _number_tv(torch.full((50,), 0.05)) == pytest.approx(0.9)
+    assert _word_tv(torch.arange(6), 6) == pytest.approx(0) and _word_tv(
         torch.zeros(5).long(), 2
     ) == pytest.approx(0.5)
 
 
 def test_hsv_undoes_the_renderer(scenes):
-    from meancap.scenes.law import hsv_to_rgb
+    from meancap.scenes.law import _hsv_to_rgb
 
-    hue, saturation, value = hsv(hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value))
+    hue, saturation, value = _hsv(_hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value))
     assert ((hue - scenes.hue + 180) % 360 - 180).abs().max() < 0.1
     assert (saturation - scenes.saturation).abs().max() < 1e-4 and (value - scenes.value).abs().max() < 1e-4
-    assert math.isfinite(float(hsv(torch.zeros(1, 3))[0]))
+    assert math.isfinite(float(_hsv(torch.zeros(1, 3))[0]))

@@ -66,7 +66,7 @@ def clip_b32(weights: str | Path | None = None) -> Extractor:
         tokens = tokenizer(
             list(prompts), padding=True, truncation=True, max_length=longest, return_tensors="pt"
         )
-        pixels = clip_pixels(images, size)
+        pixels = _clip_pixels(images, size)
         # The whole model's output: its embeddings have unit length and have kept their names through
         # transformers 4 and 5.
         out = model(
@@ -78,7 +78,7 @@ def clip_b32(weights: str | Path | None = None) -> Extractor:
     return Extractor(f"CLIP {place} ({mark}), bicubic {size} centre crop", run, batch=8, needs_prompts=True)
 
 
-def clip_pixels(images: Tensor, size: int) -> Tensor:
+def _clip_pixels(images: Tensor, size: int) -> Tensor:
     """CLIP's preprocessing of (batch, height, width, channels) bytes."""
     numpy, pillow = need("numpy", "images"), need("PIL.Image", "images")
     pictures = []
@@ -108,14 +108,14 @@ _UNUSED = ("blip.vision_proj.", "blip.text_proj.", "blip.text_encoder.embeddings
 def image_reward(weights: str | Path | None = None, words: str | Path | None = None) -> Extractor:
     """From `ImageReward.pt` and the word list of bert-base-uncased."""
     path, vocabulary = _IMAGE_REWARD.find(weights), _BERT_WORDS.find(words)
-    network = load_image_reward(path)
+    network = _load_image_reward(path)
     tokenizer = need("transformers", "metrics").BertTokenizer(str(vocabulary))
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
         tokens = tokenizer(
             list(prompts), padding="max_length", truncation=True, max_length=_LENGTH, return_tensors="pt"
         )
-        pixels = clip_pixels(images, 224)
+        pixels = _clip_pixels(images, 224)
         reward = network(pixels, tokens["input_ids"], tokens["attention_mask"])
         return {"reward": reward[:, None]}
 
@@ -123,7 +123,7 @@ def image_reward(weights: str | Path | None = None, words: str | Path | None = N
     return Extractor(f"ImageReward-v1.0 (sha256 {mark})", run, batch=1, needs_prompts=True)
 
 
-def load_image_reward(path: Path, sizes: Sizes | None = None) -> ImageReward:
+def _load_image_reward(path: Path, sizes: _Sizes | None = None) -> ImageReward:
     """The network with the tensors of `ImageReward.pt`."""
     with torch.device("meta"):
         network = ImageReward(sizes)
@@ -134,7 +134,7 @@ _MEAN, _SPREAD = 0.16717362830052426, 1.0333394966054072
 
 
 @dataclass(frozen=True)
-class Sizes:
+class _Sizes:
     """Those of ImageReward-v1.0; tests use smaller ones."""
 
     image: int = 224
@@ -190,7 +190,7 @@ class _VisionBlock(nn.Module):
 class _Vision(nn.Module):
     """The image encoder, a ViT with a class token."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: _Sizes) -> None:
         super().__init__()
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, s.vision, s.patch, s.patch)})
         self.cls_token = nn.Parameter(torch.zeros(1, 1, s.vision))
@@ -227,7 +227,7 @@ class _TextAttention(nn.Module):
 class _TextLayer(nn.Module):
     """Attention over words, then over patches of the image, then a feed-forward part."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: _Sizes) -> None:
         super().__init__()
         self.attention = _TextAttention(s.text, s.text_heads, s.text)
         self.crossattention = _TextAttention(s.text, s.text_heads, s.vision)
@@ -244,7 +244,7 @@ class _TextLayer(nn.Module):
 class _TextEncoder(nn.Module):
     """The text encoder, a BERT that looks at the image."""
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: _Sizes) -> None:
         super().__init__()
         self.embeddings = nn.ModuleDict(
             {
@@ -268,9 +268,9 @@ class _TextEncoder(nn.Module):
 class ImageReward(nn.Module):
     """Takes CLIP-normalised pixels, word numbers and a mask of real words; gives one reward per pair."""
 
-    def __init__(self, sizes: Sizes | None = None) -> None:
+    def __init__(self, sizes: _Sizes | None = None) -> None:
         super().__init__()
-        s = sizes or Sizes()
+        s = sizes or _Sizes()
         self.blip = nn.ModuleDict({"visual_encoder": _Vision(s), "text_encoder": _TextEncoder(s)})
         widths = (s.text, *s.head, 1)
         # Numbered as in the file, where dropouts stand between the first four.

@@ -72,7 +72,7 @@ class PictureFolder:
 
 
 @dataclass(frozen=True, eq=False)
-class Npz:
+class _Npz:
     """`arr_0` of an .npz file, streamed."""
 
     path: Path
@@ -121,7 +121,7 @@ class PicturesInMemory:
         return [self.images[start : start + count]]
 
 
-Images = PictureFolder | Npz | PicturesInMemory
+Images = PictureFolder | _Npz | PicturesInMemory
 
 
 def open_images(path: str | Path) -> Images:
@@ -137,7 +137,7 @@ def open_images(path: str | Path) -> Images:
     raise Unreadable(f"{path} is neither a folder of pictures nor an .npz file with arr_0")
 
 
-def open_npz(path: Path) -> Npz:
+def open_npz(path: Path) -> _Npz:
     """Checks the header only."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("arr_0.npy") as file:
@@ -151,7 +151,7 @@ def open_npz(path: Path) -> Npz:
         )
     if not shape[0]:
         raise Unreadable(f"there are no images in {path}: arr_0 is empty")
-    return Npz(path, path.name, shape)
+    return _Npz(path, path.name, shape)
 
 
 def npz_array(path: Path, name: str) -> Tensor | None:

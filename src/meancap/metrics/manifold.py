@@ -8,7 +8,7 @@
 Improved precision and recall (Kynkaanniemi et al. 2019) have k = 3 and closed balls, as ADM's evaluator
 counts them; density and coverage (Naeem et al. 2020) have k = 5.
 
-Neighbours are found in float32 blocks and decided in float64:
+_Neighbours are found in float32 blocks and decided in float64:
 
     |x - y|^2 = |x|^2 + |y|^2 - 2 <x, y>     one matrix product per block, after centring and scaling
 
@@ -149,7 +149,7 @@ def _ball_counts(r: Points, g: Points, radii: Tensor, groups: Tensor | None = No
     return counts, hits
 
 
-def _radii_without(neighbours: Neighbours, group: Tensor, k: int) -> Tensor:
+def _radii_without(neighbours: _Neighbours, group: Tensor, k: int) -> Tensor:
     """Squared radius of each point's ball when each group in turn is left out, (n, groups)."""
     count = int(group.max()) + 1
     columns = []
@@ -227,24 +227,24 @@ def _ready(features: Tensor, centre: Tensor, unit: float) -> Points:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
+class _Neighbours:
     """For each point its nearest others, nearest first; squared distances in units of `Points.x`."""
 
     squares: Tensor  # (n, K) float64; exact in the columns that were asked for, the others to float32
     indices: Tensor  # (n, K)
 
 
-def nearest(p: Points, ranks: Sequence[int], keep: int) -> Neighbours:
+def nearest(p: Points, ranks: Sequence[int], keep: int) -> _Neighbours:
     """The `keep` nearest other points of each point; distances of the given ranks (1 = nearest) are exact."""
     if not 1 <= max(ranks) <= keep < len(p):
         raise ValueError(
             f"{max(ranks)} neighbours among {len(p)} points: at least {max(ranks) + 1} points are needed"
         )
     blocks = [_nearest_block(p, start, ranks, keep) for start in range(0, len(p), ROWS)]
-    return Neighbours(torch.cat([f.squares for f in blocks]), torch.cat([f.indices for f in blocks]))
+    return _Neighbours(torch.cat([f.squares for f in blocks]), torch.cat([f.indices for f in blocks]))
 
 
-def _nearest_block(p: Points, start: int, ranks: Sequence[int], keep: int) -> Neighbours:
+def _nearest_block(p: Points, start: int, ranks: Sequence[int], keep: int) -> _Neighbours:
     x = p.x[start : start + ROWS]
     values, indices = [], []
     for left in range(0, len(p), COLUMNS):
@@ -262,7 +262,7 @@ def _nearest_block(p: Points, start: int, ranks: Sequence[int], keep: int) -> Ne
     return _settled(p, start, squares, chosen, ranks)
 
 
-def _settled(p: Points, start: int, squares: Tensor, chosen: Tensor, ranks: Sequence[int]) -> Neighbours:
+def _settled(p: Points, start: int, squares: Tensor, chosen: Tensor, ranks: Sequence[int]) -> _Neighbours:
     """Some distances made exact: all candidates that rounding could have put there are computed again."""
     rows = torch.arange(start, start + len(squares))
     slack = 2 * (p.slack[rows, None] + p.slack[chosen]).double().amax(1, keepdim=True)
@@ -279,7 +279,7 @@ def _settled(p: Points, start: int, squares: Tensor, chosen: Tensor, ranks: Sequ
         exact[rows[row]] = torch.inf
         squares[row], chosen[row] = exact.topk(squares.shape[1], largest=False)
     squares, order = squares.sort(dim=1, stable=True)
-    return Neighbours(squares, chosen.gather(1, order))
+    return _Neighbours(squares, chosen.gather(1, order))
 
 
 def _smallest(block: Tensor, k: int) -> tuple[Tensor, Tensor]:

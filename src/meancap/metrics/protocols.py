@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -93,25 +94,14 @@ def direction(number: str) -> int:
     raise ValueError(f"no protocol states whether more or less of {number!r} is better; known are {known}")
 
 
-def _inception(kind: str) -> _Load:
-    def load(weights: str | Path | None) -> Extractor:
-        from .inception import inception
+def _later(module: str, function: str, *given: str) -> _Load:
+    """Loads a network by a function of a module that is imported only then."""
 
-        return inception(kind, weights)
+    def load(weights: str | Path | None) -> Extractor:
+        extractor: Extractor = getattr(import_module(f".{module}", __package__), function)(*given, weights)
+        return extractor
 
     return load
-
-
-def _clip_b32(weights: str | Path | None) -> Extractor:
-    from .image_text import clip_b32
-
-    return clip_b32(weights)
-
-
-def _image_reward(weights: str | Path | None) -> Extractor:
-    from .image_text import image_reward
-
-    return image_reward(weights)
 
 
 def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -176,7 +166,7 @@ def _fashion(g: Generated, r: Reference | None) -> list[Estimate]:
     if g.labels is not None:
         estimates.append(mean_estimate("alignment", class_probability(logits, g.labels)))
         estimates.append(mean_estimate("accuracy", class_hits(logits, g.labels)))
-    return [*estimates, *_diversity(g), *(mean_estimate(n, g.features[n]) for n in ("brightness", "clipped"))]
+    return [*estimates, *_diversity(g), *(mean_estimate(n, g.features[n]) for n in _LIGHT)]
 
 
 def _diversity(g: Generated) -> list[Estimate]:
@@ -198,7 +188,9 @@ def _colours(weights: str | Path | None) -> Extractor:
 
 
 _COVER = {"precision": 1, "recall": 1, "density": 1, "coverage": 1}
-_COLOURS = {"saturation": 0, "brightness": 0, "clipped": 0}
+_CLASSES = {"alignment": 1, "accuracy": 1, "diversity": 1}
+_LIGHT = {"brightness": 0, "clipped": 0}
+_COLOURS = {"saturation": 0, **_LIGHT}
 PROTOCOLS: dict[str, Protocol] = {
     p.name: p
     for p in (
@@ -207,7 +199,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's ImageNet table: ADM's evaluator, 50,000 samples",
             {"FID": -1, "sFID": -1, "IS": 1, "precision": 1, "recall": 1},
             "VIRTUAL_imagenet256_labeled.npz",
-            _inception("adm"),
+            _later("inception", "inception", "adm"),
             _adm,
         ),
         Protocol(
@@ -215,7 +207,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 FID: 8-bit images straight to 299 x 299, TorchMetrics' formula",
             {"FID": -1},
             "a folder with the 5,000 images of COCO 2017 val",
-            _inception("direct"),
+            _later("inception", "inception", "direct"),
             _coco_fid,
         ),
         Protocol(
@@ -223,7 +215,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 Recall@3: Clean-FID features, 5,000 real and 5,000 generated images",
             {"Recall@3": 1},
             "a folder with the 5,000 images of COCO 2017 val",
-            _inception("clean"),
+            _later("inception", "inception", "clean"),
             _coco_recall,
         ),
         Protocol(
@@ -231,10 +223,17 @@ PROTOCOLS: dict[str, Protocol] = {
             "raw cosine of CLIP ViT-B/32 between image and prompt",
             {"CLIP": 1},
             "",
-            _clip_b32,
+            _later("image_text", "clip_b32"),
             _clip,
         ),
-        Protocol("imagereward-1.0", "ImageReward-v1.0", {"ImageReward": 1}, "", _image_reward, _reward),
+        Protocol(
+            "imagereward-1.0",
+            "ImageReward-v1.0",
+            {"ImageReward": 1},
+            "",
+            _later("image_text", "image_reward"),
+            _reward,
+        ),
         Protocol("hsv", "saturation, brightness and clipping of the pixels", _COLOURS, "", _colours, _hsv),
         Protocol(
             "efficientnet-lite0",
@@ -247,17 +246,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "fashion",
             "the shipped Fashion-MNIST classifier; for the shipped model",
-            {
-                "FD-fashion": -1,
-                "sFD-fashion": -1,
-                "IS": 1,
-                **_COVER,
-                "alignment": 1,
-                "accuracy": 1,
-                "diversity": 1,
-                "brightness": 0,
-                "clipped": 0,
-            },
+            {"FD-fashion": -1, "sFD-fashion": -1, "IS": 1, **_COVER, **_CLASSES, **_LIGHT},
             "shipped: features of the 10,000 Fashion-MNIST test images",
             fashion_classifier,
             _fashion,

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Interval = tuple[float, float]
+_Interval = tuple[float, float]
 REPLICATES, LEVEL = 2000, 0.95
 _Z = 1.959964  # 95 %
 
@@ -34,7 +34,7 @@ class Score:
 
     name: str
     value: float
-    interval: Interval | None
+    interval: _Interval | None
     n: int
     protocol: str
 
@@ -64,15 +64,15 @@ class Estimate:
             return math.nan
         return float(self.parts.double().std()) / math.sqrt(len(self.parts))
 
-    def interval(self, level: float = LEVEL) -> Interval | None:
+    def interval(self, level: float = LEVEL) -> _Interval | None:
         """Bootstrap interval of the parts, set round the value."""
         return self._usual_interval if level == LEVEL else self._interval(level)
 
     @cached_property
-    def _usual_interval(self) -> Interval | None:
+    def _usual_interval(self) -> _Interval | None:
         return self._interval(LEVEL)
 
-    def _interval(self, level: float) -> Interval | None:
+    def _interval(self, level: float) -> _Interval | None:
         if self.parts is None or len(self.parts) < 2:
             return None
         parts = self.parts.double()
@@ -90,7 +90,7 @@ class Estimate:
 
 def bootstrap(
     values: Tensor, *, level: float = LEVEL, replicates: int = REPLICATES, seed: int = 0
-) -> Interval:
+) -> _Interval:
     """Percentile interval of the mean of `values`, one entry or row per sample, under resampling with
     replacement.
 

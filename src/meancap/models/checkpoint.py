@@ -47,7 +47,7 @@ def save_sit(
 def load_sit(path: str | Path) -> tuple[SiT, Pixels | None, tuple[str, ...]]:
     """The model in float32, the pixel map of a model that makes pixels, and the class names if known."""
     tensors, header = read_tensors(path)
-    config = SiTConfig(**json.loads(header["config"])) if "config" in header else config_of(tensors, path)
+    config = SiTConfig(**json.loads(header["config"])) if "config" in header else _config_of(tensors, path)
     pixels = None
     if "pixels.mean" in tensors:
         pixels = Pixels(tensors.pop("pixels.mean").float(), float(header["pixels.std"]))
@@ -61,7 +61,7 @@ def load_sit(path: str | Path) -> tuple[SiT, Pixels | None, tuple[str, ...]]:
     return model, pixels, tuple(json.loads(header.get("names", "[]")))
 
 
-def config_of(tensors: Mapping[str, Tensor], path: str | Path = "the checkpoint") -> SiTConfig:
+def _config_of(tensors: Mapping[str, Tensor], path: str | Path = "the checkpoint") -> SiTConfig:
     """The configuration that a state dict of the published sizes shows by its shapes."""
     missing = [k for k in ("x_embedder.proj.weight", "pos_embed", "y_embedder.embedding_table.weight",
                            "final_layer.linear.weight") if k not in tensors]  # fmt: skip

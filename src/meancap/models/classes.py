@@ -20,7 +20,7 @@ from .checkpoint import load_pretrained, load_sit
 from .data import FASHION
 from .sit import ConditionCache, Predictor, SiT
 
-Decode = Callable[[Tensor], Tensor]
+_Decode = Callable[[Tensor], Tensor]
 
 SHIPPED = Path(__file__).parent / "weights" / "fashion.safetensors"
 
@@ -32,7 +32,7 @@ class ClassModel:
     name: str
     sha256: str
     network: SiT
-    decode: Decode
+    decode: _Decode
     names: tuple[str, ...] = ()
     channels: int | None = None
 
@@ -104,7 +104,7 @@ def fashion(path: str | Path | None = None) -> ClassModel:
     return open_sit(SHIPPED if path is None else path, name="fashion")
 
 
-def open_sit(path: str | Path, *, name: str = "", decode: Decode | None = None) -> ClassModel:
+def open_sit(path: str | Path, *, name: str = "", decode: _Decode | None = None) -> ClassModel:
     """A SiT from a file; a latent model needs `decode`, a pixel model brings its own."""
     path = Path(path)
     network, pixels, names = load_sit(path)
@@ -140,11 +140,11 @@ def decoder(
     def decode(latents: Tensor) -> Tensor:
         z = latents.to(device, dtype) / factor
         parts = [z[i : i + chunk] for i in range(0, len(z), chunk)]
-        return torch.cat([to_bytes(vae.decode(part).sample) for part in parts])
+        return torch.cat([_to_bytes(vae.decode(part).sample) for part in parts])
 
     return decode
 
 
-def to_bytes(pictures: Tensor) -> Tensor:
+def _to_bytes(pictures: Tensor) -> Tensor:
     """[-1, 1] to uint8 as the SiT and ADM samplers do: 127.5 v + 128, cut off, not rounded."""
     return (127.5 * pictures.float() + 128).clamp(0, 255).to(torch.uint8)

@@ -22,7 +22,7 @@ from ..extras import need
 FASHION = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
-CIFAR10 = ("airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR10 = ("airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def cifar10(folder: str | Path, *, train: bool = True) -> Pictures:
     names = [f"data_batch_{i}" for i in range(1, 6)] if train else ["test_batch"]
     if (folder / f"{names[0]}.bin").is_file():
         rows = torch.cat([_rows((folder / f"{name}.bin").read_bytes(), 3073) for name in names])
-        return Pictures(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long(), CIFAR10)
+        return Pictures(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long(), _CIFAR10)
     sheets = sorted(folder.glob(f"**/{names[0].split('_')[0]}*.png"))
     labels = sorted(folder.glob(f"**/{'train' if train else 'test'}_lables.json"))  # sic, in that package
     if not sheets or not labels:
@@ -86,7 +86,7 @@ def cifar10(folder: str | Path, *, train: bool = True) -> Pictures:
         )
     images = torch.cat([_sheet(path) for path in sheets])
     classes = torch.tensor(json.loads(labels[0].read_text())).flatten().long()
-    return Pictures(images, classes, CIFAR10)
+    return Pictures(images, classes, _CIFAR10)
 
 
 DATA: dict[str, tuple[Callable[..., Pictures], str]] = {

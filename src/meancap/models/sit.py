@@ -143,7 +143,7 @@ class TimeEmbedder(nn.Module):
 
     def forward(self, t: Tensor) -> Tensor:
         first: nn.Linear = self.mlp[0]  # type: ignore[assignment]
-        result: Tensor = self.mlp(waves(t, self.frequencies).to(first.weight.dtype))
+        result: Tensor = self.mlp(_waves(t, self.frequencies).to(first.weight.dtype))
         return result
 
 
@@ -228,7 +228,7 @@ def modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return h * (1 + scale) + shift
 
 
-def waves(t: Tensor, count: int, longest: float = 1e4) -> Tensor:
+def _waves(t: Tensor, count: int, longest: float = 1e4) -> Tensor:
     """cos and sin of t at count / 2 frequencies, from 1 down to almost 1 / longest."""
     rates = torch.exp(-math.log(longest) * torch.arange(count // 2, device=t.device) / (count // 2))
     angles = t.float()[:, None] * rates

@@ -6,7 +6,7 @@ model = scenes()                                                              th
 measured = measure_pictures(detector(), model.decode(x), codes(prompts))      what its pictures show
 """
 
-from .law import ATTRIBUTES, BACKGROUNDS, COLOURS, PLACES, SHAPES, Scenes, draw, masks, render
+from .law import ATTRIBUTES, BACKGROUNDS, COLOURS, PLACES, SHAPES, Scenes, draw, render
 from .measure import (
     Measured,
     Readings,
@@ -42,7 +42,6 @@ __all__ = [
     "draw",
     "forms",
     "load_scene_net",
-    "masks",
     "measure_pictures",
     "parse_prompt",
     "prompt_of",

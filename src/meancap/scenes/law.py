@@ -45,12 +45,11 @@ ATTRIBUTES = {
     "place": len(PLACES), "background": len(BACKGROUNDS),
 }  # fmt: skip
 
-HUE = 15.0
-SATURATION = (0.5, 1.0)
-VALUE = (0.65, 1.0)
-RADIUS = (5.0, 7.0)
-BRIGHTNESS = (0.1, 0.9)
-ACROSS = (11.0, 21.0)
+# What each uniform number lies between; a hue is counted from that of its word.
+BOUNDS = {
+    "hue": (-15.0, 15.0), "saturation": (0.5, 1.0), "value": (0.65, 1.0), "radius": (5.0, 7.0),
+    "brightness": (0.1, 0.9), "across": (11.0, 21.0),
+}  # fmt: skip
 _GAP = 1.0
 _BORDER = 0.5
 _SIZE = 32  # pixels of a side
@@ -77,7 +76,7 @@ class Scenes:
 
     def codes(self) -> Tensor:
         """The complete prompt of each scene, as (n, 6) codes in the order of ATTRIBUTES."""
-        light = (self.background >= sum(BRIGHTNESS) / 2).long()
+        light = (self.background >= sum(BOUNDS["brightness"]) / 2).long()
         pairs = torch.stack([self.shape, self.colour], dim=2).flatten(1)
         return torch.cat([pairs, self.place[:, None], light[:, None]], dim=1)
 
@@ -91,18 +90,18 @@ def draw(wanted: Tensor | int, generator: torch.Generator) -> Scenes:
     free = (torch.rand(n, len(counts), generator=generator) * counts).long()
     code = torch.where(wanted < 0, free, wanted)
     u = torch.rand(n, 2, 4, generator=generator)
-    hue = code[:, 1:4:2] * 60.0 + HUE * (2 * u[..., 0] - 1)
-    low, high = BRIGHTNESS
+    hue = code[:, 1:4:2] * 60.0 + BOUNDS["hue"][1] * (2 * u[..., 0] - 1)
+    low, high = BOUNDS["brightness"]
     half = (high - low) / 2
-    radius = _between(u[..., 3], RADIUS)
+    radius = _between(u[..., 3], BOUNDS["radius"])
     return Scenes(
         shape=code[:, 0:3:2],
         colour=code[:, 1:4:2],
         place=code[:, 4],
         background=low + half * (code[:, 5] + torch.rand(n, generator=generator)),
         hue=hue % 360,
-        saturation=_between(u[..., 1], SATURATION),
-        value=_between(u[..., 2], VALUE),
+        saturation=_between(u[..., 1], BOUNDS["saturation"]),
+        value=_between(u[..., 2], BOUNDS["value"]),
         radius=radius,
         centre=_centres(code[:, 4], radius, generator),
     )
@@ -118,7 +117,7 @@ def _centres(place: Tensor, radius: Tensor, generator: torch.Generator) -> Tenso
     near = _BORDER + leading + cuts[:, 0]
     far = _BORDER + 2 * leading + _GAP + trailing + cuts[:, 1]
     along = torch.where(first_leads[:, None], torch.stack([near, far], 1), torch.stack([far, near], 1))
-    across = _between(torch.rand(n, 2, generator=generator), ACROSS)
+    across = _between(torch.rand(n, 2, generator=generator), BOUNDS["across"])
     sideways = (place < 2)[:, None]
     return torch.stack([torch.where(sideways, along, across), torch.where(sideways, across, along)], dim=2)
 
@@ -129,14 +128,14 @@ def _between(u: Tensor, bounds: tuple[float, float]) -> Tensor:
 
 def render(scenes: Scenes) -> Tensor:
     """Pictures (n, 3, 32, 32) in [0, 1]."""
-    cover = masks(scenes)
+    cover = _masks(scenes)
     ground = scenes.background[:, None, None, None] * (1 - cover.sum(1, keepdim=True))
     return ground + torch.einsum(
-        "nkc,nkhw->nchw", hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value), cover
+        "nkc,nkhw->nchw", _hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value), cover
     )
 
 
-def masks(scenes: Scenes) -> Tensor:
+def _masks(scenes: Scenes) -> Tensor:
     """(n, 2, 32, 32): the share of each pixel that each object covers."""
     return coverage(scenes.shape, scenes.radius, scenes.centre[..., 0], scenes.centre[..., 1])
 
@@ -153,7 +152,7 @@ def coverage(shape: Tensor, radius: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return (0.5 - torch.where(shape == 0, disc, torch.where(shape == 1, square, triangle))).clamp(0, 1)
 
 
-def hsv_to_rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
+def _hsv_to_rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     """Colours in [0, 1] with the channels last."""
     sector = hue[..., None] / 60 + torch.tensor([5.0, 3.0, 1.0])
     k = sector % 6

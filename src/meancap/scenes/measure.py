@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 from ..metrics.extractor import load_network
 from ..metrics.per_image import clipped, saturation
-from .law import ATTRIBUTES, BRIGHTNESS, COLOURS, HUE, RADIUS, SATURATION, SHAPES, VALUE, coverage
+from .law import ATTRIBUTES, BOUNDS, COLOURS, SHAPES, coverage
 
 _WEIGHTS = Path(__file__).parent / "weights" / "scene_detector.safetensors"
 
@@ -136,7 +136,7 @@ def burnt(pictures: Tensor, strength: float = 2.0) -> Tensor:
     return (0.5 + strength * (pictures - 0.5)).clamp(0, 1)
 
 
-def codes_in_prompt_order(readings: Readings, codes: Tensor) -> Tensor:
+def _codes_in_prompt_order(readings: Readings, codes: Tensor) -> Tensor:
     """(n, 5) what was read, as codes in the order of each prompt's objects.
 
     A place in the prompt tells which object is meant. Without one, the order that suits the prompt better is
@@ -155,7 +155,7 @@ _COLOURED = 0.12  # chroma above this belongs to an object; the palest object of
 
 
 @dataclass(frozen=True, eq=False)
-class Forms:
+class _Forms:
     """What was measured on each picture, the two objects in reading order: left or above first."""
 
     iou: Tensor  # (n, 2) with the best template of `shape`
@@ -166,7 +166,7 @@ class Forms:
     background: Tensor  # (n,)
 
 
-def forms(pictures: Tensor, axis: Tensor, shape: Tensor, batch: int = 64) -> Forms:
+def forms(pictures: Tensor, axis: Tensor, shape: Tensor, batch: int = 64) -> _Forms:
     """Fits templates to (n, 3, 32, 32) pictures; `axis` and the demanded `shape` (n, 2) are in reading order.
 
     A demanded shape of -1 stands for whichever shape fits best.
@@ -174,10 +174,10 @@ def forms(pictures: Tensor, axis: Tensor, shape: Tensor, batch: int = 64) -> For
     values = pictures.float() / 255 if pictures.dtype == torch.uint8 else pictures.float()
     rows = [slice(i, i + batch) for i in range(0, len(values), batch)]
     parts = [_forms(values[r], axis[r], shape[r]) for r in rows]
-    return Forms(*(torch.cat([getattr(p, name) for p in parts]) for name in Forms.__dataclass_fields__))
+    return _Forms(*(torch.cat([getattr(p, name) for p in parts]) for name in _Forms.__dataclass_fields__))
 
 
-def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> Forms:
+def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> _Forms:
     chroma = pictures.amax(1) - pictures.amin(1)
     coloured = chroma > _COLOURED
     background = _background_of(pictures, coloured)
@@ -186,7 +186,7 @@ def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> Forms:
     cover = torch.stack(covers, dim=1)
     shape = _best_shapes(cover, wanted) if bool((wanted < 0).any()) else wanted
     iou, radius, x, y = _fit_template(cover, shape)
-    return Forms(
+    return _Forms(
         iou=iou,
         shape=shape,
         radius=radius,
@@ -209,7 +209,7 @@ def _background_of(pictures: Tensor, coloured: Tensor) -> Tensor:
 
 
 def _split(coloured: Tensor, axis: Tensor) -> list[Tensor]:
-    """Two masks (n, 32, 32) that part the picture where it is coloured least, across the axis."""
+    """Two _masks (n, 32, 32) that part the picture where it is coloured least, across the axis."""
     size = coloured.shape[1]
     mass = torch.where((axis == 0)[:, None], coloured.sum(1), coloured.sum(2))
     low, high = size // 3, size - size // 3
@@ -252,7 +252,7 @@ def _fit_template(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor,
     x = (cover.sum(-2) * pixel).sum(-1) / mass
     y = (cover.sum(-1) * pixel).sum(-1) / mass
     area = torch.tensor([torch.pi, 3.24, 2.0])[shape]
-    radius = (mass / area).sqrt().clamp(RADIUS[0] - 2, RADIUS[1] + 2)
+    radius = (mass / area).sqrt().clamp(BOUNDS["radius"][0] - 2, BOUNDS["radius"][1] + 2)
     # A triangle's centre of mass lies a third of its radius below the middle of its height.
     y = torch.where(shape == 2, y - radius / 3, y)
     best = torch.zeros_like(mass)
@@ -278,21 +278,21 @@ class Measured:
 
     codes: Tensor
     readings: Readings
-    forms: Forms
+    forms: _Forms
     saturation: Tensor  # (n,) HSV saturation, mean over pixels, as in the paper
     clipped: Tensor  # (n,) share of channel values at 0 or 255
 
     @cached_property
     def seen(self) -> Tensor:
         """(n, 5) what is on each picture, the objects in the prompt's order."""
-        return codes_in_prompt_order(self.readings, self.codes)
+        return _codes_in_prompt_order(self.readings, self.codes)
 
     @property
     def right(self) -> dict[str, Tensor]:
         """Whether each demanded attribute is there; nothing demanded counts as right."""
         hit = (self.codes[:, :5] < 0) | (self.seen == self.codes[:, :5])
         # Which of two indistinguishable objects is the first cannot be seen: an open place fixes nothing.
-        light = (self.forms.background >= sum(BRIGHTNESS) / 2).long()
+        light = (self.forms.background >= sum(BOUNDS["brightness"]) / 2).long()
         ground = (self.codes[:, 5] < 0) | (light == self.codes[:, 5])
         hits = dict(zip((*_WORDS, "place"), hit.unbind(1), strict=True)) | {"background": ground}
         return hits | {"all": torch.stack(list(hits.values())).all(0)}
@@ -305,18 +305,18 @@ class Measured:
     def open_numbers(self) -> dict[str, Tensor]:
         """What no word fixes, as values that the law makes U(0, 1)."""
         f = self.forms
-        hue, chroma, value = hsv(f.rgb)
+        hue, chroma, value = _hsv(f.rgb)
         word = (hue / 60).round()
-        low, high = BRIGHTNESS
+        low, high = BOUNDS["brightness"]
         ground, half = self.codes[:, 5], (high - low) / 2
         start = torch.where(ground == 1, low + half, torch.full_like(f.background, low))
         width = torch.where(ground < 0, 2 * half, half)
         return {
             "background": (f.background - start) / width,
-            "radius": _share(f.radius, RADIUS).flatten(),
-            "saturation": _share(chroma, SATURATION).flatten(),
-            "value": _share(value, VALUE).flatten(),
-            "hue": ((hue - 60 * word + HUE) / (2 * HUE)).flatten(),
+            "radius": _share(f.radius, BOUNDS["radius"]).flatten(),
+            "saturation": _share(chroma, BOUNDS["saturation"]).flatten(),
+            "value": _share(value, BOUNDS["value"]).flatten(),
+            "hue": _share(hue - 60 * word, BOUNDS["hue"]).flatten(),
         }
 
     @property
@@ -344,7 +344,7 @@ def joined_measures(parts: Sequence[Measured]) -> Measured:
     return Measured(
         torch.cat([p.codes for p in parts]),
         Readings(*(torch.cat([getattr(p.readings, f.name) for p in parts]) for f in fields(Readings))),
-        Forms(*(torch.cat([getattr(p.forms, f.name) for p in parts]) for f in fields(Forms))),
+        _Forms(*(torch.cat([getattr(p.forms, f.name) for p in parts]) for f in fields(_Forms))),
         torch.cat([p.saturation for p in parts]),
         torch.cat([p.clipped for p in parts]),
     )
@@ -355,7 +355,7 @@ def some_measures(m: Measured, kept: Tensor) -> Measured:
     return Measured(
         m.codes[kept],
         Readings(*(getattr(m.readings, f.name)[kept] for f in fields(Readings))),
-        Forms(*(getattr(m.forms, f.name)[kept] for f in fields(Forms))),
+        _Forms(*(getattr(m.forms, f.name)[kept] for f in fields(_Forms))),
         m.saturation[kept],
         m.clipped[kept],
     )
@@ -373,13 +373,13 @@ def summary(m: Measured) -> dict[str, float]:
         "clipped": float(m.clipped.mean()),
     }
     values |= {f"spread {k}": float(v.double().std() * 12**0.5) for k, v in m.open_numbers.items()}
-    values |= {f"tv {k}": number_tv(v) for k, v in m.open_numbers.items()}
+    values |= {f"tv {k}": _number_tv(v) for k, v in m.open_numbers.items()}
     counts = {"shape": ATTRIBUTES["shape 1"], "colour": ATTRIBUTES["colour 1"], "axis": 2}
-    values |= {f"tv {k}": word_tv(v, counts[k]) for k, v in m.open_words.items() if len(v)}
+    values |= {f"tv {k}": _word_tv(v, counts[k]) for k, v in m.open_words.items() if len(v)}
     return values
 
 
-def number_tv(values: Tensor) -> float:
+def _number_tv(values: Tensor) -> float:
     """Total variation between values and U(0, 1), over equal cells and one at each side for the rest."""
     cells = _CELLS
     index = (values.double() * cells).floor().clamp(-1, cells).long() + 1
@@ -387,7 +387,7 @@ def number_tv(values: Tensor) -> float:
     return float((index.bincount(minlength=cells + 2).double() / len(values) - law).abs().sum() / 2)
 
 
-def word_tv(values: Tensor, count: int) -> float:
+def _word_tv(values: Tensor, count: int) -> float:
     """Total variation between words and the uniform law."""
     return float((values.bincount(minlength=count).double() / len(values) - 1 / count).abs().sum() / 2)
 
@@ -397,12 +397,12 @@ def violated(m: Measured, negative: Tensor) -> Tensor:
     thing = negative[:, :2]
     seen = m.seen[:, :4].reshape(-1, 2, 2)
     same = ((thing[:, None] < 0) | (seen == thing[:, None])).all(2).any(1)
-    light = (m.forms.background >= sum(BRIGHTNESS) / 2).long()
+    light = (m.forms.background >= sum(BOUNDS["brightness"]) / 2).long()
     ground = light == negative[:, 5]
     return torch.where((thing < 0).all(1), ground, same)
 
 
-def hsv(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _hsv(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hue in degrees, saturation and value of colours with their channels last."""
     high, low = rgb.amax(-1), rgb.amin(-1)
     chroma = (high - low).clamp(min=1e-6)
@@ -425,7 +425,7 @@ def _share(values: Tensor, bounds: tuple[float, float]) -> Tensor:
 
 def _in_reading_order(codes: Tensor, readings: Readings) -> Tensor:
     """The demanded shapes (n, 2), left or above first; what is open is taken from the detector."""
-    seen = codes_in_prompt_order(readings, codes)
+    seen = _codes_in_prompt_order(readings, codes)
     turned = seen[:, 4] % 2 == 1
     wanted = torch.where(codes[:, 0:3:2] < 0, seen[:, 0:3:2], codes[:, 0:3:2])
     return torch.where(turned[:, None], wanted.flip(1), wanted)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 from peers import peer
 from torch import Tensor
 
 from meancap.metrics import Gaussian, frechet_distance, gaussian, joined, moments, trace_of_root
-from meancap.metrics.distances import frechet_estimate
+from meancap.metrics.distances import frechet_estimate, kernel_distance, kernel_estimate
 
 
 def covariance(d: int, seed: int, rank: int | None = None) -> Tensor:
@@ -101,35 +99,6 @@ def test_it_equals_torchmetrics_to_ten_digits(source: str, real_features: Tensor
     assert frechet_distance(a, b) == pytest.approx(theirs, rel=1e-10)
 
 
-def test_it_equals_the_torchmetrics_module_fed_with_our_features(real_features: Tensor) -> None:
-    fid = peer("torchmetrics.image.fid")
-
-    class Given(torch.nn.Module):
-        num_features = 64
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        metric = fid.FrechetInceptionDistance(feature=Given(), normalize=True, input_img_size=(3, 8, 8))
-        metric.set_dtype(torch.float64)
-    a, b = real_features[:5000], real_features[5000:] * 1.05
-    for block in torch.split(a, 700):
-        metric.update(block.double(), real=True)
-    metric.update(b.double(), real=False)
-    assert frechet_distance(a, b) == pytest.approx(float(metric.compute()), rel=1e-9)
-
-
-@pytest.mark.parametrize("source", ["random", "real"])
-def test_it_equals_torch_fidelity(source: str, real_features: Tensor) -> None:
-    metric = peer("torch_fidelity.metric_fid")
-    a, b = _pair(source, real_features)
-    stats = [metric.fid_features_to_statistics(x.double()) for x in (a, b)]
-    theirs = metric.fid_statistics_to_metric(*stats, verbose=False)["frechet_inception_distance"]
-    assert frechet_distance(a, b) == pytest.approx(theirs, rel=1e-8)
-
-
 @pytest.mark.parametrize("rank", [200, 60])
 def test_trace_equals_scipys_square_root(rank: int) -> None:
     linalg = pytest.importorskip("scipy.linalg")
@@ -172,3 +141,34 @@ def _pair(source: str, real: Tensor) -> tuple[Tensor, Tensor]:
     if source == "random":
         return features(800, 64, 1), features(900, 64, 2)
     return real[:4000], real[4000:] * 1.1 + 0.02
+
+
+def test_kernel_distance_equals_a_sum_over_pairs() -> None:
+    real, fake = torch.randn(7, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+
+    def k(a: Tensor, b: Tensor) -> float:
+        return (float(a @ b) / 3 + 1) ** 3
+
+    own = sum(k(a, b) for i, a in enumerate(fake) for j, b in enumerate(fake) if i != j) / 20
+    theirs = sum(k(a, b) for i, a in enumerate(real) for j, b in enumerate(real) if i != j) / 42
+    across = sum(k(a, b) for a in fake for b in real) / 35
+    assert kernel_distance(real, fake) == pytest.approx(own + theirs - 2 * across, rel=1e-12)
+
+
+def test_kernel_distance_equals_torchmetrics() -> None:
+    kid = peer("torchmetrics.image.kid")
+    a, b = torch.randn(200, 16, dtype=torch.float64), torch.randn(200, 16, dtype=torch.float64) * 1.2
+    theirs = kid.poly_mmd(a, b).item()
+    assert kernel_distance(a, b) == pytest.approx(theirs, rel=1e-10)
+
+
+def test_kernel_distance_of_subsets_is_unbiased_and_repeatable() -> None:
+    real, fake = torch.randn(3000, 8), torch.randn(3000, 8) * 1.2
+    some = kernel_distance(real, fake, subsets=100, size=500)
+    assert some == kernel_distance(real, fake, subsets=100, size=500)
+    whole = kernel_estimate("KD", real, fake)
+    assert some == pytest.approx(whole.value, abs=4 * whole.error)
+    with pytest.raises(ValueError, match="subsets of 5000"):
+        kernel_distance(real, fake, subsets=3, size=5000)
+    with pytest.raises(ValueError, match="one or more; got 0"):
+        kernel_distance(real, fake, subsets=0)

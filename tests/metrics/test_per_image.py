@@ -1,4 +1,4 @@
-"""Inception score, kernel distance, diversity, alignment, colour: hand-made cases, and peers."""
+"""Inception score, diversity, alignment, colour: hand-made cases, and peers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from meancap.metrics import (
     diversity_kept,
     inception_score,
     inception_score_estimate,
-    kernel_distance,
-    kernel_estimate,
     saturation,
 )
 
@@ -43,13 +41,6 @@ def test_splits_are_consecutive_and_of_fixed_size_so_order_matters() -> None:
     assert inception_score(logits[:5000]) == inception_score(
         logits[:5000], split=10**9
     )  # one split up to 5,000
-
-
-def test_inception_score_equals_torch_fidelity_without_its_shuffle() -> None:
-    metric = peer("torch_fidelity.metric_isc")
-    logits = torch.randn(3000, 50) * 3
-    theirs = metric.isc_features_to_metric(logits, splits=3, shuffle=False)["inception_score_mean"]
-    assert inception_score(logits, split=1000) == pytest.approx(theirs, rel=1e-12)
 
 
 def test_inception_score_equals_torchmetrics_on_one_split() -> None:
@@ -97,50 +88,6 @@ def test_a_probability_of_zero_is_a_logit_of_minus_infinity_and_nan_is_refused()
             inception_score(logits)
         with pytest.raises(ValueError, match="logits are not finite"):
             class_probability(logits, torch.zeros(8).long())
-
-
-def test_kernel_distance_equals_a_sum_over_pairs() -> None:
-    real, fake = torch.randn(7, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
-
-    def k(a: Tensor, b: Tensor) -> float:
-        return (float(a @ b) / 3 + 1) ** 3
-
-    own = sum(k(a, b) for i, a in enumerate(fake) for j, b in enumerate(fake) if i != j) / 20
-    theirs = sum(k(a, b) for i, a in enumerate(real) for j, b in enumerate(real) if i != j) / 42
-    across = sum(k(a, b) for a in fake for b in real) / 35
-    assert kernel_distance(real, fake) == pytest.approx(own + theirs - 2 * across, rel=1e-12)
-
-
-@pytest.mark.parametrize("source", ["random", "real"])
-def test_kernel_distance_equals_torch_fidelity(source: str, real_features: Tensor) -> None:
-    metric = peer("torch_fidelity.metric_kid")
-    a, b = (
-        torch.randn(2, 500, 32) if source == "random" else real_features[:1000].reshape(2, 500, 64)
-    ).double()
-    theirs = metric.kernel_mmd(
-        a.numpy(), (b * 1.1).numpy(), kid_kernel="poly", kid_kernel_poly_degree=3,
-        kid_kernel_poly_gamma=None, kid_kernel_poly_coef0=1,
-    )  # fmt: skip
-    assert kernel_distance(a, b * 1.1) == pytest.approx(theirs, rel=1e-9)
-
-
-def test_kernel_distance_equals_torchmetrics() -> None:
-    kid = peer("torchmetrics.image.kid")
-    a, b = torch.randn(200, 16, dtype=torch.float64), torch.randn(200, 16, dtype=torch.float64) * 1.2
-    theirs = kid.poly_mmd(a, b).item()
-    assert kernel_distance(a, b) == pytest.approx(theirs, rel=1e-10)
-
-
-def test_kernel_distance_of_subsets_is_unbiased_and_repeatable() -> None:
-    real, fake = torch.randn(3000, 8), torch.randn(3000, 8) * 1.2
-    some = kernel_distance(real, fake, subsets=100, size=500)
-    assert some == kernel_distance(real, fake, subsets=100, size=500)
-    whole = kernel_estimate("KD", real, fake)
-    assert some == pytest.approx(whole.value, abs=4 * whole.error)
-    with pytest.raises(ValueError, match="subsets of 5000"):
-        kernel_distance(real, fake, subsets=3, size=5000)
-    with pytest.raises(ValueError, match="one or more; got 0"):
-        kernel_distance(real, fake, subsets=0)
 
 
 def test_diversity_is_the_mean_distance_within_classes() -> None:

@@ -7,7 +7,7 @@ import torch
 from peers import peer
 from torch import Tensor
 
-from meancap.metrics.image_text import clip_pixels
+from meancap.metrics.image_text import _clip_pixels
 from meancap.metrics.images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 
@@ -71,9 +71,9 @@ def test_grey_images_become_three_equal_channels() -> None:
 
 def test_clip_takes_the_middle_of_the_shorter_side() -> None:
     x = noise(1, 224, 300)
-    found = clip_pixels(x, 224)
+    found = _clip_pixels(x, 224)
     middle = x[:, :, 38:262].permute(0, 3, 1, 2).float() / 255
     mean, spread = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # as published
     expected = (middle - torch.tensor(mean)[:, None, None]) / torch.tensor(spread)[:, None, None]
     torch.testing.assert_close(found, expected)
-    assert clip_pixels(noise(2, 480, 640), 224).shape == (2, 3, 224, 224)
+    assert _clip_pixels(noise(2, 480, 640), 224).shape == (2, 3, 224, 224)

@@ -1,0 +1,3 @@
+from .study import main
+
+raise SystemExit(main())

