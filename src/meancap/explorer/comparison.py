@@ -163,7 +163,8 @@ def read_plane(request: Request) -> Plane:
         raise ValueError("the condition needs a component with weight; put one into it")
     if not sum(c.weight for c in parts if not c.inside) > 0:
         raise ValueError("guidance needs a component with weight outside the condition; take one out of it")
-    std = number(request, "std", *LIMITS["std"], STD)
+    narrowest, widest = LIMITS["std"]
+    std = number(request, "std", narrowest, widest, STD)
     return Plane(tuple(parts), std, number(request, "eta", 0.0, LIMITS["eta"], 0.0))
 
 
