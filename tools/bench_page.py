@@ -17,7 +17,7 @@ from pathlib import Path
 from meancap.bench.cases import KINDS
 from meancap.bench.families import FIXED, UNGUIDED
 from meancap.bench.leaderboard import write_report
-from meancap.bench.ratios import Ratio, Result
+from meancap.bench.ratios import FEWEST, Ratio, Result
 from meancap.files import write_whole
 from meancap.report.document import with_parts
 
@@ -73,6 +73,7 @@ def pages(docs: Path) -> dict[str, str]:
             "kinds tuned": kinds(result, few, _TUNED, "sw2 sw2"),
             "kinds recipes": kinds(result, few, _RECIPES, "all sw2"),
             "reading": reading(result),
+            "feedback": feedback(result),
         },
         "choosing-gamma.md": {
             "gamma table": kinds(result, few, _CAPS, "sw2 sw2"),
@@ -113,6 +114,9 @@ def headline(result: Result) -> str:
     """What matters most, at each number of evaluations, whoever it favours."""
     lines = []
     for n in result.runs:
+        if len(result.problems(n)) < FEWEST:
+            lines.append(f"- **{n} evaluations.** Too few problems for an interval.")
+            continue
         learned, none, cap, strong, tuned = (
             result.row(n, name) for name in (_LEARNED, UNGUIDED.name, "CFG 5, Cap 1.1", "CFG 5", _PAPER)
         )
@@ -179,6 +183,21 @@ def reading(result: Result) -> str:
     for kind in KINDS:
         found = {name: result.by("kind", result.logs(n, name, "sw2 sw2"))[kind] for name in _TUNED}
         lines.append(f"- **{kind}**: {_sorted(found)}.")
+    return "\n".join(lines)
+
+
+def feedback(result: Result) -> str:
+    """Density feedback with a leak and without, at each number of evaluations."""
+    lines = []
+    for n in result.runs:
+        for name in ("density feedback", "density feedback, twice the calls"):
+            logs = result.logs(n, name, "sw2 sw2")
+            sides = [
+                result.mean({one: v for one, v in logs.items() if bool(result.cases[one].leak) == leaky})
+                for leaky in (True, False)
+            ]
+            with_, without = (f"{_said(side)}, {side.n} problems" for side in sides)
+            lines.append(f"- {n} evaluations, {name}, tuned: where labels leak {with_}; elsewhere {without}.")
     return "\n".join(lines)
 
 
