@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
 from benchmarks.records import Note, Reading, Row, command, progress
 
 SHAPES = {

@@ -14,8 +14,6 @@ from ..runs.processes import place
 from .command import add_command, comma_numbers, progress
 from .generate import add_processes, device_of, start_processes, starts_processes, unwritable
 from .reproduce_gmm import add_gmm
-from .reproduce_scenes import add_scenes
-from .reproduce_studies import add_avoid, add_feedback, add_label_noise, add_wind
 
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
@@ -33,8 +31,7 @@ def add_reproduce(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = p.add_subparsers(title="experiments", metavar="KIND", required=True)
-    studies = (add_scenes, add_feedback, add_label_noise, add_wind, add_avoid)
-    for add in (add_gmm, _add_imagenet, _add_sd35, _add_fashion, *studies):
+    for add in (add_gmm, _add_imagenet, _add_sd35, _add_fashion):
         add(kinds)
 
 

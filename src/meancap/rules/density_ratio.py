@@ -204,7 +204,7 @@ def density_feedback(
     notes:
         - FBG leaves the trace out, which is right for its stochastic sampler and wrong on an ODE
         - FBG adds a drift and a weight worked out from the grid; here nothing depends on the grid
-        - on networks that learned from wrong labels a tuned fixed scale is better: docs/label-noise.md
+        - on networks that learned from wrong labels a tuned fixed scale is better: studies/label_noise
     """
     return DensityFeedback(pi, most, gain, temperature, probe, every, until)
 
