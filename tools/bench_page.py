@@ -121,10 +121,11 @@ def headline(result: Result) -> str:
             result.row(n, name) for name in (_LEARNED, UNGUIDED.name, "CFG 5, Cap 1.1", "CFG 5", _PAPER)
         )
         lines.append(
-            f"- **{n} evaluations.** A learned λ(t) has {learned.regret} times the error of CFG tuned on "
-            f"each problem (worst {learned.regret_worst:.1f}), no guidance {none.regret}, CFG 5 with the "
-            f"paper's cap {cap.regret}, CFG 5 without it {strong.regret}. Both tuned, the paper's cap is "
-            f"{_said(tuned.tuned)}; at equal alignment {_said(tuned.aligned)}."
+            f"- **{n} evaluations.** One setting for all: learned λ(t) {learned.regret} "
+            f"(worst {learned.regret_worst:.1f}), no guidance {none.regret}, "
+            f"CFG 5 with the paper's cap {cap.regret}, without it {strong.regret}. "
+            f"Both tuned, the paper's cap is {_said(tuned.tuned)}; "
+            f"at equal alignment {_said(tuned.aligned)}."
         )
     return "\n".join(lines)
 
@@ -146,8 +147,11 @@ def aligned(result: Result) -> str:
     """Equal alignment: who is better, and how many problems that is."""
     lines = []
     for n, run in result.runs.items():
-        rows = [result.row(n, name) for name in run["aligned"] if name != FIXED.name]
-        lines.append(f"- {n} evaluations: {_sorted({row.rule: row.aligned for row in rows})}.")
+        found = {name: result.row(n, name).aligned for name in run["aligned"] if name != FIXED.name}
+        clear = {name: one for name, one in found.items() if one.verdict in ("better", "worse")}
+        even = sum(one.verdict == "even" for one in found.values())
+        rest = f"{even} even, {len(found) - len(clear) - even} undecided"
+        lines.append(f"- {n} evaluations: {_sorted(clear) if clear else 'none better or worse'}; {rest}.")
     return "\n".join(lines)
 
 
