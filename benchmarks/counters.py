@@ -44,7 +44,7 @@ from meancap.lab.condition import TRIPLE
 from meancap.lab.plan import plan
 from meancap.models.sit import Predictor, SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
-from meancap.sampling.steps import StepMethod
+from meancap.sampling.solvers import StepMethod
 
 FILE = Path(__file__).with_name("counters.json")
 STEPS = {

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from meancap.prediction import Prediction
 from meancap.rules import DensityFeedback, feedback_scale
 from meancap.runs.config import sample_seed
 from meancap.sampling import Predict
-from meancap.sampling.tracking import memoryless_gain
+from meancap.sampling.density_ratio import memoryless_gain
 from meancap.tensors import per_sample
 
 
@@ -57,7 +56,7 @@ class Renoised:
             off = (m - (q.m_c + q.m_u) / 2).flatten(1).double()
             self._sum += snr * snr * (q.delta.flatten(1).double() * off).sum(1)
             self._weight += snr
-        return replace(p, log_ratio=self.log_ratio)
+        return p.beside(log_ratio=self.log_ratio)
 
 
 class Rivals:
@@ -81,4 +80,4 @@ class Rivals:
             means = [one.conditional(x, t).m_c for one in self.classes]
             self._last = [Prediction.from_mean(p.x, t, m, p.m_u) for m in means]
         shares = self.evidence.log_softmax(1).gather(1, self.labels)[:, 0]
-        return replace(p, log_ratio=shares + math.log(self.evidence.shape[1]))
+        return p.beside(log_ratio=shares + math.log(self.evidence.shape[1]))

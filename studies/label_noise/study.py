@@ -35,7 +35,7 @@ from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_sca
 from meancap.runs.config import sample_seed
 from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
-from meancap.sampling.tracking import memoryless_gain
+from meancap.sampling.density_ratio import memoryless_gain
 from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 
 from .page import figures, parts, ratio_row
@@ -155,8 +155,8 @@ def make_cell(model: ClassModel, arm: Arm, rule: Rule, study: Study, seed: int) 
         times = uniform(arm.steps(study.calls))
         for step in trajectory(predict, rule, x, times, ancestral(seeds, arm.eta)):
             x = step.x_next
-            if step.prediction.log_ratio is not None:
-                ratios.append(step.prediction.log_ratio.float())
+            if "log_ratio" in step.prediction.extra:
+                ratios.append(step.prediction.extra["log_ratio"].float())
         seen = fashion_classifier()(model.decode(x).permute(0, 2, 3, 1), [""] * len(rows))
         cell = {"pool": seen["pool"], "logits": seen["logits"], "labels": torch.tensor(labels)}
         made.append(cell | ({"log_ratio": torch.stack(ratios, 1)} if ratios else {}))

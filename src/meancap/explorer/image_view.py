@@ -32,13 +32,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..diagnostics import Record
 from ..metrics import diversity
 from ..metrics.classifiers import fashion_classifier
 from ..metrics.per_image import brightness, saturation
 from ..models.classes import fashion
 from ..models.data import FASHION
 from ..prediction import Prediction
+from ..record import Record
 from ..rules import Rule, guide
 from ..runs.config import sample_seed
 from ..runs.generate import SHIFT
@@ -124,7 +124,7 @@ class Picture:
     """One picture and how it was made."""
 
     frames: Tensor  # (frames, height, width, channels) uint8
-    meter: Mapping[str, Tensor]  # the fields of `meancap.diagnostics` over the steps
+    meter: Mapping[str, Tensor]  # the fields of `meancap.record` over the steps
     finite: bool  # whether all states were finite
     reading: _Reading
 

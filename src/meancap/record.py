@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .cap import Lengths, lengths
 from .files import write_whole
-from .operation import Lengths, lengths, measured
 from .prediction import Prediction, need_same_shapes
-from .rules.protocol.ray import Limit, Ray
+from .rules.rule import Displacement
 from .tensors import Number, vector
 
 _PANELS = {
@@ -107,22 +107,18 @@ class Record:
         self._seen.clear()
         self._start, self._weights = lengths(x, x).m, None if weights is None else tuple(weights)
 
-    def add(self, ray: Ray) -> None:
-        """Adds one displacement, from the numbers that its rule already has.
+    def add(self, g: Displacement, p: Prediction) -> None:
+        """Adds one displacement at the prediction p, from the numbers that its rule already has.
 
-        It is measured directly: late in a run it is far smaller than the mean: m - m_c loses its digits.
+        It is measured directly: late in a run it is far smaller than the mean, and m - m_c loses its digits.
         """
-        p, seen = ray.p, ray.lengths
-        gap, toward = seen, seen.d
-        if not ray.is_gap:
-            gap = p.lengths
-            if ray.nominal is not None:  # the direction is -k nominal + k out_c
-                toward = measured(ray.nominal, p.out_c, p.out_u, -p.k, p.k).along
-            else:
-                toward = lengths(ray.direction, p.delta).along
-        turned = ray.turned is not None
+        seen, gap = g.lengths, p.lengths
+        along_gap = g.p is p and g.direction is p.gap
+        toward = gap.d if along_gap else lengths(g.toward, p.delta).along
+        turned = g.p is p and not along_gap
+        ratio = p.extra.get("log_ratio")
         self._seen.append(
-            _Displacement(p.t, seen, ray.coefficient, ray.asked, gap, toward, turned, ray.limit, p.log_ratio)
+            _Displacement(p.t, seen, g.coefficient, g.requested, gap, toward, turned, g.bound, ratio)
         )
 
     def note(self, measure: Measure) -> None:
@@ -299,7 +295,7 @@ class _Displacement:
     gap: Lengths  # |m_c|, |gap|, component of m_c along the gap
     toward: Tensor  # component of the direction along the gap
     turned: bool  # whether the direction may have left the gap
-    limit: Limit | None  # the cap at the end of the rule, if it is a plain one
+    bound: Tensor | None  # the longest mean that the cap at the end of the rule permits
     log_ratio: Tensor | None = None
 
     def measure(self) -> Measure:
@@ -307,20 +303,12 @@ class _Displacement:
         gap, c = self.gap.d, vector(self.coefficient, self.gap.d)
         asked = c if self.asked is None else vector(self.asked, gap)
         # |m_c + c direction| from its parts along the direction and across it.
-        across = (conditional**2 - along**2).clamp(min=0).sqrt()
+        across = (conditional - along.abs()).clamp(min=0).sqrt() * (conditional + along.abs()).sqrt()
         length = torch.hypot(along + c * size, across)
         # With no gap a multiple of it still has a scale; a turned direction has none, and 1 says so.
         share = torch.where(gap == 0, 0.0 if self.turned else 1.0, self.toward / gap)
         seen = (conditional, gap, self.gap.along)
         scales = (1 + c * share, 1 + asked * share)
-        found = _measure(self.t, seen, *scales, abs(c) < abs(asked), length, self._allowed(conditional))
+        allowed = torch.full_like(conditional, torch.inf) if self.bound is None else self.bound
+        found = _measure(self.t, seen, *scales, abs(c) < abs(asked), length, allowed)
         return found if self.log_ratio is None else replace(found, log_ratio=self.log_ratio)
-
-    def _allowed(self, conditional: Tensor) -> Tensor:
-        """The longest mean that the cap permits."""
-        if self.limit is None:
-            return torch.full_like(conditional, torch.inf)
-        gamma, floor = (vector(v, conditional) for v in self.limit[:2])
-        if self.limit.ball:
-            return torch.maximum(gamma * conditional, floor)
-        return conditional + torch.maximum((gamma - 1) * conditional, floor)

@@ -30,7 +30,6 @@ The signs z come from the bits of the sample's own start, so that no result depe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -78,7 +77,7 @@ class Tracker:
 
     def within(self, p: Prediction) -> Prediction:
         """A later prediction of the same step: the ratio of a step holds for all its evaluations."""
-        return replace(p, log_ratio=self._log_ratio)
+        return p.beside(log_ratio=self._log_ratio)
 
     def _gained(self, last: Prediction, p: Prediction, before: Tensor, after: Tensor) -> Tensor:
         t, s = float(last.t), float(p.t)

@@ -1,8 +1,8 @@
 """The whole Euler trajectory in one compiled loop, by numba: two dimensions, few components, float32.
 
 A block of samples stays in cache while all steps run over it; inside the block one loop does everything for
-one sample, and the compiler turns it into vector code. The formulas are those of `plan.py` and
-`columns.py`.
+one sample, and the compiler turns it into vector code. The formulas are those of `sampler.Plan`; the cap is
+`fast.capped_length`, as in every other step.
 
 Only contraction, reciprocals and the sign of zero are left to the compiler: with numba's full fastmath it may
 assume that nothing is NaN, and can then produce NaN.
@@ -20,13 +20,13 @@ from typing import Any
 import numba  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 import torch
-from numba.extending import intrinsic  # type: ignore[import-untyped,unused-ignore]
 from torch import Tensor
 
-from ..operation import margin_of
-from .plan import Plan
+from ..cap import margin_of
+from ..fast import as_float, capped_length
+from .sampler import Plan
 
-MOST = 12  # components; beyond it the compiler no longer unrolls the inner loops, and plain PyTorch is faster
+MOST = 12  # components; beyond it the compiler no longer unrolls the inner loops
 _BLOCK = 256
 _OPTIONS: dict[str, Any] = {"fastmath": {"contract", "nsz", "arcp"}, "error_model": "numpy", "nogil": True}
 _HEAD = 7  # numbers of a step before those of its components
@@ -45,18 +45,6 @@ _POWER = tuple(
 _C0, _C1, _C2, _C3, _C4, _C5, _C6 = _POWER
 
 
-def _as_float(_: Any, bits: Any) -> Any:
-    """The float32 that has these bits."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(numba.float32))
-
-    return numba.float32(numba.int32), code
-
-
-as_float: Any = intrinsic(_as_float)
-
-
 def _exp2(x: Any) -> Any:
     n = np.float32(np.float32(x + _TO_INTEGER) - _TO_INTEGER)
     f = np.float32(x - n)
@@ -72,7 +60,7 @@ def _exp2(x: Any) -> Any:
 exp2 = numba.njit(inline="always", **_OPTIONS)(_exp2)
 
 
-def compiled_flow(plan: Plan, x: Tensor, times: Sequence[float]) -> Tensor:
+def flow_plan(plan: Plan, x: Tensor, times: Sequence[float]) -> Tensor:
     """The end of the Euler flow from x (n, 2), float32 on the CPU."""
     run = _kernel(plan.inside, len(plan.means))
     steps, start = _steps(plan, times), np.ascontiguousarray(x.numpy())
@@ -95,10 +83,9 @@ def _steps(plan: Plan, times: Sequence[float]) -> np.ndarray[Any, np.dtype[np.fl
     parts = torch.cat([gain, bias.mT, pull * plan.means], 2).flatten(1)
     heads = []
     for here, there in pairwise(times):
-        nominal, *caps = plan.limits(here)
+        nominal, ball, displacement = plan.limits(here)
         way = 1.0 if there == 1 else (there - here) / (1 - here)
-        rooms = [-1.0 if v is None else v for v in caps]
-        heads.append([way, abs(nominal), math.copysign(1.0, nominal), *rooms, 0.0])
+        heads.append([way, abs(nominal), math.copysign(1.0, nominal), ball, displacement**2, displacement])
     rows = torch.cat([slope.flatten(1), torch.tensor(heads, dtype=torch.float64), parts], 1)
     return np.asarray(rows.float().numpy())
 
@@ -151,10 +138,10 @@ def _kernel(inside: int, k: int) -> Callable[..., None]:
                     w = np.float32(c[3] * (mx * ux + my * uy) * per_u)
                     q = np.float32(mx * mx + my * my)
                     share = np.float32(c[2] * (odds / (in_a + odds)))
-                    room = np.float32(_SHRINK * (np.sqrt(np.float32(c[4] * q + w * w)) - w) * per_u)
+                    room = np.float32(_SHRINK * capped_length(w, np.float32(c[4] * q)) * per_u)
                     share = room if c[4] >= _ZERO and room < share else share
-                    room = np.float32(_SHRINK * c[5] * np.sqrt(q) * per_u)
-                    share = room if c[5] >= _ZERO and room < share else share
+                    room = np.float32(_SHRINK * capped_length(_ZERO, np.float32(c[5] * q)) * per_u)
+                    share = room if c[6] >= _ZERO and room < share else share
                     share = np.float32(share * c[3])
                     mx, my = np.float32(mx + share * ux), np.float32(my + share * uy)
                     # All of the way is the mean itself: x + (m - x) keeps only digits that x has.

@@ -1,14 +1,14 @@
 """The loop, as a generator that the caller runs: no callbacks, no progress bars, no files.
 
 predict(x, t) -> Prediction     the model, conditional and unconditional
-predict.conditional(x, t)       where a predictor has it: half the work, with m_u = m_c, for idle rules
-predict.including(names)        where a predictor has it: the same with further predictions, if a rule looks
-predict.follows_ratio           True where predictions come with their log density ratio, which is then used
-rule                            what guidance makes of it
-step                            one of `meancap.sampling.steps`, or one with noise: `ancestral(seeds)`
+predict.conditional(x, t)       optional: half the work, with m_u = m_c, for times at which a rule is idle
+predict.including(names)        optional: the same with extra predictions, for rules that read them
+predict.follows_ratio           optional: True if predictions come with their log density ratio
+rule                            a `Rule`, or its text
+step                            a step of `meancap.sampling.solvers`, or one with noise: `ancestral(seeds)`
 
-`sample` keeps no gradients unless `grad=True` asks for them: fifty steps of a network would otherwise hold
-the activations of all of them. `trajectory` leaves that to its caller.
+`sample` keeps no gradients unless `grad=True`: fifty steps of a network would otherwise hold the activations
+of all of them. `trajectory` leaves that to its caller.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from torch import Tensor
 
 from ..path import velocity_from_mean
 from ..prediction import Prediction
-from ..rules import Rule, Stepper, guide
-from ..rules.protocol.base import Recorder
+from ..rules import Recorder, Rule, Stepper, guide
 from ..tensors import promoted
 from .checks import (
     need_guidance,
@@ -34,17 +33,16 @@ from .checks import (
     warn_if_not_finite,
     warn_if_reversed,
 )
-from .grid import checked
-from .steps import StepMethod, euler, weights
+from .density_ratio import Tracker, follower
+from .solvers import StepMethod, checked, euler, weights
 from .stochastic import Stochastic
-from .tracking import Tracker, follower
 
 Predict = Callable[[Tensor, float], Prediction]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a trajectory: what the model said at x, what the rule made of it, and where x went."""
+    """One step of a trajectory: the prediction at x, the guided mean, and the next state."""
 
     index: int
     t: float
@@ -57,7 +55,7 @@ class Step:
 
 def trajectory(
     predict: Predict,
-    rule: Rule,
+    rule: Rule | str,
     x: Tensor,
     times: Sequence[float],
     step: StepMethod | Stochastic = euler,
@@ -69,13 +67,13 @@ def trajectory(
     A rule's state advances once per step, from the step's first evaluation; later evaluations of a
     multi-stage step see the state the step began with.
     """
-    need_guidance(rule)
-    predict = asked(predict, rule)
+    rule = need_guidance(rule)
+    predict = with_needs(predict, rule)
     return _steps(predict, predict, rule, x, times, step, record)
 
 
-def asked(predict: Predict, rule: Rule) -> Predict:
-    """`predict` with the further predictions that the rule looks at, where it can be asked for them."""
+def with_needs(predict: Predict, rule: Rule) -> Predict:
+    """`predict` with the extra predictions that the rule reads, if it can compute them."""
     including: Callable[[tuple[str, ...]], Predict] | None = getattr(predict, "including", None)
     return predict if including is None or not rule.needs else including(rule.needs)
 
@@ -127,11 +125,11 @@ class _Evaluations:
         self.m: Tensor | None = None
 
     def mean(self, x: Tensor, t: float) -> Tensor:
-        first = self.first is None
-        idle, needs = self.stepper.idle(t, first=first), self.stepper.rule.needs
-        p = need_prediction((self.when_idle if idle else self.predict)(x, t)).until(self.t_next)
-        if idle and needs and p.others is None:  # a rule that is idle makes nothing of them
-            p = p.beside(**dict.fromkeys(needs, p.out_c))
+        first, rule = self.first is None, self.stepper.rule
+        idle = self.when_idle is not self.predict and self.stepper.idle(t, first=first)
+        p = need_prediction((self.when_idle if idle else self.predict)(x, t), x, t, first).until(self.t_next)
+        if idle and rule.needs and not p.extra:  # a rule that is idle does not use them
+            p = p.beside(**dict.fromkeys(rule.needs, p.out_c))
         if self.tracker is not None:
             p = self.tracker.first(p) if first else self.tracker.within(p)
         m = self.stepper.mean(p, first=first, record=self.record).to(x.dtype)
@@ -142,7 +140,7 @@ class _Evaluations:
 
 def sample(
     predict: Predict,
-    rule: Rule,
+    rule: Rule | str,
     x: Tensor,
     times: Sequence[float],
     step: StepMethod | Stochastic = euler,
@@ -152,12 +150,11 @@ def sample(
 ) -> Tensor:
     """The end of the guided trajectory that starts from x, usually noise at t = 0.
 
-    With `grad=True` the result can be differentiated, and every step's activations stay in memory. Where the
-    rule is idle, only the conditional prediction is asked for, if `predict` can be asked so; a record wants
-    to see both.
+    With `grad=True` the result can be differentiated, and every step's activations stay in memory. While the
+    rule is idle, only the conditional prediction is computed, if `predict` supports it; recording needs both.
     """
-    need_guidance(rule)
-    predict = asked(predict, rule)
+    rule = need_guidance(rule)
+    predict = with_needs(predict, rule)
     conditional = getattr(predict, "conditional", predict) if record is None else predict
     with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
         for one in _steps(predict, conditional, rule, x, times, step, record):
@@ -167,22 +164,22 @@ def sample(
 
 
 def field(
-    predict: Predict, rule: Rule, *, latest: float = 1 - 1e-4
+    predict: Predict, rule: Rule | str, *, latest: float = 1 - 1e-4
 ) -> Callable[[float | Tensor, Tensor], Tensor]:
     """The guided velocity field f(t, x) for foreign solvers.
 
     Past `latest` the field is held, because a posterior mean does not determine a velocity at t = 1.
     """
-    need_guidance(rule)
+    rule = need_guidance(rule)
     if rule.has_state:
         raise TypeError(
             f"{rule} carries state, and a foreign solver may reject or reorder steps; use sample()"
         )
-    predict = asked(predict, rule)
+    predict = with_needs(predict, rule)
 
     def velocity(t: float | Tensor, x: Tensor) -> Tensor:
         time = min(float(t), latest)
-        p = need_prediction(predict(x, time))
+        p = need_prediction(predict(x, time), x, time)
         m, _ = guide(rule, p)
         return velocity_from_mean(p.x, p.t, m).to(x.dtype)
 
