@@ -182,11 +182,14 @@ def kinds(result: Result, n: int, names: tuple[str, ...], column: str) -> str:
 
 
 def reading(result: Result) -> str:
-    """For each kind of error who beats tuned CFG when tuned, who loses, and what is open."""
+    """For each kind of error who beats tuned CFG when tuned, who loses, and what is undecided."""
     n, lines = min(result.runs), []
     for kind in KINDS:
         found = {name: result.by("kind", result.logs(n, name, "sw2 sw2"))[kind] for name in _TUNED}
-        lines.append(f"- **{kind}**: {_sorted(found)}.")
+        clear = {name: one for name, one in found.items() if one.verdict in ("better", "worse", "too few")}
+        open_ = [name for name, one in found.items() if one.verdict == "undecided"]
+        said = _sorted(clear) if clear else "none better or worse"
+        lines.append(f"- **{kind}**: {said}; undecided: {', '.join(open_) or 'none'}.")
     return "\n".join(lines)
 
 
