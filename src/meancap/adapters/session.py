@@ -20,7 +20,7 @@ from ..path import Affine
 from ..prediction import Prediction
 from ..record import Record
 from ..rules import CFG, Rule, Stepper, parse
-from ..rules.parts.calibration import Calibration, anchor_of, from_pilot
+from ..rules.caps import Calibration, anchor_of, from_pilot
 from ..sampling.checks import need_cap_last
 
 _NO_STEP = "no step was made yet"
