@@ -20,10 +20,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from benchmarks.step import without_kernels
-from benchmarks.timing import counted, peak_bytes
 
 import meancap
+from benchmarks.step import without_kernels
+from benchmarks.timing import counted, peak_bytes
 from meancap import (
     CFG,
     Cap,
@@ -44,7 +44,7 @@ from meancap.lab.condition import TRIPLE
 from meancap.lab.plan import plan
 from meancap.models.sit import Predictor, SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
-from meancap.sampling.steps import StepMethod
+from meancap.sampling.solvers import StepMethod
 
 FILE = Path(__file__).with_name("counters.json")
 STEPS = {
@@ -126,8 +126,9 @@ def _changes(files: list[str]) -> int:
 
 def _loops() -> dict[str, Callable[[int], object]]:
     """Runs of so many steps: our own loop, and a diffusers pipeline."""
-    from benchmarks.diffusers_overhead import prompts
     from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+
+    from benchmarks.diffusers_overhead import prompts
 
     x, c, u = torch.randn(3, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     rule = CFG(7) | Cap(1.1)

@@ -20,9 +20,9 @@ from typing import Any
 
 import diffusers
 import torch
+
 from benchmarks.records import Note, Reading, Row, command, progress
 from benchmarks.timing import in_turns, interleaved, ratio, thread_seconds
-
 from meancap import CFG, Cap, apg
 from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.diffusers import guided

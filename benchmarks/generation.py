@@ -19,12 +19,12 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from benchmarks import limits
-from benchmarks.records import Curve, Note, Reading, Row, command, progress
-from benchmarks.timing import in_turns, ratio
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks import limits
+from benchmarks.records import Curve, Note, Reading, Row, command, progress
+from benchmarks.timing import in_turns, ratio
 from meancap import CFG, Cap, Interval, Prediction, guide, noise, sample, uniform
 from meancap.models import fashion
 from meancap.models.classes import ClassModel

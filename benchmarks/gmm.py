@@ -19,11 +19,11 @@ from importlib.util import find_spec
 from time import process_time
 
 import torch
+from torch import Tensor
+
 from benchmarks import limits
 from benchmarks.records import Curve, Note, Reading, Row, command, progress
 from benchmarks.timing import in_turns, interleaved, ratio
-from torch import Tensor
-
 from meancap import CFG, Cap, uniform
 from meancap.lab.branches import branches
 from meancap.lab.condition import STD, TRIPLE, Condition, circle

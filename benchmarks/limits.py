@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+
 from benchmarks.timing import interleaved
 
 _SIDE = 1024

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import torch
-from benchmarks.records import Note, Reading, Row, command, progress
-from benchmarks.timing import in_turns, ratio
 from torch import Tensor
 
+from benchmarks.records import Note, Reading, Row, command, progress
+from benchmarks.timing import in_turns, ratio
 from meancap.metrics import precision_recall, trace_of_root
 from meancap.metrics.manifold import ROWS, nearest, points, within
 

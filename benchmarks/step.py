@@ -18,13 +18,13 @@ from functools import partial
 
 import diffusers
 import torch
+from torch import Tensor
+
 from benchmarks import limits
 from benchmarks.records import Curve, Note, Reading, Row, command, progress
 from benchmarks.timing import counted, in_turns, interleaved, peak_bytes, ratio
-from torch import Tensor
-
 from meancap import CFG, Cap, Record, guided_velocity
-from meancap.operation import dispatch
+from meancap.cap import dispatch
 from meancap.torch_settings import torch_settings
 
 SHAPES = {

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
 from benchmarks.records import Note, Reading, Row, command, progress
 
 SHAPES = {
@@ -36,8 +37,8 @@ def compiled(shape: tuple[int, ...], dtype: torch.dtype, arch: int) -> list[Any]
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from meancap.operation import Request, cuda, margin_of
-    from meancap.operation import triton_kernels as kernels
+    from meancap.cap import Request, cuda, margin_of
+    from meancap.cap import triton_kernels as kernels
 
     triton.runtime.driver._active = SimpleNamespace(
         get_current_device=lambda: arch,

@@ -4,7 +4,8 @@ formulas    TeX between dollars becomes MathML, which browsers draw by themselve
 docstrings  are written to be read in an editor: a block that is indented or lined up stays as it is, the
             rest is prose in which only `names` are set apart
 outside     a link to a folder or a page that is not on the site becomes its name: nothing could open
-include     `<!-- include README.md -->` stands for that file of the root, its links for the site's
+include     `<!-- include README.md -->` stands for that file of the repository; a link to a file that a page
+            of the site includes leads to that page
 code        blocks can be reached and scrolled by keys
 {exports}   lists what a package offers to `from package import ...`, a line each
 {modules}   documents a package and every public module under it, so that none can be forgotten
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import inspect
+import os
 import pkgutil
 import re
 from collections.abc import Iterator, Sequence
@@ -32,7 +34,7 @@ from meancap import cli
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 INCLUDE = re.compile(r"^<!-- include (\S+) -->$", re.MULTILINE)
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#]+)\)")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 LINED_UP = re.compile(r"\S {2,}\S")
 MARKDOWN = re.compile(r"([\\*|_<\[$])")
 MARKUP = re.compile(r"([\\*|_`])")
@@ -60,22 +62,36 @@ def _include(app: Any, name: str, source: list[str]) -> None:
     def text(match: re.Match[str]) -> str:
         path = ROOT / match[1]
         app.env.note_dependency(str(path))
-        return on_the_site(path.read_text(encoding="utf-8"))
+        return on_the_site(path.read_text(encoding="utf-8"), path.parent, name)
 
-    def named(match: re.Match[str]) -> str:
-        path = (DOCS / name / ".." / match[2]).resolve()
-        if path.is_relative_to(DOCS) or not (path.is_dir() or path.suffix == ".md"):
-            return match[0]
-        code = f"`{path.relative_to(ROOT)}`"
-        return code if match[1] in code else f"{match[1]} ({code})"
-
-    source[0] = LINK.sub(named, INCLUDE.sub(text, source[0]))
+    folder = (DOCS / name).parent
+    parts = INCLUDE.split(source[0])  # every second part is the name of a file
+    for k in range(0, len(parts), 2):
+        parts[k] = on_the_site(parts[k], folder, name)
+    source[0] = INCLUDE.sub(text, source[0]) if len(parts) > 1 else parts[0]
 
 
-def on_the_site(text: str) -> str:
-    """A page of the root as seen from docs/: its links to documents and to its sisters."""
-    text = re.sub(r"\]\(docs/", "](", text)
-    return re.sub(r"\]\((CONTRIBUTING|CHANGELOG)\.md", lambda m: f"]({m[1].lower()}.md", text)
+def on_the_site(text: str, folder: Path, name: str) -> str:
+    """The text of a file in `folder`, its links as seen from the page `name`.
+
+    A link to a folder or a page that is not on the site becomes its name: nothing could open.
+    """
+    included = {
+        (ROOT / match[1]).resolve(): page
+        for page in DOCS.rglob("*.md")
+        if (match := INCLUDE.search(page.read_text(encoding="utf-8")))
+    }
+
+    def link(match: re.Match[str]) -> str:
+        path = (folder / match[3]).resolve()
+        path = included.get(path, path)
+        if path.is_dir() or (path.suffix == ".md" and not path.is_relative_to(DOCS)):
+            code = f"`{path.relative_to(ROOT)}`"
+            return code if match[2] in code else f"{match[2]} ({code})"
+        target = os.path.relpath(path, (DOCS / name).parent)
+        return f"{match[1]}[{match[2]}]({target}{match[4] or ''})"
+
+    return LINK.sub(link, text)
 
 
 def _inline(writer: Any, node: nodes.math) -> None:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((ROOT / "docs").glob("*.md")))
+CARDS = ROOT / "src" / "meancap" / "models" / "weights"
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "studies").rglob("*.md")),
+    *sorted(CARDS.glob("*.md")),
+)
 FENCE = re.compile(r"^( *)(```+|~~~+)(.*)$")
 NOTE = re.compile(r"<!--\s*(.*?)\s*-->\s*\Z", re.DOTALL)
 

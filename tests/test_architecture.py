@@ -9,10 +9,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
     "extras": 0, "files": 0, "torch_settings": 0,
     "array": 0, "drawing": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
-    "operation": 1,
+    "cap": 1, "fast": 2,
     "prediction": 2,
     "rules": 3,
-    "diagnostics": 4, "sampling": 4,
+    "record": 4, "sampling": 4,
     "lab": 5, "adapters": 5, "models": 5, "metrics": 5,
     "scenes": 6,
     "runs": 7,
@@ -23,9 +23,7 @@ LAYERS = {
 
 
 # Modules that import a compiler; others import them inside a function only, where they are used.
-KERNELS = {"host": {"numpy"}, "host_kernels": {"numba", "numpy"}, "host_memory": {"numba", "llvmlite"},
-           "host_threads": {"numba", "numpy"},
-           "triton_kernels": {"triton"}}  # fmt: skip
+KERNELS = {"fast": {"numba", "numpy"}}
 GROUND = {
     "extras",
     "files",

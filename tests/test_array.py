@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import meancap
 from meancap import CFG, Cap, CapDisplacement, Prediction, guide
 from meancap.array import cap_fraction, guided_mean, guided_velocity
-from meancap.operation import kept, lengths, margin_of
+from meancap.cap import cap_share, lengths, margin_of
 
 FILE = Path(meancap.__file__).with_name("array.py")
 FORMS = {"ball": Cap, "displacement": CapDisplacement}
@@ -85,13 +85,12 @@ numbers = st.floats(-1e3, 1e3).map(lambda value: value if abs(value) > 1e-100 el
 
 
 @given(st.lists(numbers, min_size=4, max_size=4), st.lists(numbers, min_size=4, max_size=4), st.floats(1, 4))
-def test_in_float64_the_share_is_the_statement_of_the_operation(m, g, gamma):
+def test_in_float64_the_share_is_cap_share(m, g, gamma):
     m, g = np.array([m]), np.array([g])
     length = lengths(*(torch.from_numpy(v) for v in (m, g)))
-    one = torch.ones(1, dtype=torch.float64)
     for form, ball in (("ball", True), ("displacement", False)):
         margin = margin_of(torch.float64)
-        expected = kept(length.m, length.d, length.along, one, gamma * one, 0 * one, ball=ball, margin=margin)
+        expected = cap_share(length, 1.0, gamma, ball=ball, margin=margin)
         np.testing.assert_allclose(
             cap_fraction(m, g, gamma, form=form), expected.numpy(), rtol=1e-11, atol=1e-14
         )

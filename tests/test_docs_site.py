@@ -109,7 +109,9 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     pages = sorted(made.rglob("*.html"))
-    assert {page.stem for page in DOCS.glob("*.md")} <= {page.stem for page in pages}
+    shown = {page.relative_to(made).with_suffix(".md") for page in pages}
+    assert {page.relative_to(DOCS) for page in DOCS.rglob("*.md")} <= shown
+    assert {Path("studies", study.name + ".md") for study in (ROOT / "studies").glob("[a-z]*/")} <= shown
     for page in pages:
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=\"([^\"]+)\"|<link[^>]*href=\"([^\"]+)\"", text)

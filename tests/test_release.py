@@ -237,7 +237,6 @@ def test_the_wheel_is_the_package_and_nothing_else(archives):
         for path in tracked()
         if path.is_relative_to(ROOT / "src") and path.is_file()
     }
-    sources.remove("meancap/models/weights/scenes_wrong.safetensors")  # for the study in the repository
     assert sources == own
     links = re.findall(r"\]\(([^)\s]+)\)", metadata)
     assert len(links) > 10 and all(re.match(r"https://|#", link) for link in links)

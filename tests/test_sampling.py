@@ -63,9 +63,12 @@ def test_a_whole_number_of_numpy_is_a_number_of_steps():
     assert uniform(np.int64(4)) == uniform(4) and graded(np.int32(3)) == graded(3)
 
 
-def test_a_text_is_no_rule():
+def test_a_rule_may_be_given_as_its_text():
+    start = noise(range(2), (3,))
+    ends = [sample(gaussian(1.0, 0.0, 0.5), rule, start, uniform(2)) for rule in ("CFG(3)", CFG(3))]
+    assert torch.equal(*ends)
     with pytest.raises(TypeError, match="a rule is needed, such as CFG"):
-        sample(gaussian(1.0, 0.0, 0.5), "CFG(3)", noise(range(2), (3,)), uniform(2))
+        sample(gaussian(1.0, 0.0, 0.5), 3, start, uniform(2))
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ def test_flows_in_several_threads_give_the_bits_of_one_and_leave_the_threads_alo
     torch.set_num_threads(2)
     condition, times = TRIPLE.condition(), uniform(8)
     starts = [torch.randn(3000, 2, generator=torch.Generator().manual_seed(i)) for i in range(4)]
-    alone = [flow(condition, CFG(3.0), x, times, engine="torch", chunk=512) for x in starts]
+    alone = [flow(condition, CFG(3.0), x, times, engine="numba") for x in starts]
     together = [None] * 4
 
     def run(i: int) -> None:
-        together[i] = flow(condition, CFG(3.0), starts[i], times, engine="torch", chunk=512)
+        together[i] = flow(condition, CFG(3.0), starts[i], times, engine="numba")
 
     threads = [Thread(target=run, args=(i,)) for i in range(4)]
     for thread in threads:

@@ -83,8 +83,8 @@ def owner() -> str:
 
 
 def card(model: Published) -> str:
-    """The model card: the page of the site, without links and pictures that lead nowhere on the Hub."""
-    text = (ROOT / "docs" / f"model-card-{model.name}.md").read_text(encoding="utf-8")
+    """The model card beside the weights, without links and pictures that lead nowhere on the Hub."""
+    text = weights_and_config(model.name)[0].with_suffix(".md").read_text(encoding="utf-8")
     lines = [line for line in text.split("\n") if not line.startswith("![")]
     body = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", "\n".join(lines)).rstrip("\n")
     head = CARD.format(task=model.task, more=model.more)

@@ -15,14 +15,14 @@ with warnings.catch_warnings():
     try:
         importlib.import_module("torch")
     except KeyboardInterrupt:
-        # A command spends most of its start here, and `cli.main` handles Ctrl-C later; a library must not exit.
+        # A command spends most of its start here; `cli.main` handles Ctrl-C later. A library must not exit.
         if Path(sys.argv[0] if sys.argv else "").stem not in ("meancap", "-m"):
             raise
         print("meancap: stopped", file=sys.stderr)
         raise SystemExit(130) from None
 
-from .diagnostics import Certificate, Measure, Record, measure
 from .prediction import Prediction
+from .record import Certificate, Measure, Record, measure
 from .rules import (
     CFG,
     Cap,
@@ -56,7 +56,7 @@ from .sampling import (
     trajectory,
     uniform,
 )
-from .schedules import Constant, Cosine, Exponential, Given, Linear, Piecewise
+from .schedules import Constant, Cosine, Exponential, Linear, Piecewise, Values
 
 __version__ = "0.1.0"
 
@@ -69,7 +69,6 @@ __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
-    "Given",
     "Interval",
     "Linear",
     "Measure",
@@ -80,6 +79,7 @@ __all__ = [
     "Record",
     "Rescale",
     "Rule",
+    "Values",
     "ancestral",
     "apg",
     "cap_fraction",
@@ -102,3 +102,10 @@ __all__ = [
     "trajectory",
     "uniform",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Given":
+        warnings.warn("meancap.Given is now meancap.Values", DeprecationWarning, stacklevel=2)
+        return Values
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

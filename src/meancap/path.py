@@ -1,12 +1,12 @@
-"""Times and paths: how a network's output states a posterior mean, on any Gaussian path.
+"""Times and paths: the posterior mean of a network's output, on any Gaussian path.
 
     x = alpha data + sigma noise      a Gaussian path; data at alpha = 1, sigma = 0
     x = t data + (1 - t) noise        the linear path, the only one used inside: alpha = t, sigma = 1 - t
 
 Dividing a Gaussian path by alpha + sigma gives the linear one at t = alpha / (alpha + sigma), with the same
-posterior mean m = E[data | x]. Every parametrisation states that mean as **m = a x + k out**:
+posterior mean m = E[data | x]. In every parametrisation it is **m = a x + k out**:
 
-    what the network says             a                            k
+    output of the network             a                            k
     the mean itself                   0                            1
     velocity data - noise             1                            1 - t
     noise                             1 / alpha                    -sigma / alpha
@@ -31,28 +31,29 @@ from .tensors import Number, compiling, on_host, per_sample, scalar_dtype
 
 
 class Affine(NamedTuple):
-    """How an output states a mean, m = a x + k out, and where x stands on the linear path."""
+    """The mean of an output, m = a x + k out, and the place of x on the linear path."""
 
     a: Number
     k: Number
     t: Number
     unit: Number = 1.0  # unit * x is the state on the linear path
-    t_next: Number | None = None  # where the step ends, if the host tells
+    t_next: Number | None = None  # where the step ends, if the host provides it
 
 
-def on_gaussian(kind: str, alpha: Number, sigma: Number) -> Affine:
+def on_gaussian(kind: str, alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> Affine:
     """The numbers for one kind of output on x = alpha data + sigma noise."""
+    alpha, sigma = _coefficients(alpha, sigma, x)
     total = alpha + sigma
     if kind == "mean":
         a, k = 0.0 * total, 0.0 * total + 1.0
     elif kind == "noise":
-        need_signal(alpha, "noise prediction")
+        _need_signal(alpha, "noise prediction")
         a, k = 1 / alpha, -sigma / alpha
     elif kind == "v":
         square = alpha * alpha + sigma * sigma
         a, k = alpha / square, -sigma / square
     else:
-        need_signal(alpha, "score")
+        _need_signal(alpha, "score")
         a, k = 1 / alpha, sigma * sigma / alpha
     return Affine(a, k, alpha / total, 1 / total)
 
@@ -77,7 +78,7 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
         return t
     if compiling() and not isinstance(t, Tensor) and 0.0 <= t <= 1.0:
-        # A number would be part of the graph, and each step need its own.
+        # As a number it would be a constant of the graph, and each step would need its own graph.
         return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
     t = number(t, x, name)
     if isinstance(t, Tensor):
@@ -88,12 +89,26 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
     return t
 
 
+def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
+    """a x + k out in this precision; x is not read if a = 0."""
+    out = out.to(dtype)
+    if not isinstance(a, Tensor) and a == 0:
+        return out if not isinstance(k, Tensor) and k == 1 else per_sample(k, out) * out
+    base = x.to(dtype)
+    if isinstance(a, Tensor):
+        each = torch.as_tensor(per_sample(a, out))
+        base = torch.where(each == 0, 0.0, each * base)
+    elif a != 1:
+        base = a * base
+    return base + per_sample(k, out) * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
+
+
 def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
     """v = (m - x) / (1 - t); t < 1."""
     return (m - x) / per_sample(1 - t, x)
 
 
-def coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tuple[Number, Number]:
+def _coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tuple[Number, Number]:
     """alpha and sigma of a Gaussian path, checked: finite, not negative, not both zero."""
     a, s = number(alpha, x, "alpha"), number(sigma, x, "sigma")
     for name, v in (("alpha", a), ("sigma", s)):
@@ -105,11 +120,11 @@ def coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tup
     return a, s
 
 
-def need_signal(alpha: Number, kind: str) -> None:
-    """A noise or score prediction states no mean where there is no data in x."""
+def _need_signal(alpha: Number, kind: str) -> None:
+    """Raises an error if alpha = 0: a noise or score prediction then does not determine the mean."""
     if not _every(alpha > 0):
         raise ValueError(
-            f"a {kind} says nothing of the data where alpha = 0; use a v-prediction or a velocity there"
+            f"a {kind} does not determine the data at alpha = 0; use a v-prediction or a velocity there"
         )
 
 

@@ -1,18 +1,19 @@
-"""What the model said at one evaluation, as it said it.
+"""The network's outputs at one evaluation.
 
-    shown          the state that the network was shown, in the host's own units
+    shown          the state that the network was given, in the host's own units
     out_c, out_u   its output with the condition, and without (or of any other reference model)
-    a, k           the numbers that make a posterior mean of an output: m = a shown + k out
+    a, k           the posterior mean of an output is m = a shown + k out
     x              the state on the linear path x = (1 - t) noise + t data
     m_c, m_u       posterior means E[data | x, condition] and E[data | x]
     delta          their gap k (out_c - out_u), the direction of guidance
-    others         further outputs by name, each a mean by the same a and k: "negative", something to avoid;
-                   "weak", a weaker model under the same condition
+    extra          further tensors by name: outputs with the same a and k ("negative", something to avoid;
+                   "weak", a weaker model under the same condition), and "log_ratio", one number per sample:
+                   log p(x | condition) / p(x), if the loop tracks it
 
-Means are formed when somebody asks for them. Most rules never do: they change one number c, the guided output
-is out_c + c (out_c - out_u) in the network's own units, and a cap needs no more than three lengths per
-sample, which come from the outputs in one pass (`meancap.operation`). In the outputs' units nothing is lost
-where the means come together: at t = 1 the gap of the means vanishes and that of the velocities does not.
+Means are computed at their first use. Most rules never use them: they change one number c, the guided output
+is out_c + c (out_c - out_u) in the network's own units, and a cap needs three lengths per sample, which come
+from the outputs. In the outputs' units nothing is lost as the means come together: at t = 1 the gap of the
+means vanishes and that of the velocities does not.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import torch
 from torch import Tensor
 
 from . import path
-from .operation import Lengths, lengths, mean_of, measured
+from .cap import Lengths, fast_leaves, lengths
 from .path import Affine
-from .tensors import Number, compiling, once, per_sample
+from .tensors import Number, compiling, once, per_sample, vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +39,12 @@ class Prediction:
     out_c: Tensor
     out_u: Tensor
     t_next: Number | None = None
-    gap: Tensor | None = None  # m_c - m_u, where it is known better than by subtraction
+    gap: Tensor | None = None  # m_c - m_u, if it is known more accurately than by subtraction
     a: Number = 0.0
     k: Number = 1.0
     unit: Number = 1.0  # unit * shown is x
-    log_ratio: Tensor | None = None  # log p(x | condition) / p(x), where the loop follows it, (n,)
-    others: Mapping[str, Tensor] | None = None  # outputs under further conditions or of other models
-    dtype: torch.dtype = field(init=False)  # to work in: float32, or float64 where any tensor has it
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    dtype: torch.dtype = field(init=False)  # to compute in: float32, or float64 if any tensor has it
 
     def __post_init__(self) -> None:
         x, c, u = self.shown, self.out_c, self.out_u
@@ -53,21 +53,16 @@ class Prediction:
         if not (usual and x.is_floating_point() and c.is_floating_point() and u.is_floating_point()):
             with_, without = "the prediction with the condition", "the prediction without it"
             need_same_shapes(**{"x": x, with_: c, without: u})
-        t = self.t
-        if not (type(t) is float and 0.0 <= t <= 1.0):
-            object.__setattr__(self, "t", path.time(t, x))
+        if not (type(self.t) is float and 0.0 <= self.t <= 1.0):
+            object.__setattr__(self, "t", path.time(self.t, x))
         if self.t_next is not None:
             object.__setattr__(self, "t_next", path.time(self.t_next, x, "t_next"))
-        kinds: tuple[torch.dtype, ...] = (x.dtype, c.dtype, u.dtype)
-        if self.others is not None:
-            need_same_shapes(x=x, **{f"the prediction {name!r}": v for name, v in self.others.items()})
-            kinds += tuple(v.dtype for v in self.others.values())
+        kinds = [x.dtype, c.dtype, u.dtype]
+        for name, v in self.extra.items():
+            if name != "log_ratio":
+                need_same_shapes(**{"x": x, f"the prediction {name!r}": v})
+                kinds.append(v.dtype)
         object.__setattr__(self, "dtype", torch.float64 if torch.float64 in kinds else torch.float32)
-
-    @property
-    def states_means(self) -> bool:
-        """Whether the outputs are the posterior means themselves."""
-        return isinstance(self.a, float) and isinstance(self.k, float) and (self.a, self.k) == (0.0, 1.0)
 
     @once
     def x(self) -> Tensor:
@@ -78,54 +73,62 @@ class Prediction:
     @once
     def m_c(self) -> Tensor:
         """The conditional posterior mean."""
-        return mean_of(self.shown, self.out_c, self.a, self.k, self.dtype)
+        return self._mean(self.out_c)
 
     @once
     def m_u(self) -> Tensor:
         """The unconditional posterior mean, or that of another reference model."""
-        return mean_of(self.shown, self.out_u, self.a, self.k, self.dtype)
+        return self._mean(self.out_u)
+
+    @once
+    def difference(self) -> Tensor:
+        """out_c - out_u, the direction of guidance in the network's own units."""
+        return self.out_c.to(self.dtype) - self.out_u.to(self.dtype)
 
     @once
     def delta(self) -> Tensor:
         """The gap m_c - m_u, the direction of guidance."""
-        if self.gap is not None:
-            return self.gap
-        gap = self.out_c.to(self.dtype) - self.out_u.to(self.dtype)
-        return gap if isinstance(self.k, float) and self.k == 1 else per_sample(self.k, gap) * gap
-
-    def other(self, name: str) -> Tensor:
-        """The posterior mean that the further output of this name states."""
-        return mean_of(self.shown, self._output(name), self.a, self.k, self.dtype)
-
-    def lead(self, name: str) -> Tensor:
-        """The way k (out - out_u) from m_u to the mean of this name, as `delta` is the one to m_c."""
-        way = self._output(name).to(self.dtype) - self.out_u.to(self.dtype)
-        return way if isinstance(self.k, float) and self.k == 1 else per_sample(self.k, way) * way
-
-    def _output(self, name: str) -> Tensor:
-        if self.others is None or name not in self.others:
-            raise KeyError(f"this prediction has no {name!r} beside it; p.beside({name}=output) gives it one")
-        return self.others[name]
+        return self._moved(self.difference) if self.gap is None else self.gap
 
     @once
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        return measured(self.shown, self.out_c, self.out_u, self.a, self.k)
+        fast = fast_leaves(self.shown, self.out_c, self.out_u)
+        if fast is not None:
+            found: Lengths = fast.gram(self.shown, self.out_c, self.out_u, self.a, self.k)
+            return found
+        m, d, along = lengths(self.m_c, self.difference)
+        if not isinstance(self.k, Tensor):
+            return Lengths(m, abs(self.k) * d, -along if self.k < 0 else along)
+        k = vector(self.k, m)
+        return Lengths(m, k.abs() * d, torch.where(k < 0, -along, along))
+
+    def other(self, name: str) -> Tensor:
+        """The posterior mean of the extra output of this name."""
+        return self._mean(self._output(name))
+
+    def lead(self, name: str) -> Tensor:
+        """The way k (out - out_u) from m_u to the mean of this name, as `delta` is the one to m_c."""
+        return self._moved(self._output(name).to(self.dtype) - self.out_u.to(self.dtype))
 
     def beside(self, **outputs: Tensor) -> Prediction:
-        """The same prediction with further outputs of the same kind: p.beside(negative=v_n)."""
-        return replace(self, others={**(self.others or {}), **outputs})
+        """The same prediction with extra outputs of the same kind: p.beside(negative=v_n)."""
+        return replace(self, extra={**self.extra, **outputs})
 
     def until(self, t_next: float | Tensor | None) -> Prediction:
-        """The same prediction, knowing where the step will end (CFG++ needs it)."""
-        return replace(self, t_next=t_next)
+        """The same prediction for a step that ends at t_next (CFG++ needs it)."""
+        if type(t_next) is not float:
+            return replace(self, t_next=t_next)
+        copy = object.__new__(Prediction)  # the same tensors and means: nothing to check or compute again
+        copy.__dict__.update(self.__dict__, t_next=t_next)
+        return copy
 
     @classmethod
     def from_mean(cls, x: Tensor, t: float | Tensor, m_c: Tensor, m_u: Tensor) -> Prediction:
         """From posterior means on the linear path."""
-        return cls.stated(x, m_c, m_u, Affine(0.0, 1.0, path.time(t, x)))
+        return cls(x, t, m_c, m_u)
 
     @classmethod
     def from_velocity(cls, x: Tensor, t: float | Tensor, v_c: Tensor, v_u: Tensor) -> Prediction:
@@ -139,35 +142,47 @@ class Prediction:
         cls, x: Tensor, eps_c: Tensor, eps_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From noise predictions on x = alpha data + sigma noise, alpha > 0."""
-        return cls.stated(x, eps_c, eps_u, path.on_gaussian("noise", *path.coefficients(alpha, sigma, x)))
+        return cls.from_affine(x, eps_c, eps_u, path.on_gaussian("noise", alpha, sigma, x))
 
     @classmethod
     def from_v_prediction(
         cls, x: Tensor, v_c: Tensor, v_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From v-predictions alpha noise - sigma data on x = alpha data + sigma noise."""
-        return cls.stated(x, v_c, v_u, path.on_gaussian("v", *path.coefficients(alpha, sigma, x)))
+        return cls.from_affine(x, v_c, v_u, path.on_gaussian("v", alpha, sigma, x))
 
     @classmethod
     def from_score(
         cls, x: Tensor, score_c: Tensor, score_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
     ) -> Prediction:
         """From scores grad log p(x) on x = alpha data + sigma noise, alpha > 0."""
-        return cls.stated(x, score_c, score_u, path.on_gaussian("score", *path.coefficients(alpha, sigma, x)))
+        return cls.from_affine(x, score_c, score_u, path.on_gaussian("score", alpha, sigma, x))
 
     @classmethod
     def from_denoiser(cls, x: Tensor, sigma: float | Tensor, d_c: Tensor, d_u: Tensor) -> Prediction:
         """From denoised estimates D(x; sigma) on x = data + sigma noise, as EDM and k-diffusion have them."""
-        return cls.stated(x, d_c, d_u, path.on_gaussian("mean", *path.coefficients(1.0, sigma, x)))
+        return cls.from_affine(x, d_c, d_u, path.on_gaussian("mean", 1.0, sigma, x))
 
     @classmethod
-    def stated(cls, x: Tensor, out_c: Tensor, out_u: Tensor, how: Affine) -> Prediction:
-        """From outputs whose mean is how.a x + how.k out: what every other constructor ends in."""
+    def from_affine(cls, x: Tensor, out_c: Tensor, out_u: Tensor, how: Affine) -> Prediction:
+        """From outputs whose mean is how.a x + how.k out."""
         return cls(x, how.t, out_c, out_u, how.t_next, a=how.a, k=how.k, unit=how.unit)
+
+    def _output(self, name: str) -> Tensor:
+        if name not in self.extra:
+            raise KeyError(f"this prediction has no extra output {name!r}; add it by p.beside({name}=output)")
+        return self.extra[name]
+
+    def _mean(self, out: Tensor) -> Tensor:
+        return path.mean_of(self.shown, out, self.a, self.k, self.dtype)
+
+    def _moved(self, way: Tensor) -> Tensor:
+        """A difference of outputs as a difference of means."""
+        return way if isinstance(self.k, float) and self.k == 1 else per_sample(self.k, way) * way
 
 
 def need_same_shapes(**tensors: Tensor) -> None:
-    """One sentence where two tensors that must match do not."""
+    """Raises an error if these are not floating-point tensors of one shape with a batch axis."""
     (first, reference), *rest = tensors.items()
     for name, v in tensors.items():
         if not isinstance(v, Tensor):

@@ -1,14 +1,14 @@
 """Scales that depend on time: frozen callables t -> value, with data at t = 1.
 
-A scale in a rule may be a number or one of these. They take a float or one time per sample. A tensor given as
-a scale becomes `Given`.
+A scale in a rule may be a number or one of these. They take a float or one time per sample. A tensor or list
+given as a scale becomes `Values`: one number per sample.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -17,16 +17,10 @@ import torch
 from torch import Tensor
 
 from .notation import write
-from .tensors import Number, compiling, exp, on_host, scalar_dtype
+from .tensors import Number, exp, on_host, scalar_dtype
 
 
-class Fields:
-    """What rules and schedules share: numbers that a compiled graph reads from tensors."""
-
-    tensors: ClassVar[Mapping[str, Tensor]] = {}  # by field; each object that holds numbers has its own
-
-
-class Schedule(Fields):
+class Schedule:
     """A function of time; subclasses are frozen dataclasses, so they print, compare, hash and parse."""
 
     def __call__(self, t: Number) -> Number:
@@ -45,9 +39,7 @@ class _Numbers(Schedule):
     __dataclass_fields__: ClassVar[Mapping[str, object]]
 
     def __post_init__(self) -> None:
-        names = tuple(self.__dataclass_fields__)
-        finite(self, *names)
-        hold(self, *names)
+        finite(self, *self.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -57,39 +49,73 @@ class Constant(_Numbers):
     value: float
 
     def __call__(self, t: Number) -> Number:
-        return value_of(self, "value", t)
+        return self.value
 
 
-@dataclass(frozen=True, eq=False)
-class Given(Schedule):
-    """A value held in a tensor, one for all samples or one for each.
+class Values(Schedule):
+    """Numbers in a tensor, as a value that prints, compares and hashes: a part of a rule.
 
-    A compiled graph reads the tensor anew at each call, so changing the value makes no new graph.
+    As a scale: one number for all samples, or one for each. As an anchor or a weight of a cap: one for each
+    channel or element of a sample, or a matrix. A compiled graph reads the tensor at each call, so another
+    tensor needs no new graph.
     """
 
-    value: Tensor
-
-    def __post_init__(self) -> None:
-        value = self.value
-        if not isinstance(value, Tensor):
-            value = torch.tensor(value, dtype=torch.float64)
-        if value.dim() > 1 or not value.is_floating_point():
-            given = f"{value.dtype}, shape {tuple(value.shape)}"
-            raise ValueError(f"Given needs one floating-point number, or one per sample; got {given}")
-        if on_host(value) and not bool(value.isfinite().all()):
-            raise ValueError(f"Given needs finite numbers; got {value.tolist()}")
-        object.__setattr__(self, "value", value)
+    def __init__(self, values: Tensor | Sequence[float] | float) -> None:
+        if not isinstance(values, Tensor):
+            try:
+                values = torch.tensor(values, dtype=torch.float64)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"Values needs numbers in a regular (nested) list; {error}") from None
+        if not values.is_floating_point() or values.numel() == 0:
+            given = f"{values.dtype}, shape {tuple(values.shape)}"
+            raise ValueError(f"Values needs floating-point numbers, at least one; got {given}")
+        if on_host(values) and not bool(values.isfinite().all()):
+            raise ValueError("Values needs finite numbers")
+        self._tensor = values
 
     def __call__(self, t: Number) -> Number:
-        if self.value.numel() == 1 and on_host(self.value):
-            return float(self.value)
-        return self.value.to(scalar_dtype(self.value.device))
+        """The numbers as a scale, at any time."""
+        if self._tensor.numel() == 1 and on_host(self._tensor):
+            return float(self._tensor)
+        return self._tensor.reshape(-1).to(scalar_dtype(self._tensor.device))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._tensor.shape)
+
+    def tensor(self, like: Tensor) -> Tensor:
+        """The numbers in the precision and on the device of `like`."""
+        return self._tensor.to(like.device, like.dtype)
+
+    def on(self, like: Tensor, name: str) -> Tensor:
+        """Broadcast against a batch: one value per channel (the second axis), or one per element."""
+        sample = tuple(like.shape[1:])
+        if self.shape == sample:
+            return self.tensor(like)
+        if self.shape in ((sample[0],), (1,), ()):
+            return self.tensor(like).reshape(-1, *[1] * (len(sample) - 1))
+        raise ValueError(
+            f"{name} has shape {self.shape}; a sample here has {sample}: give that shape, or ({sample[0]},)"
+        )
+
+    def times(self, y: Tensor, name: str) -> Tensor:
+        """W y: element by element, or a square matrix on the flattened sample."""
+        size = math.prod(y.shape[1:])
+        if self.shape == (size, size) and self.shape != tuple(y.shape[1:]):
+            return (y.flatten(1) @ self.tensor(y).T).reshape(y.shape)
+        return self.on(y, name) * y
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and self.value.tolist() == other.value.tolist()
+        """Equal numbers are equal values; one number equals the float."""
+        return self._tensor.tolist() == (other._tensor.tolist() if isinstance(other, Values) else other)
 
     def __hash__(self) -> int:
-        return hash(str(self.value.tolist()))
+        return hash(str(self._tensor.tolist()) if self._tensor.dim() else float(self._tensor))
+
+    def __str__(self) -> str:
+        return write(self._tensor.tolist())
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)
@@ -100,8 +126,7 @@ class Linear(_Numbers):
     stop: float
 
     def __call__(self, t: Number) -> Number:
-        start, stop = value_of(self, "start", t), value_of(self, "stop", t)
-        return start + (stop - start) * t
+        return self.start + (self.stop - self.start) * t
 
 
 @dataclass(frozen=True)
@@ -112,8 +137,8 @@ class Cosine(_Numbers):
     stop: float
 
     def __call__(self, t: Number) -> Number:
-        start, stop = value_of(self, "start", t), value_of(self, "stop", t)
-        return start + (stop - start) * (1 - _of(math.cos, torch.cos, math.pi * t)) / 2
+        turn = torch.cos(math.pi * t) if isinstance(t, Tensor) else math.cos(math.pi * t)
+        return self.start + (self.stop - self.start) * (1 - turn) / 2
 
 
 @dataclass(frozen=True)
@@ -124,8 +149,7 @@ class Exponential(_Numbers):
     rate: float
 
     def __call__(self, t: Number) -> Number:
-        start, rate = value_of(self, "start", t), value_of(self, "rate", t)
-        return start * exp(rate * t)
+        return self.start * exp(self.rate * t)
 
 
 @dataclass(frozen=True)
@@ -147,7 +171,6 @@ class Piecewise(Schedule):
             raise ValueError(f"Piecewise needs increasing times; got {list(knots)}")
         if not all(map(math.isfinite, knots + self.values)):
             raise ValueError("Piecewise needs finite times and values")
-        hold(self, "times", "values")
 
     def __call__(self, t: Number) -> Number:
         if not isinstance(t, Tensor):
@@ -157,10 +180,7 @@ class Piecewise(Schedule):
             left, right = self.times[i - 1], self.times[i]
             share = (t - left) / (right - left)
             return self.values[i - 1] + share * (self.values[i] - self.values[i - 1])
-        times, values = (
-            torch.as_tensor(value_of(self, name, t), dtype=t.dtype, device=t.device)
-            for name in ("times", "values")
-        )
+        times, values = (torch.tensor(v, dtype=t.dtype, device=t.device) for v in (self.times, self.values))
         right_i = torch.searchsorted(times, t.contiguous(), right=True).clamp(1, max(len(self.times) - 1, 1))
         right_i = right_i.clamp(max=len(self.times) - 1)
         left_i = (right_i - 1).clamp(min=0)
@@ -174,62 +194,27 @@ def at(scale: Scale, t: Number) -> Number:
     return scale(t) if isinstance(scale, Schedule) else scale
 
 
-def value_of(rule: Fields, name: str, t: Number) -> Number:
-    """The field `name` of a rule or schedule, number or schedule, at time t.
-
-    In a compiled graph a number is read from a tensor: as a number it would be part of the graph, and another
-    value need another graph.
-    """
-    if compiling() and name in rule.tensors:
-        return rule.tensors[name]
-    return at(getattr(rule, name), t)
-
-
-def hold(rule: Fields, *names: str) -> None:
-    """Keeps numbers of a rule or schedule in tensors as well, for `value_of` to read in a compiled graph."""
-    hold_values(rule, **{name: getattr(rule, name) for name in names})
-
-
-def hold_values(rule: Fields, **numbers: Number | Sequence[Number]) -> None:
-    """Keeps these numbers in tensors of the rule, for a compiled graph to read.
-
-    As parameters, because torch reads any other tensor with one float64 as a number too: it traces each graph
-    twice then, and may mistake the name of that number for the one of the time, and freeze the time.
-    """
-    if compiling():
-        return
-    with torch.inference_mode(False):  # a rule made there may be used elsewhere
-        values = {
-            name: torch.nn.Parameter(
-                torch.tensor(value, dtype=torch.float64, device="cpu"), requires_grad=False
-            )
-            for name, value in numbers.items()
-        }
-    object.__setattr__(rule, "tensors", {**rule.tensors, **values})
-
-
-def finite(self: Fields, *names: str) -> None:
-    """Refuses fields that are not finite numbers; integers become floats."""
+def finite(self: object, *names: str) -> None:
+    """Raises an error for fields that are not finite numbers; integers become floats."""
     for name in names:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _within(value):
+        usual = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not usual or not -math.inf < value < math.inf:  # math.isfinite would break a compiled graph
             raise ValueError(f"{type(self).__name__} needs a finite number for {name}; got {value!r}")
         object.__setattr__(self, name, float(value))
 
 
-def _within(value: float) -> bool:
-    return -math.inf < value < math.inf  # math.isfinite would break a compiled graph
-
-
-def finite_scale(self: Fields, name: str) -> None:
-    """Refuses a scale that is neither a finite number nor a schedule; a tensor becomes `Given`."""
+def finite_scale(self: object, name: str) -> None:
+    """Raises an error for a scale that is neither finite numbers nor a schedule."""
     value = getattr(self, name)
-    if isinstance(value, Tensor):
-        object.__setattr__(self, name, Given(value))
+    if isinstance(value, (Tensor, list, tuple)):
+        value = Values(value)
+        object.__setattr__(self, name, value)
+    if isinstance(value, Values):
+        if len(value.shape) > 1:
+            owner = type(self).__name__
+            raise ValueError(
+                f"{owner} needs one number for {name}, or one per sample; got shape {value.shape}"
+            )
     elif not isinstance(value, Schedule):
         finite(self, name)
-        hold(self, name)
-
-
-def _of(one: Callable[[float], float], many: Callable[[Tensor], Tensor], v: Number) -> Number:
-    return many(v) if isinstance(v, Tensor) else one(v)

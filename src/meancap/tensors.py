@@ -24,14 +24,12 @@ Value = TypeVar("Value")
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
-# Whether Dynamo traces this: it reads the call as True. `is_compiling` says the same by three calls.
-compiling = torch.compiler.is_dynamo_compiling
-# Asked at every step, each by one look-up. torch has no public question for a running transform (vmap, jvp).
-_grad_enabled, _running_transform = torch.is_grad_enabled, torch._C._functorch.peek_interpreter_stack
+_unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
+compiling = torch.compiler.is_dynamo_compiling  # Dynamo reads this call as True
 
 
 class once(Generic[Value]):
-    """A property worked out at its first use and kept in the object under its own name.
+    """A property computed at its first use and kept in the object under its own name.
 
     functools.cached_property does the same, but its lock (before Python 3.12) would break a compiled graph.
     """
@@ -63,7 +61,7 @@ def per_sample(v: Number, like: Tensor) -> Number:
 
 
 def need_one_each(samples: int, count: int) -> None:
-    """Refuses numbers that are neither one for all samples nor one for each."""
+    """Raises an error unless there is one number for all samples, or one for each."""
     if count != 1 and count != samples:  # one by one: in a compiled graph they may be symbols
         raise ValueError(f"give one number for all samples, or one for each; got {count} and {samples}")
 
@@ -87,18 +85,25 @@ def scalar_dtype(device: torch.device) -> torch.dtype:
 
 def on_host(*tensors: Tensor) -> bool:
     """Whether values can be read: no device to wait for, no graph to break, no derivative to lose."""
-    plain = all(v.device.type == "cpu" and type(v) in (Tensor, torch.nn.Parameter) for v in tensors)
-    return plain and not transformed(*tensors)
+    for v in tensors:
+        if not v.is_cpu or type(v) not in (Tensor, torch.nn.Parameter):
+            return False
+    return not transformed(*tensors)
 
 
 def transformed(*values: Number) -> bool:
     """Whether a compiler, a function transform, a tangent or a gradient needs torch's own operations."""
-    # Nor is there one for a level of forward differentiation.
-    if compiling() or forward_ad._current_level >= 0 or _running_transform() is not None:
+    if compiling():
         return True
-    if _grad_enabled():
-        for v in values:
-            if isinstance(v, Tensor) and v.requires_grad:
+    for v in values:
+        if isinstance(v, Tensor):
+            if v.requires_grad and torch.is_grad_enabled():
+                return True
+            if _unpack_dual(v).tangent is not None:
+                return True
+            try:
+                v.data_ptr()  # under vmap, jvp and grad of torch.func a tensor has no storage of its own
+            except RuntimeError:
                 return True
     return False
 

@@ -16,7 +16,7 @@ from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, g
 from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.session import RunRecord, Session
 from meancap.path import Affine
-from meancap.rules.protocol.base import State
+from meancap.rules.rule import State
 
 INF = float("inf")
 RULES: list[Rule] = [
@@ -48,7 +48,7 @@ def respond(
     state: State,
     record: RunRecord | None = None,
 ) -> tuple[Tensor, State]:
-    return rules.respond(rule, Prediction.stated(x, c, u, how), state, nominal=nominal, record=record)
+    return rules.respond(rule, Prediction.from_affine(x, c, u, how), state, nominal=nominal, record=record)
 
 
 def flow_edge(sigma: float) -> Affine:

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.bench_page import PAGES, TABLE, pages, ran
 
 from meancap.bench.families import families
 from meancap.bench.leaderboard import csv_text, tables
 from meancap.bench.ratios import Result
+from tools.bench_page import PAGES, TABLE, pages, ran
 
 DOCS = Path(__file__).parents[2] / "docs"
 

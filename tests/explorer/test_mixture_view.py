@@ -10,7 +10,6 @@ import torch
 from browser import ask, until
 
 from meancap import parse, sample, uniform
-from meancap.diagnostics import Record
 from meancap.explorer import comparison
 from meancap.explorer.comparison import COMPILED, PRESETS, fill_sliders
 from meancap.explorer.mixture_view import FULL, KL_POINTS, OUTSIDE, ROUTES
@@ -22,6 +21,7 @@ from meancap.lab.condition import PAIR, SINGLE, TRIPLE
 from meancap.lab.problems import problem
 from meancap.lab.sampler import flow
 from meancap.lab.volume import displaced, kl_terms, log_volumes
+from meancap.record import Record
 from meancap.sampling import rk4
 
 WORK = Work()
@@ -260,7 +260,7 @@ def test_work_stops_when_nobody_waits():
 
 def test_moving_a_slider_is_answered_within_half_a_second_and_slow_rules_with_fewer_samples(server):
     rule, plane = parse("CFG(1)"), PRESETS["triple"].plane
-    if comparison.choose_engine(plane, rule, comparison.read_settings({})) == "torch":
+    if comparison.choose_engine(plane, rule, comparison.read_settings({})) == "library":
         until(lambda: not COMPILED.busy, 600)
     request = {"scene": "triple", "n": 20_000, "rules": ["CFG(1)", "CFG(λ)", "CFG(λ) | Cap(Γ)"]}
     took = []

@@ -1,7 +1,5 @@
 """The shipped model: what its card says of it, and that it makes what it is asked for."""
 
-from pathlib import Path
-
 import torch
 
 from meancap import CFG, Cap, Record, noise, sample, uniform
@@ -10,7 +8,7 @@ from meancap.metrics.classifiers import fashion_classifier
 from meancap.models import fashion
 from meancap.models.classes import SHIPPED
 
-CARD = Path(__file__).parents[2] / "docs" / "model-card-fashion.md"
+CARD = SHIPPED.with_suffix(".md")
 
 
 def test_the_file_is_small_and_the_card_is_about_it():

@@ -24,7 +24,7 @@ from meancap import (
 from meancap.lab.measures import Ruler
 from meancap.lab.problems import Cloud, Problem, problem
 from meancap.rules import DensityFeedback, density_feedback, feedback_scale
-from meancap.sampling.tracking import exact_trace, keys, log_ratio_rate, signs, trace_estimate
+from meancap.sampling.density_ratio import exact_trace, keys, log_ratio_rate, signs, trace_estimate
 
 WIDE = Problem(
     "wide", "a leak in 8-D, all components wide", Cloud(8, spread=0.8, least=0.4), (0, 1), leak=0.3
@@ -118,7 +118,7 @@ def followed(case, rule, n, steps, stochastic, probe="derivative"):
     x = noise(seeds, (case.layout.dimensions,)).double()
     step = ancestral(seeds) if stochastic else euler
     seen = [one for one in trajectory(model.predict, follow, x, uniform(steps), step) if 0 < one.t < 0.8]
-    return [(one.prediction.log_ratio, log_ratio(model, one.x, one.t)) for one in seen]
+    return [(one.prediction.extra["log_ratio"], log_ratio(model, one.x, one.t)) for one in seen]
 
 
 def test_without_guidance_by_the_other_model_the_mean_of_r_stays_one_on_any_grid():
@@ -128,14 +128,14 @@ def test_without_guidance_by_the_other_model_the_mean_of_r_stays_one_on_any_grid
     assert DensityFeedback(0.999999, most=1e9).lowest < -13
 
     class Unconditional(DensityFeedback):
-        def coefficient(self, ray, p):
+        def factor(self, g, p):
             return -1.0
 
     x = noise(seeds, (2,)).double()
     rule = Unconditional(0.999999, most=1e9)
     for grid in (uniform(5), uniform(12)):
         for one in trajectory(model.predict, rule, x, grid, ancestral(seeds)):
-            r = one.prediction.log_ratio.exp()
+            r = one.prediction.extra["log_ratio"].exp()
             assert float(r.mean()) == pytest.approx(1, abs=4.5 * float(r.std()) / math.sqrt(n) + 1e-12)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tools.rules_page import drawing, drawn_mean, write_rules_page
 from worked_example import guided_example
 
 import meancap.bench.policy
@@ -16,6 +15,7 @@ from meancap.cli import main
 from meancap.rules import CFG, Rule, apg, catalogue, pmc, pmc_displacement
 from meancap.rules.catalogue import CONFIDENCE, FAMILIES, entry
 from meancap.rules.parse import known_names, known_parts
+from tools.rules_page import drawing, drawn_mean, write_rules_page
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"

@@ -79,8 +79,8 @@ def test_the_guided_velocity(rule, expected):
     ids=str,
 )
 def test_the_effective_scale(rule, scale):
-    ray, _ = displace(rule, P.until(0.5))
-    assert 1 + float(ray.coefficient) == pytest.approx(scale, abs=1e-6)
+    g, _ = displace(rule, P.until(0.5))
+    assert 1 + float(g.coefficient) == pytest.approx(scale, abs=1e-6)
 
 
 def test_what_pmc_reads_off_the_example():

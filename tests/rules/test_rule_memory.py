@@ -76,9 +76,9 @@ def test_feedback_follows_the_log_posterior_of_the_edm_code():
     log_posterior, state = torch.zeros(3, dtype=torch.float64), None
     scales = []
     for p, q in pairwise([*predictions, None]):
-        ray, state = displace(rule, p, state)
+        g, state = displace(rule, p, state)
         scales.append(log_posterior.exp() / (log_posterior.exp() - (1 - pi)))
-        torch.testing.assert_close(ray.coefficient + 1, scales[-1])
+        torch.testing.assert_close(g.coefficient + 1, scales[-1])
         if q is None:
             break
         sigma, sigma_next = (1 - p.t) / p.t, (1 - q.t) / q.t

@@ -176,7 +176,7 @@ def test_a_prediction_that_is_missing_is_one_sentence_with_the_next_move():
         AwayFrom("a b", 1)
     with pytest.raises(ValueError, match="tau"):
         Contrast(-1.0)
-    assert p.beside(weak=p.out_u).beside(negative=p.out_c).until(0.6).others.keys() == {"weak", "negative"}
+    assert p.beside(weak=p.out_u).beside(negative=p.out_c).until(0.6).extra.keys() == {"weak", "negative"}
 
 
 def test_further_means_come_by_the_same_edge_in_every_parametrisation():
@@ -224,7 +224,7 @@ def test_a_predictor_that_no_rule_looks_at_is_never_called():
     sample(predict, perp_neg(3) | Interval(0.2, 0.6), x, times)
     assert (negative.calls, weak.calls) == (12, 0)
     for one in trajectory(predict, CFG(3) | AwayFrom("weak", 2), x, times):
-        assert one.prediction.others.keys() == {"weak"}
+        assert one.prediction.extra.keys() == {"weak"}
     field(predict, CFG(3) | AwayFrom("weak", 2))(0.3, x)
     assert (negative.calls, weak.calls) == (12, 7)
     with pytest.raises(ValueError, match="'other'"):
@@ -272,5 +272,5 @@ def test_the_scenes_have_the_sentence_to_avoid_in_the_place_of_none_or_beside_it
     both, plain = predict.including(("negative",))(x, 0.3), model.predict(["a red disc"] * 2)(x, 0.3)
     assert torch.equal(both.m_u, plain.m_u) and torch.equal(both.other("negative"), predict(x, 0.3).m_u)
     without = model.predict(["a red disc"] * 2)
-    with pytest.raises(ValueError, match="prediction 'negative', which was not given"):
+    with pytest.raises(ValueError, match="needs the prediction 'negative'"):
         sample(without, perp_neg(4), x, uniform(1))

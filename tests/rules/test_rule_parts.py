@@ -134,8 +134,8 @@ def test_beta_cfg_is_stated_for_noise_predictions():
     for end in (0.0, 1.0):
         torch.testing.assert_close(guided_velocity(beta_cfg(7.5), x, end, v_c, v_u)[0], v_u)
     p = random_prediction(2, 6)
-    ray, _ = displace(Normalise(1.0, "mean"), p)
-    torch.testing.assert_close(ray.g.norm(dim=1), torch.ones(2, dtype=torch.float64))
+    g, _ = displace(Normalise(1.0, "mean"), p)
+    torch.testing.assert_close(g.vector.norm(dim=1), torch.ones(2, dtype=torch.float64))
 
 
 def test_alignment_weakens_early_and_strengthens_late():

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.rules_page import page
 
 import meancap.rules
 from meancap import CFG, Interval, parse
@@ -14,6 +13,7 @@ from meancap.bench.families import families
 from meancap.bench.ratios import Result
 from meancap.rules import apg, catalogue, cfg_zero_star, cfgpp, register, renorm, skimmed
 from meancap.rules.catalogue import FAMILIES, builds, catalogue_table, entry, method
+from tools.rules_page import page
 
 ROOT = Path(__file__).parents[2]
 

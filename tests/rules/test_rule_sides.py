@@ -14,7 +14,7 @@ from meancap.sampling import (
     recfg_table,
     rectified_cfgpp,
 )
-from meancap.sampling.manifold import official_times, project
+from meancap.sampling.wrappers import _project
 
 MEANS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -0.5]], dtype=torch.float64)
 CONDITION = Condition(Mixture(MEANS, std=0.5), (0,))
@@ -103,7 +103,7 @@ def test_the_projection_closes_the_gap_of_velocities():
     x, t, h = noise(), 0.2, 0.05
     gaps = []
     for iterations in (0, 3, 12):
-        y = project(CONDITION.predict, x, t, h, iterations, window=1)
+        y = _project(CONDITION.predict, x, t, h, iterations, window=1)
         v_c, v_u = CONDITION.velocities(y, t)
         gaps.append(float((v_c - v_u).norm()))
     assert gaps[0] > gaps[1] > gaps[2]
@@ -113,10 +113,10 @@ def test_one_projection_is_the_round_trip_and_both_orders_are_there():
     x, t, h = noise(), 0.2, 0.05
     z = x - h * CONDITION.velocities(x, t)[1]
     back_first = z + h * CONDITION.velocities(z, t)[0]
-    torch.testing.assert_close(project(CONDITION.predict, x, t, h, 1, 0), back_first)
+    torch.testing.assert_close(_project(CONDITION.predict, x, t, h, 1, 0), back_first)
     z = x + h * CONDITION.velocities(x, t)[0]
     forth_first = z - h * CONDITION.velocities(z, t)[1]
-    torch.testing.assert_close(project(CONDITION.predict, x, t, h, 1, 0, forth_first=True), forth_first)
+    torch.testing.assert_close(_project(CONDITION.predict, x, t, h, 1, 0, forth_first=True), forth_first)
 
 
 def test_anderson_mixing_solves_a_linear_fixed_point_in_two_iterations():
@@ -127,8 +127,8 @@ def test_anderson_mixing_solves_a_linear_fixed_point_in_two_iterations():
 
     x, h = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None], 0.3
     fixed = torch.full_like(x, -(1 - h) / h)
-    torch.testing.assert_close(project(predict, x, 0.2, h, 2, 1, ridge=0.0), fixed)
-    assert (project(predict, x, 0.2, h, 2, 0) - fixed).abs().min() > 1  # plain iteration is far from it
+    torch.testing.assert_close(_project(predict, x, 0.2, h, 2, 1, ridge=0.0), fixed)
+    assert (_project(predict, x, 0.2, h, 2, 0) - fixed).abs().min() > 1  # plain iteration is far from it
 
 
 def test_beyond_its_range_manifold_sampling_is_euler():
@@ -141,14 +141,6 @@ def test_beyond_its_range_manifold_sampling_is_euler():
     assert [one.index for one in steps] == list(range(8)) and not torch.equal(steps[0].x, noise())
     alone = manifold_sample(CONDITION.predict, rule, noise()[:1], uniform(8))
     torch.testing.assert_close(alone, manifold_sample(CONDITION.predict, rule, noise(), uniform(8))[:1])
-
-
-def test_the_official_grid():
-    times, middles = official_times(10)
-    assert len(times) == 11 and len(middles) == 10 and times[0] == 0 and times[-1] == 1
-    assert all(a < m < b for a, m, b in zip(times, middles, times[1:], strict=False))
-    sigma = 1 - 2 * (1 - 1e-4) / 19
-    assert times[1] == pytest.approx(1 - 3 * sigma / (1 + 2 * sigma))
 
 
 def test_the_open_loop_of_a_schedule_is_the_schedule():

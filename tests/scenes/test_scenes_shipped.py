@@ -9,9 +9,10 @@ from meancap import CFG, noise, sample
 from meancap.files import sha256_of
 from meancap.sampling import shifted
 from meancap.scenes import codes, detector, draw, measure_pictures, scenes, violated
-from meancap.scenes.model import SHIPPED, WRONG
+from meancap.scenes.model import SHIPPED
 
-CARD = Path(__file__).parents[2] / "docs" / "model-card-scenes.md"
+CARD = SHIPPED.with_suffix(".md")
+WRONG = Path(__file__).parents[2] / "studies" / "scenes" / "scenes_wrong.safetensors"
 N = 24
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..diagnostics import Record
 from ..files import write_whole, writing
 from ..path import Affine
 from ..prediction import Prediction
+from ..record import Record
 from ..rules import CFG, Rule, Stepper, parse
 from ..rules.parts.calibration import Calibration, anchor_of, from_pilot
 from ..sampling.checks import need_cap_last
@@ -124,7 +124,7 @@ class Session:
         `others` are further outputs of the host by name, for rules that look at them.
         """
         with torch.no_grad():
-            p = Prediction.stated(x, c, u, how)
+            p = Prediction.from_affine(x, c, u, how)
             if others and self.rule.needs:
                 p = p.beside(**others)
             return self._stepper.output(p, nominal, first=first, record=self.record)
@@ -167,7 +167,7 @@ class Pilot(Session):
         first: bool = True,
         others: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        p = Prediction.stated(x, c, u, how)
+        p = Prediction.from_affine(x, c, u, how)
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
         if not self._sums[-1]:
             self._first.append(m_u.mean(2).cpu())

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..lab.condition import Condition
 from ..prediction import Prediction
-from ..rules import Factor, Ray, Values
+from ..rules import Displacement, Factor, Values
 from ..sampling import Predict, uniform
 from ..tensors import Number
 
@@ -46,10 +46,10 @@ class Policy(Factor):
             value = getattr(self, name)
             object.__setattr__(self, name, value if isinstance(value, Values) else Values(value))
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+    def factor(self, g: Displacement, p: Prediction) -> Number:
         x = p.x.flatten(1).double()
         weights = tuple(v.tensor(x) for v in (self.inner, self.shift, self.outer, self.bias))
-        return gain(weights, x, p.t) * ray.coefficient  # type: ignore[arg-type]
+        return gain(weights, x, p.t)  # type: ignore[arg-type]
 
 
 def gain(weights: Weights, x: Tensor, t: Number) -> Tensor:

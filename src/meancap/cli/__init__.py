@@ -22,7 +22,6 @@ from .generate import add_generate
 from .listing import add_pipelines, add_rules
 from .reproduce import add_reproduce
 from .score import add_demo, add_pictures, add_report, add_score
-from .train import add_train
 from .weights import add_weights
 
 # Every command, in the order of `meancap --help`.
@@ -32,7 +31,6 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_weights,
     add_report,
     add_reproduce,
-    add_train,
     add_pictures,
     add_pipelines,
     add_rules,
@@ -41,6 +39,16 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_demo,
     add_explore,
 )
+
+# Commands of earlier versions, and what takes their place in a clone of the repository.
+_MOVED = {
+    "train": "studies.training",
+    "reproduce scenes": "studies.scenes",
+    "reproduce feedback": "studies.feedback",
+    "reproduce label-noise": "studies.label_noise",
+    "reproduce wind": "studies.wind",
+    "reproduce avoid": "studies.avoid",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,8 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell, as in `meancap rules >&-`
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for name, module in _MOVED.items():
+        if arguments[: len(name.split())] == name.split():
+            print(f"meancap: `{name}` left the package; in a clone, run: python -m {module}", file=sys.stderr)
+            return 2
     try:
-        options = parser().parse_args(argv)
+        options = parser().parse_args(arguments)
         _check_out(getattr(options, "out", None))
         code = int(options.run(options) or 0)
         sys.stdout.flush()

@@ -13,9 +13,6 @@ from ..runs.config import add_options, config_of
 from ..runs.processes import place
 from .command import add_command, comma_numbers, progress
 from .generate import add_processes, device_of, start_processes, starts_processes, unwritable
-from .reproduce_gmm import add_gmm
-from .reproduce_scenes import add_scenes
-from .reproduce_studies import add_avoid, add_feedback, add_label_noise, add_wind
 
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
@@ -23,6 +20,12 @@ if TYPE_CHECKING:
     from ..runs.reproduce import BlockProgress
 
 _MACHINE = ("dtype", "device", "threads")
+_GMM_EXAMPLES = """\
+  meancap reproduce gmm --out out/gmm                   the table of the paper and its figures, half a minute
+  meancap reproduce gmm --out out/gmm20 --repeats 20    means and standard deviations instead of one draw
+
+DIR gets table.csv, report.html, report.md, figures/ (PNG and SVG), data/ and run.json. Rerun the command to
+resume it after a stop; a folder with another configuration is refused."""
 
 
 def add_reproduce(commands: Any) -> None:
@@ -33,9 +36,19 @@ def add_reproduce(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = p.add_subparsers(title="experiments", metavar="KIND", required=True)
-    studies = (add_scenes, add_feedback, add_label_noise, add_wind, add_avoid)
-    for add in (add_gmm, _add_imagenet, _add_sd35, _add_fashion, *studies):
+    for add in (_add_gmm, _add_imagenet, _add_sd35, _add_fashion):
         add(kinds)
+
+
+def _add_gmm(kinds: Any) -> None:
+    about = "the analytic mixture: the paper's first table and its figures"
+    p = add_command(kinds, "gmm", gmm, about, _GMM_EXAMPLES)
+    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
+    p.add_argument(
+        "--samples", type=int, default=200_000, metavar="N", help="in each row (200000, as in the paper)"
+    )
+    p.add_argument("--seed", type=int, default=0, help="of all noise (0)")
+    p.add_argument("--repeats", type=int, default=1, metavar="N", help="independent draws of the table (1)")
 
 
 def _add_imagenet(kinds: Any) -> None:
@@ -86,6 +99,36 @@ def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> a
     return p
 
 
+def gmm(args: argparse.Namespace) -> int:
+    import torch
+
+    try:
+        from ..gmm.experiment import count_stages, stages
+        from ..gmm.figures import FIGURES
+        from ..gmm.report import table_text, write_report
+        from ..gmm.settings import GMMConfig
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'reproduce gmm needs {error.name}: pip install "meancap[report]"', name=error.name
+        ) from None
+
+    # A block of samples fits the cache of one core; threads that share it only wait for each other.
+    torch.set_num_threads(1)
+    config = GMMConfig(args.samples, args.seed, args.repeats)
+    look = "{l_bar}{bar:30}| {elapsed}<{remaining} {postfix}"
+    with progress(count_stages(config) + 2 * len(FIGURES) + 2, bar_format=look) as line:
+        for stage in stages(config, args.out):
+            line.set_postfix_str(stage, refresh=False)
+            line.update()
+        for path in write_report(args.out):
+            line.set_postfix_str(path.name, refresh=False)
+            line.update()
+    print(table_text(args.out))
+    print(f"\n{args.out / 'report.html'}   the report, with figures")
+    print(f"{args.out / 'table.csv'}     every number")
+    return 0
+
+
 def imagenet(args: argparse.Namespace) -> int:
     from ..runs import protocols
 
@@ -94,9 +137,9 @@ def imagenet(args: argparse.Namespace) -> int:
         from ..runs.reproduce import tiny_imagenet
 
         weights, vae = tiny_imagenet(args.out / "tiny")
-        few = config_of(args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=3, images="npz")
-        few = replace(few, classes=("0", "207", "980"), diagnostics=True)
-        return _run(replace(protocol, samples=3), few, args)
+        few = config_of(args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=2, images="npz")
+        few = replace(few, classes=("0", "207", "387", "980"), diagnostics=True)
+        return _run(replace(protocol, samples=4), few, args)
     if args.plan:
         needs = protocols.imagenet_needs(args.checkpoint, args.vae)
         given = f"--checkpoint {args.checkpoint or 'SiT-XL-2-256.pt'} --vae {args.vae} "

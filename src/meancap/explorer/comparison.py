@@ -4,7 +4,7 @@ components   x, y, weight, and whether it belongs to the condition; at most 12, 
 eta          under-conditioning of the model: its conditional mean lies this share of the way to the other
 PRESETS      the paper's three conditions, and scenes in which a scale or a cap behaves differently
 rule         text in which λ (or scale) and Γ (or gamma) stand for the sliders; a name before = is left alone
-engine       numba, torch or library (see `lab.sampler`); 'library' takes any rule and model
+engine       numba or library (see `lab.sampler`); 'library' takes any rule and model
 
 A request may take 60 seconds by our own estimate; one that would take longer raises before it starts.
 """
@@ -54,7 +54,7 @@ LIMITS: dict[str, Any] = {
 _QUICK_FAST, _QUICK_SLOW = 20_000, 2000  # samples while a slider moves: each rule; all slow rules together
 _BUDGET = 60.0
 _EVALUATIONS = {"euler": 1, "heun": 2, "midpoint": 2, "rk4": 4}
-_SECONDS = {"numba": 2e-8, "torch": 8e-8, "library": 1.5e-6}  # for one sample and evaluation, on one core
+_SECONDS = {"numba": 2e-8, "library": 1.5e-6}  # for one sample and evaluation, on one core
 _SLIDERS = re.compile(r"'[^']*'|\"[^\"]*\"|[λΓ]|\b(?:scale|gamma)\b(?!\s*=)")
 _OVERLAP, _AWAY, _NOISE = 0.35, 4.0, 2.3
 
@@ -163,7 +163,8 @@ def read_plane(request: Request) -> Plane:
         raise ValueError("the condition needs a component with weight; put one into it")
     if not sum(c.weight for c in parts if not c.inside) > 0:
         raise ValueError("guidance needs a component with weight outside the condition; take one out of it")
-    std = number(request, "std", *LIMITS["std"], STD)
+    narrowest, widest = LIMITS["std"]
+    std = number(request, "std", narrowest, widest, STD)
     return Plane(tuple(parts), std, number(request, "eta", 0.0, LIMITS["eta"], 0.0))
 
 
@@ -275,7 +276,7 @@ def choose_engine(plane: Plane, rule: Rule, settings: Settings) -> str:
     if plane.eta:
         return "library"
     fastest = engine_for(plane.condition(), rule, torch.zeros(1, 2), settings.times, settings.step)
-    return "torch" if fastest == "numba" and not COMPILED.ready(plane) else fastest
+    return "library" if fastest == "numba" and not COMPILED.ready(plane) else fastest
 
 
 def check_budget(settings: Settings, engines: Sequence[str]) -> None:

@@ -32,17 +32,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..diagnostics import Record
 from ..metrics import diversity
 from ..metrics.classifiers import fashion_classifier
 from ..metrics.per_image import brightness, saturation
 from ..models.classes import fashion
 from ..models.data import FASHION
 from ..prediction import Prediction
+from ..record import Record
 from ..rules import Rule, guide
 from ..runs.config import sample_seed
 from ..runs.generate import SHIFT
-from ..sampling import Times, noise, shifted, trajectory, uniform
+from ..sampling import Predict, Times, noise, shifted, trajectory, uniform
 from ..scenes import codes, detector, measure_pictures, parse_prompt, prompt_of
 from ..scenes.model import scenes
 from ..torch_settings import torch_settings
@@ -80,73 +80,51 @@ class _Reading(NamedTuple):
     saturation: float | None  # of pictures with colours
 
 
-class _Garments:
-    """The model of garments by class, with its classifier."""
-
-    def __init__(self) -> None:
-        self.model, self._classifier = fashion(), fashion_classifier()
-
-    def times(self, steps: int) -> Times:
-        return uniform(steps)
-
-    def predict(self, wanted: Sequence[Want]) -> Any:
-        return self.model.predict([int(want.label) for want in wanted])
-
-    def pictures(self, means: Tensor) -> Tensor:
-        """Bytes, (n, height, width)."""
-        return self.model.decode(means)[:, 0]
-
-    def read(self, pictures: Tensor, wanted: Sequence[Want]) -> list[_Reading]:
-        seen, light = self._classifier(pictures[..., None]), brightness(pictures[..., None])
-        chances = seen["logits"].double().softmax(1)
-        best, names = chances.argmax(1).tolist(), self.model.names
-        labels = [int(want.label) for want in wanted]
-        return [
-            _Reading(b == k, names[b], float(chances[i, k]), seen["pool"][i], float(light[i]), None)
-            for i, (b, k) in enumerate(zip(best, labels, strict=True))
-        ]
-
-
-class _Scenes:
-    """The model of scenes by sentence, with its detector."""
-
-    def __init__(self) -> None:
-        self.model, self._detector = scenes(), detector()
-
-    def times(self, steps: int) -> Times:
-        return shifted(steps, SHIFT)
-
-    def predict(self, wanted: Sequence[Want]) -> Any:
-        return self.model.predict([str(w.label) for w in wanted], [w.negative for w in wanted])
-
-    def pictures(self, means: Tensor) -> Tensor:
-        """Bytes, (n, height, width, 3)."""
-        return self.model.decode(means).permute(0, 2, 3, 1)
-
-    def read(self, pictures: Tensor, wanted: Sequence[Want]) -> list[_Reading]:
-        requested = codes([str(want.label) for want in wanted])
-        m = measure_pictures(self._detector, pictures.permute(0, 3, 1, 2), requested)
-        light = (m.forms.background >= 0.5).long()
-        sees = [str(prompt_of([*m.seen[i].tolist(), int(light[i])])) for i in range(len(wanted))]
-        right, bright, colour = m.right["all"], brightness(pictures), saturation(pictures)
-        return [
-            _Reading(bool(right[i]), sees[i], None, m.readings.pool[i], float(bright[i]), float(colour[i]))
-            for i in range(len(wanted))
-        ]
-
-
 @cache
-def _subject(model: str) -> _Garments | _Scenes:
-    """Opened by the first picture that needs it."""
-    return _Scenes() if model == "scenes" else _Garments()
+def _open_model(name: str) -> tuple[Any, Any]:
+    """A model and its classifier or detector, opened by the first picture that needs them."""
+    return (scenes(), detector()) if name == "scenes" else (fashion(), fashion_classifier())
+
+
+def _times(name: str, steps: int) -> Times:
+    return shifted(steps, SHIFT) if name == "scenes" else uniform(steps)
+
+
+def _predict(name: str, wanted: Sequence[Want]) -> Predict:
+    negatives = [[want.negative for want in wanted]] if name == "scenes" else []
+    predict: Predict = _open_model(name)[0].predict([want.label for want in wanted], *negatives)
+    return predict
+
+
+def _read_garments(pictures: Tensor, wanted: Sequence[Want]) -> list[_Reading]:
+    model, classifier = _open_model("fashion")
+    seen, bright = classifier(pictures), brightness(pictures)
+    chances = seen["logits"].double().softmax(1)
+    best, labels = chances.argmax(1).tolist(), [int(want.label) for want in wanted]
+    return [
+        _Reading(b == k, model.names[b], float(chances[i, k]), seen["pool"][i], float(bright[i]), None)
+        for i, (b, k) in enumerate(zip(best, labels, strict=True))
+    ]
+
+
+def _read_scenes(pictures: Tensor, wanted: Sequence[Want]) -> list[_Reading]:
+    requested = codes([str(want.label) for want in wanted])
+    m = measure_pictures(_open_model("scenes")[1], pictures.permute(0, 3, 1, 2), requested)
+    light = (m.forms.background >= 0.5).long()
+    sees = [str(prompt_of([*m.seen[i].tolist(), int(light[i])])) for i in range(len(wanted))]
+    right, bright, colour = m.right["all"], brightness(pictures), saturation(pictures)
+    return [
+        _Reading(bool(right[i]), sees[i], None, m.readings.pool[i], float(bright[i]), float(colour[i]))
+        for i in range(len(wanted))
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
     """One picture and how it was made."""
 
-    frames: Tensor  # (frames, height, width) uint8; with colours (frames, height, width, 3)
-    meter: Mapping[str, Tensor]  # the fields of `meancap.diagnostics` over the steps
+    frames: Tensor  # (frames, height, width, channels) uint8
+    meter: Mapping[str, Tensor]  # the fields of `meancap.record` over the steps
     finite: bool  # whether all states were finite
     reading: _Reading
 
@@ -191,19 +169,19 @@ class Painter:
     ) -> Iterator[Tensor]:
         """Yield what the block looks like at each step; put the pictures into `made` at the end."""
         model = "scenes" if isinstance(block[0].label, str) else "fashion"
-        subject, record = _subject(model), Record()
+        record = Record()
         filled = [*block, *[block[0]] * (BLOCK - len(block))]
         x = noise([want.seed for want in filled], SHAPES[model])
         shown = set(frame_steps(steps))
         frames, finite = [], torch.ones(BLOCK, dtype=torch.bool)
-        for step in trajectory(subject.predict(filled), rule, x, subject.times(steps), record=record):
+        for step in trajectory(_predict(model, filled), rule, x, _times(model, steps), record=record):
             finite &= step.x_next.flatten(1).isfinite().all(1)
-            pictures = subject.pictures(step.m.nan_to_num(0.0))
+            pictures = _open_model(model)[0].decode(step.m.nan_to_num(0.0)).permute(0, 2, 3, 1)
             if step.index in shown:
                 frames.append(pictures)
             yield pictures
         stack, meter = torch.stack(frames, 1), record.stacked()
-        readings = subject.read(stack[:, -1], filled)
+        readings = (_read_scenes if model == "scenes" else _read_garments)(stack[:, -1], filled)
         for i, want in enumerate(block):
             own = {name: meter[name][:, i] for name in (*_METER, "active")}
             made[want] = Picture(stack[i], own, bool(finite[i]), readings[i])
@@ -371,7 +349,6 @@ def _run(request: Request, work: Work) -> dict[str, Any]:
 
 def _answer(order: Order, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[str, Any]:
     """Every rule's pictures, or why it has none."""
-    subject = _subject(order.model)
     names = [str(order.classes[0])] if order.model == "scenes" else list(FASHION)
     labels = [want.label if isinstance(want.label, int) else 0 for want in order.wanted]
     entries: list[dict[str, Any]] = []
@@ -390,12 +367,12 @@ def _answer(order: Order, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict
             }
         )
     return {
-        "model": subject.model.name,
+        "model": _open_model(order.model)[0].name,
         "size": SHAPES[order.model][-1],
         "channels": SHAPES[order.model][0],
         "classes": names,
         "steps": order.steps,
-        "times": [float(t) for t in subject.times(order.steps)[:-1]],
+        "times": [float(t) for t in _times(order.model, order.steps)[:-1]],
         "frame_steps": list(order.frames),
         "images": [{"seed": want.seed, "label": k} for want, k in zip(order.wanted, labels, strict=True)],
         "rules": entries,

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..diagnostics import Record
 from ..gmm.settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..lab.branches import branches
 from ..lab.condition import Condition
 from ..lab.volume import displaced, kl_terms, log_volumes
+from ..record import Record
 from ..rules import Rule, guide
 from ..runs.protocols import paper_source, paper_table
 from ..sampling import trajectory
@@ -146,8 +146,9 @@ def _entry(
     measures = _numbers(condition, end)
     if not settings.quick:
         # The compiled loop works in single precision, which is too coarse for the derivatives of the map.
-        fine, first = "torch" if engine == "numba" else engine, start[:KL_POINTS].double()
-        ends = comparison.end_points(plane, rule, torch.cat([first, displaced(first)]), settings, fine, work)
+        first = start[:KL_POINTS].double()
+        starts = torch.cat([first, displaced(first)])
+        ends = comparison.end_points(plane, rule, starts, settings, "library", work)
         moved = log_volumes(ends[len(first) :])
         terms = kl_terms(first, ends[: len(first)], moved, condition.conditional)
         measures |= {"kl": float(terms.mean()), "kl_error": float(terms.std() / math.sqrt(len(terms)))}

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..diagnostics import Record
 from ..lab.condition import STD, TRIPLE, Condition, Scene
 from ..lab.mixture import Mixture
 from ..lab.sampler import flow
+from ..record import Record
 from ..rules import CFG, guide
 from ..sampling import sample, trajectory
 from .settings import SETTINGS, TIMES, GMMConfig, Setting, start_noise

@@ -35,7 +35,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..operation import kept
+from ..cap import Lengths, cap_share
 from .condition import Condition, Jet
 from .mixture import Mixture, scatter, trace
 
@@ -114,12 +114,12 @@ class Guided:
 def cap_beta(z: Tensor, delta: Tensor, scale: float, gamma: float) -> Tensor:
     """The largest number <= scale - 1 with |z + beta D| <= gamma |z|: the cap that samplers use, but exact.
 
-    They give up a margin for rounding (`operation.margin_of`); theory does not.
+    They give up a margin for rounding (`cap.margin_of`); theory does not.
     """
     size = delta.square().sum(-1).sqrt()
     along = torch.where(size > 0, (z * delta).sum(-1) / torch.where(size > 0, size, 1.0), 0.0)
-    asked, limit, none = (torch.full_like(size, v) for v in (scale - 1, gamma, 0.0))
-    return asked * kept(z.square().sum(-1).sqrt(), size, along, asked, limit, none, ball=True, margin=0.0)
+    seen = Lengths(*(v.flatten() for v in (z.square().sum(-1).sqrt(), size, along)))
+    return (scale - 1) * cap_share(seen, scale - 1, gamma).reshape(size.shape)
 
 
 def _apply(matrix: Tensor, vector: Tensor) -> Tensor:

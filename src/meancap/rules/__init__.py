@@ -7,6 +7,7 @@ benchmark without being listed anywhere else.
 import warnings
 from typing import Any
 
+from ..schedules import Values as Values
 from .adaptive import *
 from .caps import *
 from .catalogue import Entry as Entry
@@ -19,6 +20,8 @@ from .direction import *
 from .elementwise import *
 from .elsewhere import *
 from .frequency import *
+from .guide import *
+from .guide import __all__ as _guide
 from .memory import *
 from .negative import *
 from .parse import ParseError as ParseError
@@ -26,18 +29,17 @@ from .parse import parse as parse
 from .parts.cap import *
 from .parts.literal import *
 from .parts.scale import *
-from .parts.values import *
 from .phases import *
-from .protocol import *
-from .protocol import __all__ as _protocol
 from .rescaling import *
+from .rule import *
+from .rule import __all__ as _rule
 from .scale import *
 from .time import *
 
 _OTHERS = (
     "Entry", "ParseError", "Values", "by_step", "cap_fraction", "catalogue", "parse", "register", "triangle",
 )  # fmt: skip
-__all__ = sorted({*_protocol, *_OTHERS, *(_builtin_names() & globals().keys())})
+__all__ = sorted({*_rule, *_guide, *_OTHERS, *(_builtin_names() & globals().keys())})
 
 
 def __getattr__(name: str) -> Any:

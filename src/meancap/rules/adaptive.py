@@ -16,14 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..operation import lengths
+from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, magnitude
 from .catalogue import method
 from .parts.scale import CFG
-from .protocol.base import Factor, Rule, State
-from .protocol.ray import Ray
+from .rule import Displacement, Factor, Rule, State
 from .scale import FromUnconditional
 from .spaces import elapsed, known_space, pair, stretch, unconditional
 from .time import Beta, by_step, grid_of
@@ -44,10 +43,10 @@ class Damp(Factor):
     def __post_init__(self) -> None:
         finite(self, "alpha")
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+    def factor(self, g: Displacement, p: Prediction) -> Number:
         v_c, v_u = pair(p, "velocity")
         whole, gap, _ = lengths(v_u, v_c - v_u)
-        return ray.coefficient * torch.exp(-self.alpha * torch.where(gap == 0, 0.0, gap / whole))
+        return torch.exp(-self.alpha * torch.where(gap == 0, 0.0, gap / whole))
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,9 @@ class PowerLaw(Factor):
         if self.alpha < 0:
             raise ValueError(f"PowerLaw needs alpha >= 0 (0 is CFG with scale 1 + omega); got {self.alpha}")
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        c, length = ray.coefficient, stretch(p.t, "score") * magnitude(ray.coefficient) * ray.lengths.d
-        return c * value_of(self, "omega", p.t) * length**self.alpha
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        length = stretch(p.t, "score") * magnitude(g.coefficient) * g.lengths.d
+        return at(self.omega, p.t) * length**self.alpha
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ class Aligned(Factor):
         finite_scale(self, "scale")
         finite(self, "kappa")
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+    def factor(self, g: Displacement, p: Prediction) -> Number:
         gain = torch.exp(self.kappa * (2 * p.t - 1) * prediction_cosine(p, "velocity"))
-        return (value_of(self, "scale", p.t) * gain - 1) * ray.coefficient
+        return at(self.scale, p.t) * gain - 1
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,10 @@ class Converged(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         agree = prediction_cosine(p, self.space) > self.above
         done = agree if state is None else state | agree
-        return ray.scaled(torch.where(done, 0.0, ray.coefficient)), done
+        return g.times(torch.where(done, 0.0, 1.0)), done
 
     def within_step(self, before: State, after: State) -> State:
         return after  # a sample that stopped is not guided by the rest of the step
@@ -137,11 +136,11 @@ class Balanced(Rule):
         if not 0 <= self.least <= self.most:
             raise ValueError(f"Balanced needs 0 <= least <= most; got {self.least} and {self.most}")
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         whole = lengths(unconditional(p, self.space), p.delta).m
-        length = magnitude(ray.coefficient) * ray.lengths.d
+        length = magnitude(g.coefficient) * g.lengths.d
         scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
-        return _FROM_UNCONDITIONAL.update(ray.scaled(scale * ray.coefficient), p, state)
+        return _FROM_UNCONDITIONAL.update(g.times(scale), p, state)
 
 
 _FROM_UNCONDITIONAL = FromUnconditional(1.0)
@@ -158,11 +157,10 @@ class Normalise(Factor):
         finite(self, "gamma")
         known_space(self)
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        c = ray.coefficient
-        length = stretch(elapsed(p.t), self.space) * magnitude(c) * ray.lengths.d
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        length = stretch(elapsed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.d
         none = length < _NO_GAP
-        return torch.where(none, 0.0, c * torch.where(none, 1.0, length) ** -self.gamma)
+        return torch.where(none, 0.0, torch.where(none, 1.0, length) ** -self.gamma)
 
 
 @method(

@@ -7,7 +7,7 @@ from .catalogue import method
 from .parts.cap import Cap, CapDisplacement
 from .parts.literal import LiteralCap
 from .parts.scale import CFG
-from .protocol.base import Chain
+from .rule import Chain
 
 
 @method(call="pmc({scale}, 1.1)", check=(0.425466, -1.576399, 0.574534, 0.776399))

@@ -32,7 +32,7 @@ from textwrap import wrap
 from typing import Any, NamedTuple, TypeVar
 
 from ..notation import write
-from .protocol.base import Rule
+from .rule import Rule
 
 CONFIDENCE = {
     "code": "seen in official code, or in code its authors printed or upstreamed",

@@ -18,8 +18,8 @@ where the condition is unlikely at x, R near its least value 1 - pi, and 1 where
 does that: it is too weak for the first samples and too strong for the last.
 
 R is not known from one prediction. It starts at 1 (at t = 0 no state tells anything) and is followed along
-the run, for which it needs the loop: see `meancap.sampling.tracking`. So this rule needs `sample` or
-`trajectory` and reads `Prediction.log_ratio`; a host's pipeline does not give it.
+the run, for which it needs the loop: see `meancap.sampling.density_ratio`. So this rule needs `sample` or
+`trajectory` and reads `Prediction.extra["log_ratio"]`; a host's pipeline does not give it.
 
 FBG (Koulischer et al. 2025, the rule `Feedback`) has the same scale. It follows R by the evidence of a
 stochastic step alone, with a drift and a weight worked out from the grid; that evidence lacks the trace term
@@ -37,14 +37,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..operation import lengths
+from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, per_sample, promoted, scalar_dtype, vector
 from .catalogue import method
 from .phases import Held
-from .protocol.base import Factor, Rule, State
-from .protocol.ray import Ray
+from .rule import Displacement, Factor, Rule, State
 from .spaces import elapsed, rest
 from .time import Steps, grid_of
 
@@ -75,7 +74,6 @@ class DensityFeedback(Factor):
     every: int = 1
     until: float = 1.0
 
-    remembers = True
     has_state = True
 
     def __post_init__(self) -> None:
@@ -98,14 +96,15 @@ class DensityFeedback(Factor):
         """The log R at which the scale reaches `most`: lower values give the same scale."""
         return self.temperature * (math.log1p(-self.pi) - math.log1p(-self.gain / self.most))
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        if p.log_ratio is None:
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        log_ratio = p.extra.get("log_ratio")
+        if log_ratio is None:
             raise TypeError(
                 f"{self} needs the log density ratio of each state, which sample() and trajectory() follow; "
                 "a host's own loop does not: use fbg(steps) there"
             )
-        scale = self.gain * feedback_scale(p.log_ratio / self.temperature, self.pi, self.most / self.gain)
-        return (scale.clamp(min=1.0) - 1) * ray.coefficient
+        scale = self.gain * feedback_scale(log_ratio / self.temperature, self.pi, self.most / self.gain)
+        return scale.clamp(min=1.0) - 1
 
 
 class Seen(NamedTuple):
@@ -150,7 +149,7 @@ class Feedback(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if isinstance(state, Held):
             log_posterior = state.value
         elif state is None:
@@ -158,9 +157,9 @@ class Feedback(Rule):
         else:
             log_posterior = self._followed(state, p)
         odds = log_posterior.exp()
-        scale = odds / (odds - (1 - self.pi)) + value_of(self, "plus", p.t)
+        scale = odds / (odds - (1 - self.pi)) + at(self.plus, p.t)
         now = Seen(log_posterior, promoted(p.x), p.t, p.m_c, p.m_u)
-        return ray.scaled((scale - 1) * ray.coefficient), now
+        return g.times(scale - 1), now
 
     def within_step(self, before: State, after: State) -> State:
         return Held(after.log_posterior)  # the scale of a step holds for all its evaluations
@@ -204,7 +203,7 @@ def density_feedback(
     notes:
         - FBG leaves the trace out, which is right for its stochastic sampler and wrong on an ODE
         - FBG adds a drift and a weight worked out from the grid; here nothing depends on the grid
-        - on networks that learned from wrong labels a tuned fixed scale is better: docs/label-noise.md
+        - on networks that learned from wrong labels a tuned fixed scale is better: studies/label_noise
     """
     return DensityFeedback(pi, most, gain, temperature, probe, every, until)
 

@@ -21,17 +21,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..operation import lengths
+from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, Values, at, finite, finite_scale
 from ..tensors import Number, per_sample
 from .adaptive import Balanced
 from .catalogue import alias, method
 from .parts.scale import CFG, Clip
-from .parts.values import Values
 from .phases import Phases, ZeroInit
-from .protocol.base import Map, Rule, State
-from .protocol.ray import Ray
+from .rule import Displacement, Map, Rule, State
 from .scale import FromUnconditional, Gain
 from .spaces import conditional, elapsed, known_space, rest, seen, unconditional
 from .time import Decay
@@ -82,10 +80,10 @@ class Momentum(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         unit = per_sample(rest(p.t) if self.space == "velocity" else 1.0, p.x)
-        g = ray.g if state is None else ray.g + self.beta * unit * state
-        return Ray(p, turned=g, asked=ray.asked), g / unit
+        g = given.vector if state is None else given.vector + self.beta * unit * state
+        return given.turn(g), g / unit
 
 
 Row = float | Sequence[float] | Values  # one ratio, or nested lists of them by channel or element
@@ -182,7 +180,7 @@ class Rectify(Map):
 
 
 def _values(row: Row) -> Values:
-    return row if isinstance(row, Values) else Values(row)  # type: ignore[arg-type]
+    return row if isinstance(row, Values) else Values(row)
 
 
 def _least(left: Number, right: Number) -> Number:
@@ -216,7 +214,7 @@ class Rotation(Map):
         _, _, along = lengths(p.m_c, u)
         height, _, _ = lengths(across, u)
         angle = torch.atan2(height, along)
-        gain = torch.as_tensor(value_of(self, "scale", p.t)).to(angle) - 1
+        gain = torch.as_tensor(at(self.scale, p.t)).to(angle) - 1
         turn = (gain.clamp(min=0) * angle).clamp(max=self.limit)
         sine = angle.sin()
         rise = torch.where(sine == 0, gain.clamp(min=0), turn.sin() / sine)

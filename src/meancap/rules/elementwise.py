@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import per_sample
 from .catalogue import alias, method
-from .protocol.base import Map, Rule
+from .rule import Map, Rule
 from .scale import FromUnconditional
 from .spaces import flag, need_image
 
@@ -46,7 +46,7 @@ class Skim(Map):
         flag(self, "flip", "negative", "linear")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        scale = value_of(self, "scale", p.t)
+        scale = at(self.scale, p.t)
         w = torch.as_tensor(per_sample(scale, g)).to(g)
         c, u = p.m_c, p.m_c - g
         if self.linear:
@@ -89,7 +89,7 @@ class Automatic(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
-        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
+        scale = torch.as_tensor(per_sample(at(self.scale, p.t), g)).to(g)
         guided = p.m_c + (self.reference - 1) * g
         count = min(max(1, int(g.shape[-2] * self.top)), g.shape[-1])
         axes = tuple(range(2, g.dim()))
@@ -114,7 +114,7 @@ class Mahiro(Map):
         finite_scale(self, "scale")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        scale = torch.as_tensor(per_sample(value_of(self, "scale", p.t), g)).to(g)
+        scale = torch.as_tensor(per_sample(at(self.scale, p.t), g)).to(g)
         guided, leap = p.m_c + (scale - 1) * g, scale * p.m_c
         sim = F.cosine_similarity(_signed_root(scale * (p.m_c - g)), _signed_root((leap + guided) / 2), dim=1)
         q = per_sample(2 * (1 + sim.reshape(g.shape[0], -1).mean(1)), g)

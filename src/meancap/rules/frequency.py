@@ -19,14 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..operation import lengths
+from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import per_sample, scalar_dtype, vector
 from .catalogue import method
 from .parts.scale import CFG
-from .protocol.base import Map, Rule, State
-from .protocol.ray import Ray
+from .rule import Displacement, Map, Rule, State
 from .scale import FromUnconditional
 from .spaces import conditional, known_space, need_image, rest, unconditional, whole_number_fields
 
@@ -206,18 +205,18 @@ class SlowBand(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        g = ray.g
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        g = given.vector
         need_image(self, g)
         if not len(g):
-            return ray, state
-        unit, scale = per_sample(rest(p.t), g), per_sample(value_of(self, "scale", p.t), g)
+            return given, state
+        unit, scale = per_sample(rest(p.t), g), per_sample(at(self.scale, p.t), g)
         low = [self._low(side(p, "velocity") / unit) for side in (conditional, unconditional)]
         guided = (scale - 1) * g
         if state is not None:
             c, u = (now * _slow(now - last) for now, last in zip(low, state, strict=True))
             guided = guided - unit * scale * (1 - self.share) * (c - u)
-        return Ray(p, turned=guided, asked=ray.asked), tuple(low)
+        return given.turn(guided), tuple(low)
 
     def _low(self, v: Tensor) -> Tensor:
         image = v.reshape(-1, 1, *v.shape[-2:])
@@ -268,13 +267,13 @@ class ZeResFDG(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        g = ray.g
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        g = given.vector
         need_image(self, g)
         if min(g.shape[-2:]) < 2:
             raise ValueError(f"ZeResFDG needs a height and width of 2 or more; got shape {tuple(g.shape)}")
         if not len(g):
-            return ray, state
+            return given, state
         share = _detail_share(g)
         if state is None:
             rescaling = share >= self.up
@@ -282,10 +281,10 @@ class ZeResFDG(Rule):
             share = self.keep * state[0] + (1 - self.keep) * share
             rescaling = torch.where(state[1], share > self.down, share >= self.up)
         c = conditional(p, "velocity")
-        scale = per_sample(vector(value_of(self, "scale", p.t), g), g)
+        scale = per_sample(vector(at(self.scale, p.t), g), g)
         chosen = rescaling.reshape(-1, *[1] * (g.dim() - 1))
         y = torch.where(chosen, self._rescaled(c - g, g, scale), self._zero(c, c - g, scale))
-        return Ray(p, turned=y - c, asked=ray.asked), (share, rescaling)
+        return given.turn(y - c), (share, rescaling)
 
     def _zero(self, c: Tensor, u: Tensor, scale: Tensor | float) -> Tensor:
         _, length, along = lengths(c, u)

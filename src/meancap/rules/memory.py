@@ -18,15 +18,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..operation import lengths
+from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import magnitude, per_sample, vector
 from .catalogue import method
 from .parts.scale import CFG
 from .phases import Held, Phases
-from .protocol.base import Rule, State
-from .protocol.ray import Ray
+from .rule import Displacement, Rule, State
 from .scale import FromUnconditional
 from .spaces import conditional, elapsed, known_space, need_image, rest, seen, stretch
 
@@ -52,14 +51,14 @@ class Ahead(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        g, unit = ray.g, per_sample(rest(p.t), p.x)
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        g, unit = given.vector, per_sample(rest(p.t), p.x)
         v = (conditional(p, "velocity") + g) / unit
         if state is None:
-            return ray, v
+            return given, v
         t = vector(p.t, g)
         weight = torch.where((t >= self.low) & (t <= self.high), self.alpha, 0.0)
-        moved = Ray(p, turned=g + per_sample(weight, g) * unit * (v - state), asked=ray.asked)
+        moved = given.turn(g + per_sample(weight, g) * unit * (v - state))
         return moved, (1 - self.beta) * v + self.beta * state
 
 
@@ -91,16 +90,16 @@ class History(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        m = p.m_c + ray.g
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        m = p.m_c + given.vector
         need_image(self, m)
         if state is None:
-            return ray, self.alpha * m
+            return given, self.alpha * m
         new = m - state
         _, length, along = lengths(new, m)
         new = new - per_sample((1 - self.eta) * torch.where(length == 0, 0.0, along / length), m) * m
-        g = ray.g + per_sample(self._weight(vector(p.t, m)), m) * self._detail(new)
-        return Ray(p, turned=g, asked=ray.asked), self.alpha * m + (1 - self.alpha) * state
+        g = given.vector + per_sample(self._weight(vector(p.t, m)), m) * self._detail(new)
+        return given.turn(g), self.alpha * m + (1 - self.alpha) * state
 
     def _weight(self, t: Tensor) -> Tensor:
         way = (1 - t - self.low) / (self.high - self.low)
@@ -139,19 +138,19 @@ class ErrorCorrection(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        g = ray.g
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        g = given.vector
         # n = (x - t m) / (1 - t); and a change of n_u by d changes the gap of the means by (1 - t) / t d, for
         # m = (x - (1 - t) n) / t.
         c, u = (seen(m, p, "noise") / per_sample(rest(p.t), g) for m in (p.m_c, p.m_c - g))
         if state is None:
-            return ray, (c, u)
+            return given, (c, u)
         a, b = c - state[0], u - state[1]
         length, other, along = lengths(a, b)
         cosine = torch.where((length == 0) | (other == 0), 1.0, along / length)
         share = torch.where(cosine < self.below, (1 - cosine) * cosine * other / length, 0.0)
         moved = per_sample(vector(rest(p.t) / elapsed(p.t), g) * share, g) * a
-        return Ray(p, turned=g + moved, asked=ray.asked), (c, u)
+        return given.turn(g + moved), (c, u)
 
 
 class Gaps(NamedTuple):
@@ -185,22 +184,22 @@ class Transition(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if isinstance(state, Held):
-            return self._scaled(ray, p, state.value), state
-        now = vector(stretch(p.t, self.space), p.shown) * magnitude(ray.coefficient) * ray.lengths.d
+            return self._scaled(g, p, state.value), state
+        now = vector(stretch(p.t, self.space), p.shown) * magnitude(g.coefficient) * g.lengths.d
         if state is None:
             none = torch.full_like(now, -1.0)  # shorter than any gap: no minimum before the third step
             state = Gaps(none, none, torch.zeros_like(now, dtype=torch.bool))
         passed = state.passed | ((state.earlier > state.last) & (state.last < now))
-        return self._scaled(ray, p, passed), Gaps(now, state.last, passed)
+        return self._scaled(g, p, passed), Gaps(now, state.last, passed)
 
     def within_step(self, before: State, after: State) -> State:
         return Held(after.passed)
 
-    def _scaled(self, ray: Ray, p: Prediction, passed: Tensor) -> Ray:
-        early, late = (vector(value_of(self, name, p.t), p.shown) for name in ("before", "scale"))
-        return ray.scaled((torch.where(passed, late, early) - 1) * ray.coefficient)
+    def _scaled(self, g: Displacement, p: Prediction, passed: Tensor) -> Displacement:
+        early, late = (vector(at(v, p.t), p.shown) for v in (self.before, self.scale))
+        return g.times(torch.where(passed, late, early) - 1)
 
 
 @dataclass(frozen=True)
@@ -224,12 +223,12 @@ class Sliding(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         unit = per_sample(rest(p.t), p.x)
-        e = ray.g / unit
+        e = g.vector / unit
         before = e if state is None else state
         e = e - self.gain * self._switch((e - before) + self.rate * before)
-        return Ray(p, turned=unit * e, asked=ray.asked), e
+        return g.turn(unit * e), e
 
     def _switch(self, s: Tensor) -> Tensor:
         if self.switching == "sign":

@@ -22,14 +22,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..operation import lengths
+from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, per_sample, vector
 from .catalogue import method
 from .parts.scale import CFG
-from .protocol.base import Map, Rule, State
-from .protocol.ray import Ray
+from .rule import Displacement, Map, Rule, State
 from .scale import FromUnconditional
 from .spaces import elapsed, flag, rest, stretch, whole_number_fields
 
@@ -116,7 +115,7 @@ class Safety(Rule):
     def init(self) -> State:
         return Counted(0, None)
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         t = elapsed(p.t)
         n, unit = p.lead(NEGATIVE), -per_sample(stretch(t, "noise"), p.x)  # eps gap = unit times mean gap
         near = unit * (p.delta - n)  # eps_c - eps_n
@@ -129,8 +128,8 @@ class Safety(Rule):
             off = off - per_sample(self.momentum * rest(p.t) / t, nu) * nu
         after = (1 - self.decay) * gamma if nu is None else self.decay * nu + (1 - self.decay) * gamma
         if state.steps >= self.warmup:
-            ray = Ray(p, turned=ray.g - off, asked=ray.asked)
-        return ray, Counted(state.steps + 1, after)
+            g = g.turn(g.vector - off)
+        return g, Counted(state.steps + 1, after)
 
 
 class Evidence(NamedTuple):
@@ -165,8 +164,8 @@ class Removal(Rule):
     def has_state(self) -> bool:
         return True
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        n, g = p.lead(NEGATIVE), ray.g
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        n, g = p.lead(NEGATIVE), given.vector
         _, length, along = lengths(p.delta + g, n)
         nearer = length * (2 * along - length)
         t = vector(p.t, n)
@@ -176,7 +175,7 @@ class Removal(Rule):
         none = (length == 0) | (surplus <= 0)
         share = torch.where(none, 0.0, surplus / torch.where(none, 1.0, self.weight * unit * length.square()))
         turned = g - per_sample(self.strength * share, n) * n
-        return Ray(p, turned=turned, asked=ray.asked), Evidence(total, t, nearer)
+        return given.turn(turned), Evidence(total, t, nearer)
 
 
 def counted(last: Evidence, t_next: Tensor) -> Tensor:
@@ -210,7 +209,7 @@ class AwayFrom(Map):
         object.__setattr__(self, "needs", (self.name,))
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        scale: Number = value_of(self, "scale", p.t)
+        scale: Number = at(self.scale, p.t)
         return g + per_sample(scale, g) * (p.delta - p.lead(self.name))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import schedules
 from .catalogue import builds
-from .protocol.base import Chain, Rule
+from .rule import Chain, Rule
 
 _WORDS = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
 _TOKEN = re.compile(

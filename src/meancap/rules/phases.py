@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from ..notation import write
 from ..prediction import Prediction
-from .protocol.base import Rule, State, names_needed
-from .protocol.ray import Ray
+from .rule import Displacement, Rule, State, names_needed
 from .spaces import conditional, flag, whole_number_fields
 
 
@@ -28,18 +27,14 @@ class _Counting(Rule):
     def has_state(self) -> bool:
         return True
 
-    @property
-    def remembers(self) -> bool:
-        return False
-
     def init(self) -> State:
         return 0
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        return self.on_step(ray, p, state), state + 1
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        return self.on_step(g, p, state), state + 1
 
-    def on_step(self, ray: Ray, p: Prediction, index: int) -> Ray:
-        raise NotImplementedError(f"{type(self).__name__} must define on_step(ray, p, index)")
+    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
+        raise NotImplementedError(f"{type(self).__name__} must define on_step(g, p, index)")
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,6 @@ class StepInterval(_Counting):
     last: int
 
     turns = False
-    multiplies = True
 
     def __post_init__(self) -> None:
         whole_number_fields(self, "first", "last")
@@ -60,8 +54,8 @@ class StepInterval(_Counting):
     def idle(self, t: float, state: State = None) -> bool:
         return not self.first <= (state or 0) <= self.last
 
-    def on_step(self, ray: Ray, p: Prediction, index: int) -> Ray:
-        return ray if self.first <= index <= self.last else ray.scaled(0.0)
+    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
+        return g if self.first <= index <= self.last else g.times(0.0)
 
 
 @dataclass(frozen=True)
@@ -73,8 +67,8 @@ class ZeroInit(_Counting):
     def __post_init__(self) -> None:
         whole_number_fields(self, "steps")
 
-    def on_step(self, ray: Ray, p: Prediction, index: int) -> Ray:
-        return ray if index >= self.steps else Ray(p, turned=-conditional(p, "velocity"))
+    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
+        return g if index >= self.steps else g.turn(-conditional(p, "velocity"))
 
 
 @dataclass(frozen=True)
@@ -107,26 +101,22 @@ class Phases(Rule):
     def has_state(self) -> bool:
         return True
 
-    @property
-    def remembers(self) -> bool:
-        return self.early.remembers or self.late.remembers
-
     def idle(self, t: float, state: State = None) -> bool:
         index, early, late = self.init() if state is None else state
         now, its_state = (self.early, early) if index < self.steps else (self.late, late)
-        return not self.remembers and now.idle(t, its_state)
+        return not (self.early.has_state or self.late.has_state) and now.idle(t, its_state)
 
     def init(self) -> State:
         return 0, self.early.init(), self.late.init()
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         index, early, late = state
         if index >= self.steps:
-            result, late = self.late.update(ray, p, late)
+            result, late = self.late.update(g, p, late)
             return result, (index + 1, early, late)
-        result, early = self.early.update(ray, p, early)
+        result, early = self.early.update(g, p, early)
         if self.together:
-            _, late = self.late.update(ray, p, late)
+            _, late = self.late.update(g, p, late)
         return result, (index + 1, early, late)
 
     def within_step(self, before: State, after: State) -> State:

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, finite, finite_scale, value_of
+from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import per_sample, scalar_dtype
 from .catalogue import alias, method
 from .parts.scale import CFG
-from .protocol.base import Map, Rule
+from .rule import Map, Rule
 from .spaces import conditional, elapsed, flag, known_space
 from .time import Temper
 
@@ -148,7 +148,7 @@ class Multiply(Map):
         known_space(self, "noise", "velocity")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        more = value_of(self, "factor", p.t) - 1
+        more = at(self.factor, p.t) - 1
         if self.space == "velocity":
             return g + per_sample(more, g) * (conditional(p, "velocity") + g)
         # m - x / t is (t m - x) / t; divided first, a factor that goes to 1 fast enough stays regular at 0.
@@ -232,7 +232,7 @@ class Mimic(Map):
         shape = (*g.shape[:2], -1) if g.dim() > 2 else (g.shape[0], 1, -1)
         guided = (base + g).reshape(shape)
         gap = p.delta
-        mimicked = (base + per_sample(value_of(self, "mimic", p.t) - 1, gap) * gap).reshape(shape)
+        mimicked = (base + per_sample(at(self.mimic, p.t) - 1, gap) * gap).reshape(shape)
         out = self._mimicked(guided, mimicked).reshape(g.shape)
         return self.phi * (out - base) + (1 - self.phi) * g
 

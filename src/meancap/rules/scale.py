@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..prediction import Prediction
-from ..schedules import Scale, finite_scale, value_of
+from ..schedules import Scale, at, finite_scale
 from ..tensors import Number, per_sample
-from .protocol.base import Factor, Rule, State, exactly
-from .protocol.ray import Ray
+from .rule import Displacement, Factor, Rule, State, exactly
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,14 @@ class Gain(Factor):
 
     scale: Scale
 
-    multiplies = True
-
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
 
     def idle(self, t: float, state: State = None) -> bool:
         return exactly(self.scale, t, 0.0)
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        return value_of(self, "scale", p.t) * ray.coefficient
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        return at(self.scale, p.t)
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,9 @@ class FromUnconditional(Rule):
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
 
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
-        total = value_of(self, "scale", p.t) * ray.coefficient
-        if ray.turned is None:
-            return ray.scaled(total - 1), state
-        g = per_sample(total, ray.turned) * ray.turned
-        return Ray(p, turned=g - p.delta, asked=ray.asked), state
+    def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        total = at(self.scale, p.t) * given.coefficient
+        if given.direction is given.p.gap:  # still the gap
+            return Displacement(given.p, total - 1, given.direction, given.requested), state
+        g = per_sample(total, given.toward) * given.toward
+        return given.turn(g - p.delta), state

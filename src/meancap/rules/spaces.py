@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..operation import mean_of
+from ..path import mean_of
 from ..prediction import Prediction
 from ..tensors import Number, per_sample
-from .protocol.base import Rule
+from .rule import Rule
 
 SPACES = ("mean", "velocity", "noise", "score")
 

@@ -23,13 +23,12 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Exponential, Scale, Schedule, finite, finite_scale, hold, value_of
+from ..schedules import Exponential, Scale, Schedule, at, finite, finite_scale
 from ..tensors import Number, exp, greater, lesser, magnitude, power
 from .catalogue import alias, method
 from .parts.scale import CFG, Interval
 from .phases import Held
-from .protocol.base import Rule, State
-from .protocol.ray import Ray
+from .rule import Displacement, Rule, State
 
 _SHAPES: dict[str, Callable[[Number], Number]] = {
     "linear": lambda t: 2 * t,
@@ -221,15 +220,13 @@ class Steps(Schedule):
             raise ValueError(f"Steps needs increasing times; got {list(self.times)}")
         if not all(map(math.isfinite, self.times + self.values)):
             raise ValueError("Steps needs finite times and values")
-        hold(self, "times", "values")
 
     def __call__(self, t: Number) -> Number:
         if not isinstance(t, Tensor):
             passed = sum(knot <= t + _ROUNDING for knot in self.times)
             return self.values[max(passed - 1, 0)]
         times, values = (
-            torch.as_tensor(value_of(self, name, t), dtype=t.dtype, device=t.device)
-            for name in ("times", "values")
+            torch.tensor(getattr(self, name), dtype=t.dtype, device=t.device) for name in ("times", "values")
         )
         place = torch.searchsorted(times, (t + _ROUNDING).contiguous(), right=True)
         return values[(place - 1).clamp(min=0)]
@@ -299,13 +296,9 @@ class CFGPP(Rule):
     def has_state(self) -> bool:
         return True
 
-    @property
-    def remembers(self) -> bool:
-        return False  # the state is the scale of the step
-
-    def update(self, ray: Ray, p: Prediction, state: State) -> tuple[Ray, State]:
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         scale = state.value if isinstance(state, Held) else self._scale(p)
-        return ray.scaled((scale - 1) * ray.coefficient), scale
+        return g.times(scale - 1), scale
 
     def within_step(self, before: State, after: State) -> State:
         return Held(after)
@@ -318,7 +311,7 @@ class CFGPP(Rule):
             )
         if not (isinstance(s, Tensor) or isinstance(t, Tensor)) and s <= t:
             raise ValueError(f"CFGPP needs a step that moves towards the data; got t={t} and t_next={s}")
-        scale = value_of(self, "scale", t) * (1 - t) / (s - t)
+        scale = at(self.scale, t) * (1 - t) / (s - t)
         return scale * s if self.renoise == "noise" else scale
 
 

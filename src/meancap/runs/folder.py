@@ -69,10 +69,6 @@ FIELDS = {  # what run.json holds, by kind
     "images": {"config", "made_with", "finished"},
     "gmm": {"config", "made_with", "finished"},
     "bench": {"config"},
-    "label-noise": {"config", "made_with"},
-    "wind": {"config", "made_with"},
-    "feedback": {"config", "made_with"},
-    "avoid": {"config", "made_with"},
 }
 
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ..diagnostics import Record
 from ..models.classes import ClassModel
 from ..models.sit import ConditionCache, Predictor
 from ..prediction import Prediction
+from ..record import Record
 from ..rules import Rule, parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample
-from ..sampling.steps import StepMethod
+from ..sampling.solvers import StepMethod
 from ..scenes.model import SceneModel, ScenePredictor
 from ..torch_settings import torch_settings
 from .config import RunConfig, sample_seed, versions

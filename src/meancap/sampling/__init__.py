@@ -1,13 +1,31 @@
 """From noise to samples: grids, steps and the loop."""
 
 from ..rules import density_feedback
-from .grid import Times, from_karras, from_sigmas, graded, shifted, uniform
-from .manifold import manifold_sample, manifold_trajectory
-from .model_side import autoguidance, beside, recfg_table, rectified_cfgpp
-from .open_loop import open_loop
-from .solve import Predict, Step, field, noise, sample, trajectory
-from .steps import StepMethod, euler, heun, midpoint, rk4, weights
+from .sample import Predict, Step, field, noise, sample, trajectory
+from .solvers import (
+    StepMethod,
+    Times,
+    euler,
+    from_karras,
+    from_sigmas,
+    graded,
+    heun,
+    midpoint,
+    rk4,
+    shifted,
+    uniform,
+    weights,
+)
 from .stochastic import Stochastic, ancestral
+from .wrappers import (
+    autoguidance,
+    beside,
+    manifold_sample,
+    manifold_trajectory,
+    open_loop,
+    recfg_table,
+    rectified_cfgpp,
+)
 
 __all__ = [
     "Predict",

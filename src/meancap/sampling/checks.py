@@ -17,22 +17,24 @@ import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule
-from ..tensors import scalar_dtype, transformed
+from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule, parse
+from ..tensors import on_host, scalar_dtype, transformed
 
+_SAME_TIME = 1e-3  # networks with a thousand times round to one of them
 _EARLY = 0.02  # later than this a mean may rightly follow x
 _SCALES = (CFG, CFGPP, FromUnconditional, Gain)
 
 
-def need_guidance(rule: object) -> None:
-    """Refuses what is no rule, a cap with nothing to cap, and a cap that stands before the scale."""
+def need_guidance(rule: object) -> Rule:
+    """The rule, also from its text; raises an error for a lone cap and for a cap before the scale."""
+    if isinstance(rule, str):
+        rule = parse(rule)
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
     if rule.caps:
-        raise ValueError(
-            f"{rule} only limits guidance, and nothing here asks for any; write CFG(7) | {rule}, say"
-        )
+        raise ValueError(f"{rule} is a cap with no guidance to cap; use CFG(7) | {rule}")
     need_cap_last(rule)
+    return rule
 
 
 def need_cap_last(rule: Rule) -> None:
@@ -48,14 +50,33 @@ def need_cap_last(rule: Rule) -> None:
             )
 
 
-def need_prediction(said: object) -> Prediction:
-    """What `predict` returned, if it is a prediction."""
-    if isinstance(said, Prediction):
-        return said
-    raise TypeError(
-        "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
-        f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {_kind(said)}"
-    )
+def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Prediction:
+    """What `predict(x, t)` returned, if it is a prediction at x and t.
+
+    The state is compared once per step, and on a device, which would have to be waited for, at t < 0.02 only.
+    """
+    if not isinstance(p, Prediction):
+        raise TypeError(
+            "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
+            f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {_kind(p)}"
+        )
+    if not transformed(x):
+        time = p.t if not isinstance(p.t, Tensor) else float(p.t.flatten()[0]) if on_host(p.t) else t
+        if abs(time - t) > _SAME_TIME:
+            raise ValueError(
+                f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {time:.6g}: give "
+                "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
+            )
+        if first and p.shown is not x and (on_host(x, p.shown) or t <= _EARLY):
+            off = float((p.x - x).abs().max()) if p.x.shape == x.shape and x.numel() else 0.0
+            size = float(x.abs().max()) if x.numel() else 0.0
+            if off > 64 * torch.finfo(p.shown.dtype).eps * size:
+                raise ValueError(
+                    f"predict(x, t) returned a prediction at another x, which differs by up to {off:.3g} at "
+                    f"t = {t:.3g}: give the constructor the state that it describes, x on the linear path, "
+                    "or x in the network's units with its alpha and sigma"
+                )
+    return p
 
 
 def need_step(step: object) -> None:

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .steps import Mean, StepMethod, euler
+from .solvers import Mean, StepMethod, euler
 
 
 @dataclass(frozen=True)

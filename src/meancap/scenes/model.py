@@ -42,7 +42,6 @@ from .law import BACKGROUNDS, COLOURS, PLACES, SHAPES
 from .prompt import Prompt, codes
 
 SHIPPED = Path(__file__).parent / "weights" / "scenes.safetensors"
-WRONG = Path(__file__).parents[1] / "models" / "weights" / "scenes_wrong.safetensors"
 
 _PIECE = 32  # samples that go through the network together: what a block makes of them stays in the cache
 
@@ -139,21 +138,12 @@ class ScenePredictor:
         return torch.cat([self.network(state[p], at[p], code[p]) for p in pieces]).float().chunk(len(prompts))
 
 
-def scenes(path: str | Path | None = None, *, wrong_captions: bool = False) -> SceneModel:
-    """The model of the scenes that comes with the package (see its model card), or one from a file.
-
-    `wrong_captions` takes the second one, a fifth of whose captions belonged to another scene; it is in the
-    repository, but in no wheel.
-    """
-    path = Path(path) if path is not None else (WRONG if wrong_captions else SHIPPED)
-    if path == WRONG and not path.is_file():
-        raise FileNotFoundError(
-            "the model with wrong captions is in no wheel; scenes_wrong.safetensors is in the repository, "
-            f"or make one: meancap train scenes --wrong 0.2 --rate 0.002 --images 6400 --start {SHIPPED}"
-        )
+def scenes(path: str | Path | None = None) -> SceneModel:
+    """The model of the scenes that comes with the package (see its model card), or one from a file."""
+    path = SHIPPED if path is None else Path(path)
     network, pixels = load_scene_net(path)
-    shipped = {SHIPPED: "scenes", WRONG: "scenes-wrong"}
-    return SceneModel(shipped.get(path, f"scenes:{path.name}"), sha256_of(path), network, pixels)
+    name = "scenes" if path == SHIPPED else f"scenes:{path.name}"
+    return SceneModel(name, sha256_of(path), network, pixels)
 
 
 def save_scene_net(
@@ -171,7 +161,7 @@ def load_scene_net(path: str | Path) -> tuple[SceneNet, Pixels]:
     """The network in float32, and its way to pictures."""
     tensors, header = read_tensors(path)
     if "scene_net" not in header or "pixels.mean" not in tensors:
-        raise ValueError(f"{path} holds no network of the scenes; `meancap train scenes` writes one")
+        raise ValueError(f"{path} holds no network of the scenes; python -m studies.training makes one")
     config = SceneNetConfig(**json.loads(header["scene_net"]))
     pixels = Pixels(tensors.pop("pixels.mean").float(), float(header["pixels.std"]))
     with torch.device("meta"):

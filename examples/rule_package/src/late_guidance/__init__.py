@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meancap import CFG, Cap, Prediction, Rule
-from meancap.rules import Factor, Ray
+from meancap.rules import Displacement, Factor
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,8 @@ class Late(Factor):
 
     power: float = 1.0
 
-    def coefficient(self, ray: Ray, p: Prediction) -> object:
-        return ray.coefficient * p.t**self.power
+    def factor(self, g: Displacement, p: Prediction) -> object:
+        return p.t**self.power
 
 
 def late_cap(scale: float, gamma: float = 1.1) -> Rule:

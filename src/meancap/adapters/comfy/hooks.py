@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...diagnostics import measure
 from ...path import Affine
 from ...prediction import Prediction
+from ...record import measure
 from ...rules import Rule, Stepper, parse
 from ...sampling.checks import need_cap_last
 from ...tensors import Number, promoted, scalar_dtype
@@ -93,7 +93,7 @@ class PostCFG:
 
     def _guide(self, args: _Args, nominal: Tensor) -> Tensor:
         p = prediction(args) if self.rule.caps else self._prediction(args)
-        if not self.rule.caps and self.rule.fixed is None:  # rules of numbers alone look at no time
+        if not self.rule.caps:
             p = p.until(_step_end(args))
         first = not self.rule.has_state or self._begins_step(args)
         return self.stepper.output(p, nominal, first=first, record=self.run.record)
@@ -204,7 +204,7 @@ def _negative(args: _Args) -> tuple[Any, Tensor]:
 def prediction(args: _Args) -> Prediction:
     """The host's two means."""
     how = noise_levels(args).place(_sigmas(args))
-    return Prediction.stated(args["input"], args["cond_denoised"], _negative(args)[1], how)
+    return Prediction.from_affine(args["input"], args["cond_denoised"], _negative(args)[1], how)
 
 
 def _three_means(args: _Args) -> Prediction | None:
@@ -214,7 +214,7 @@ def _three_means(args: _Args) -> Prediction | None:
     empty: Tensor = args["empty_cond_denoised"]
     # Outside its range the negative is all zeros, which is not a prediction: then nothing is avoided.
     avoided = args["uncond_denoised"] if _negative_in_range(args) else empty
-    return replace(prediction(args), out_u=empty, others={"negative": avoided})
+    return replace(prediction(args), out_u=empty, extra={"negative": avoided})
 
 
 def _grid(args: _Args) -> Tensor | None:

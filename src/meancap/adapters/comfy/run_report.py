@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...diagnostics import Measure, span
+from ...record import Measure, span
 from ...rules import Cap, Rule
 from ..session import RunRecord
 

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from ...files import write_whole
-from ...schedules import Piecewise
+from ...schedules import Piecewise, Values
 from .cap import Cap
-from .values import Values
 
 FORMAT = 1
 QUANTILES = {"q50": 0.5, "q75": 0.75, "q90": 0.9, "q97": 0.97}

@@ -21,8 +21,7 @@ from torch import Tensor
 from ...prediction import Prediction
 from ...schedules import finite
 from ...tensors import Number, per_sample, vector
-from ..protocol.base import Factor
-from ..protocol.ray import Ray
+from ..rule import Displacement, Factor
 
 
 @dataclass(frozen=True)
@@ -33,16 +32,15 @@ class LiteralCap(Factor):
     tiny: float = 1e-8
 
     caps = True
-    multiplies = True
 
     def __post_init__(self) -> None:
         finite(self, "gamma", "tiny")
         if not (self.gamma >= 1 and self.tiny >= 0):
             raise ValueError(f"LiteralCap needs gamma >= 1 and tiny >= 0; got {self.gamma} and {self.tiny}")
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        m, d = p.m_c, ray.direction
-        c = vector(ray.coefficient, p.shown).to(m.dtype)
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        m, d = g.p.m_c, g.toward
+        c = vector(g.coefficient, p.shown).to(m.dtype)
         a, b, q = _sum(d * d), _sum(m * d), _sum(m * m)
         nominal = m + per_sample(c, m) * d
         fits = _sum(nominal * nominal).sqrt() <= self.gamma * q.sqrt()
@@ -51,7 +49,7 @@ class LiteralCap(Factor):
         outward = torch.where(b + root == 0, 0.0, growth * q / (b + root))
         cap = torch.where(b >= 0, outward, (root - b) / a)
         capped = torch.where(a <= self.tiny, 0.0, torch.minimum(c, cap))
-        return torch.where(fits, c, capped)
+        return torch.where(fits | (c == 0), 1.0, capped / c)
 
 
 def _sum(v: Tensor) -> Tensor:

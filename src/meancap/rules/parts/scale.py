@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ...prediction import Prediction
-from ...schedules import Scale, finite, finite_scale, value_of
+from ...schedules import Scale, at, finite, finite_scale
 from ...tensors import Number, magnitude
 from ..catalogue import method
-from ..protocol.base import Factor, State, exactly, fix
-from ..protocol.ray import Ray
+from ..rule import Displacement, Factor, State, exactly
 from ..spaces import known_space, stretch
 
 
@@ -39,18 +38,14 @@ class CFG(Factor):
 
     scale: Scale
 
-    multiplies = True
-
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
-        if type(self) is CFG and isinstance(self.scale, float):
-            fix(self, self.scale - 1)
 
     def idle(self, t: float, state: State = None) -> bool:
         return exactly(self.scale, t, 1.0)
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
-        return (value_of(self, "scale", p.t) - 1) * ray.coefficient
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        return at(self.scale, p.t) - 1
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,6 @@ class Interval(Factor):
     lo: float
     hi: float
 
-    multiplies = True
-
     def __post_init__(self) -> None:
         finite(self, "lo", "hi")
         if not 0 <= self.lo <= self.hi <= 1:
@@ -70,11 +63,9 @@ class Interval(Factor):
     def idle(self, t: float, state: State = None) -> bool:
         return not self.lo <= t <= self.hi
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+    def factor(self, g: Displacement, p: Prediction) -> Number:
         inside = (p.t >= self.lo) & (p.t <= self.hi)
-        if isinstance(inside, Tensor):
-            return torch.where(inside, ray.coefficient, 0.0)
-        return ray.coefficient if inside else 0.0
+        return torch.where(inside, 1.0, 0.0) if isinstance(inside, Tensor) else float(inside)
 
 
 @dataclass(frozen=True)
@@ -84,16 +75,13 @@ class Clip(Factor):
     radius: float
     space: str = "mean"
 
-    multiplies = True
-
     def __post_init__(self) -> None:
         if not (isinstance(self.radius, (int, float)) and self.radius > 0):
             raise ValueError(f"Clip needs a radius above 0 (inf clips nothing); got {self.radius}")
         known_space(self)
 
-    def coefficient(self, ray: Ray, p: Prediction) -> Number:
+    def factor(self, g: Displacement, p: Prediction) -> Number:
         if self.radius == math.inf:  # math.isinf would break a compiled graph
-            return ray.coefficient
-        c = ray.coefficient
-        length = stretch(p.t, self.space) * magnitude(c) * ray.lengths.d
-        return torch.where(length > self.radius, c * (self.radius / length), c)
+            return 1.0
+        length = stretch(p.t, self.space) * magnitude(g.coefficient) * g.lengths.d
+        return torch.where(length > self.radius, self.radius / length, 1.0)

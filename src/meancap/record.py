@@ -1,0 +1,314 @@
+"""What guidance did, per sample: the guidance meter, and the bound that a whole run can certify.
+
+gap      |m_c - m_u|
+scale    effective scale: the lambda for which plain CFG would move m_c as far along the gap
+ratio    chi = |m| / |m_c|, what the ball cap bounds by gamma
+cosine   between m_c and the gap
+active   whether a cap shortened the displacement
+allowed  the longest mean that the cap at the end of the rule permits: gamma |m_c|, or the floor
+log_ratio  log p(x | condition) / p(x), in runs that follow it; `asked` is then the scale made from it
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cap import Lengths, lengths
+from .files import write_whole
+from .prediction import Prediction, need_same_shapes
+from .rules.rule import Displacement
+from .tensors import Number, vector
+
+_PANELS = {
+    "gap": "gap |m_c − m_u|",
+    "scale": "scale that was granted",
+    "ratio": "ratio |m| / |m_c|",
+    "cosine": "cosine of m_c and the gap",
+}
+_FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """The guidance meter at one evaluation; every field has one entry per sample."""
+
+    t: Tensor
+    gap: Tensor
+    scale: Tensor
+    asked: Tensor  # the scale before any cap; nan where the displacement is no multiple of the gap
+    ratio: Tensor
+    cosine: Tensor
+    active: Tensor
+    length: Tensor  # |m|
+    allowed: Tensor  # the length that a cap permits; inf where none bounds |m|
+    log_ratio: Tensor | None = None  # where the loop follows it
+
+
+def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
+    """Reads the meter off a guided mean; `nominal`, the mean before the cap, tells whether the cap acted."""
+    need_same_shapes(m_c=p.m_c, m=m)
+    delta = p.delta
+    seen = lengths(p.m_c, delta)
+    gap = seen[1]
+    moved = lengths(m - p.m_c, delta).along
+    # With no gap there is no direction to measure a scale along: nothing was added, and 1 says so.
+    scale = torch.where(gap == 0, 1.0, 1 + moved / gap)
+    if nominal is None:
+        active = torch.zeros_like(scale, dtype=torch.bool)
+        asked = scale
+    else:
+        need_same_shapes(m_c=p.m_c, nominal=nominal)
+        wanted, _, wanted_along = lengths(nominal - p.m_c, delta)
+        short = lengths(nominal - m, delta).m
+        active = short > 1e-6 * wanted
+        asked = torch.where(gap == 0, 1.0, 1 + wanted_along / gap)
+    length = lengths(m, delta).m
+    return _measure(p.t, seen, scale, asked, active, length, torch.full_like(length, torch.inf))
+
+
+def _measure(
+    t: Number,
+    seen: tuple[Tensor, Tensor, Tensor],
+    scale: Tensor,
+    asked: Tensor,
+    active: Tensor,
+    length: Tensor,
+    allowed: Tensor,
+) -> Measure:
+    conditional, gap, along = seen
+    times = t.to(scale) if isinstance(t, Tensor) else torch.full_like(scale, t)
+    ratio = torch.where(conditional == 0, torch.where(length == 0, 1.0, torch.inf), length / conditional)
+    cosine = torch.where(conditional * gap == 0, 0.0, along / conditional)
+    return Measure(times, gap, scale, asked, ratio, cosine, active, length, allowed)
+
+
+class Record:
+    """The meter over a whole run: pass it as `record=` to `sample`, `guide` or `guided_velocity`."""
+
+    def __init__(self) -> None:
+        self._seen: list[Measure | _Displacement] = []
+        self._start: Tensor | None = None
+        self._weights: tuple[tuple[float, ...], ...] | None = ()
+
+    def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]] | None) -> None:
+        """Called by the solver with its start and with how each step combines x and the means.
+
+        None says that the steps add noise, so that no blend of x and the means bounds the state.
+        """
+        self._seen.clear()
+        self._start, self._weights = lengths(x, x).m, None if weights is None else tuple(weights)
+
+    def add(self, g: Displacement, p: Prediction) -> None:
+        """Adds one displacement at the prediction p, from the numbers that its rule already has.
+
+        It is measured directly: late in a run it is far smaller than the mean, and m - m_c loses its digits.
+        """
+        seen, gap = g.lengths, p.lengths
+        along_gap = g.p is p and g.direction is p.gap
+        toward = gap.d if along_gap else lengths(g.toward, p.delta).along
+        turned = g.p is p and not along_gap
+        ratio = p.extra.get("log_ratio")
+        self._seen.append(
+            _Displacement(p.t, seen, g.coefficient, g.requested, gap, toward, turned, g.bound, ratio)
+        )
+
+    def note(self, measure: Measure) -> None:
+        """Adds one evaluation that was measured already."""
+        self._seen.append(measure)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    @property
+    def measures(self) -> list[Measure]:
+        """One `Measure` per evaluation, in order."""
+        self._seen = [one.measure() if isinstance(one, _Displacement) else one for one in self._seen]
+        return [one for one in self._seen if isinstance(one, Measure)]
+
+    def stacked(self) -> dict[str, Tensor]:
+        """Every field as one (evaluations, samples) tensor; log_ratio only of runs that follow it."""
+        measures = self.measures
+        if not measures:
+            raise ValueError("the record is empty; pass it as record= to sample() or guided_velocity() first")
+        followed = all(one.log_ratio is not None for one in measures)
+        names = (*_FIELDS, "log_ratio") if followed else _FIELDS
+        return {name: torch.stack([getattr(one, name).cpu() for one in measures]) for name in names}
+
+    def summary(self) -> str:
+        """One line: the scales asked for and granted, lowest to highest, and how often the cap acted."""
+        s = self.stacked()
+        if not s["t"].numel():
+            return "no samples"
+        share = float(s["active"].double().mean())
+        capped = "never capped" if share == 0 else f"capped on {share:.0%} of steps"
+        followed = f"; log R {span(s['log_ratio'])}" if "log_ratio" in s else ""
+        return (
+            f"asked for {span(s['asked'])}, got {span(s['scale'])}; {capped}; "
+            f"largest ratio {_largest(s['ratio']):.3f}{followed}"
+        )
+
+    def rows(self) -> list[dict[str, float | int | bool]]:
+        """One flat row per evaluation and sample, for tables and data frames."""
+        s = {name: value.tolist() for name, value in self.stacked().items()}
+        count, batch = len(s["t"]), len(s["t"][0])
+        return [
+            {"step": i, "sample": j, **{name: values[i][j] for name, values in s.items()}}
+            for i in range(count)
+            for j in range(batch)
+        ]
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the rows and the summary as JSON; the file appears whole or not at all."""
+        return write_whole(path, json.dumps(self.contents(), indent=1))
+
+    def contents(self) -> dict[str, Any]:
+        """What a JSON file of the record holds; JSON knows neither nan nor inf, so they become null."""
+        rows = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in self.rows()]
+        return {"summary": self.summary(), "rows": rows}
+
+    def certificate(self) -> Certificate:
+        """What is proved of the final state; warns where a step was not convex.
+
+        Under a cap the bound is made of the lengths that it permits, gamma |m_c| at each evaluation, and no
+        guided mean enters. Without one it is made of the guided means themselves, which proves nothing.
+        """
+        if self._start is None:
+            raise ValueError(
+                "only a run by sample() or trajectory() can be certified; no solver began this record"
+            )
+        if self._weights is None:
+            raise ValueError("a run whose steps add noise has no certificate; use Euler or another ODE step")
+        measures = self.measures
+        proved = bool(measures) and not any(bool((one.allowed == math.inf).any()) for one in measures)
+        radius = iter([one.allowed if proved else one.length for one in measures])
+        bound, broken = self._start, []
+        for index, (keep, *rest) in enumerate(self._weights):
+            means = [next(radius, None) for _ in rest]
+            if any(m is None for m in means):
+                raise ValueError(
+                    f"the run stopped at step {index} of {len(self._weights)}; let it finish first"
+                )
+            bound = abs(keep) * bound + sum(
+                abs(w) * m for w, m in zip(rest, means, strict=True) if m is not None
+            )
+            if min(keep, *rest) < -1e-12:
+                broken.append(index)
+        certificate = Certificate(bound, tuple(broken), _largest(self.stacked()["ratio"]), proved)
+        if broken:
+            warnings.warn(str(certificate), stacklevel=2)
+        return certificate
+
+    def plot(self) -> Any:
+        """The meter as a matplotlib Figure of four panels over time, a thin line per sample.
+
+        In a notebook the figure shows itself; elsewhere `record.plot().savefig("meter.png")`.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise ImportError('Record.plot() draws with matplotlib: pip install "meancap[report]"') from None
+        s = self.stacked()
+        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
+            axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
+            axes.plot(s["t"].mean(1), s[name].mean(1), color="#0072B2", linewidth=2)
+            if name == "scale":
+                axes.plot(s["t"].mean(1), s["asked"].mean(1), "--", color="#D55E00", label="asked for")
+                axes.legend(frameon=False)
+            axes.set_title(title, fontsize=9)
+            axes.set_xlabel("t (noise at 0, data at 1)", fontsize=8)
+        return figure
+
+
+def _largest(values: Tensor) -> float:
+    """The largest that is a number; nan where none is."""
+    known = values[~values.isnan()]
+    return float(known.max()) if known.numel() else math.nan
+
+
+def span(values: Tensor) -> str:
+    """The lowest and the highest of some scales, or the one that they all are: "1.2 to 7.0", "7.0"."""
+    known = values[~values.isnan()]  # a sample that is lost says nothing of the others
+    if not known.numel():
+        return "nan"
+    low, high = float(known.min()), float(known.max())
+    return f"{high:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """|x_N| <= bound, for each sample: x_N is a combination of x_0 and the guided means with known weights.
+
+    With convex steps the weights are non-negative and sum to one, so that no state leaves the convex hull of
+    the noise and the means; Euler is always convex, Heun only while a step goes at most half of the way.
+    `proved` says that a cap bounds every mean by gamma |m_c| (or its floor): the bound then follows from the
+    conditional means alone. Otherwise it is made of the guided means that this run had.
+    """
+
+    bound: Tensor
+    broken: tuple[int, ...]
+    largest_ratio: float
+    proved: bool = False
+
+    @property
+    def convex(self) -> bool:
+        return not self.broken
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether the final state keeps the bound, up to rounding."""
+        length = lengths(x, x).m
+        return bool((length <= self.bound.to(length) * (1 + 16 * torch.finfo(x.dtype).eps)).all())
+
+    def __str__(self) -> str:
+        lost = int(self.bound.isnan().sum())
+        but = f" (nothing of {lost}, which are NaN)" if lost else ""
+        bound = f"|x| <= {_largest(self.bound):.4g} over {self.bound.numel() - lost} samples{but}"
+        if self.proved:
+            what = f"{bound}, proved by the cap from the conditional means alone"
+        else:
+            what = f"no cap bounds |m| itself, so nothing is proved; this run's guided means give {bound}"
+        if self.convex:
+            return f"{what}; every step is convex"
+        return (
+            f"{what}; steps {list(self.broken)} are not convex, so a state may leave the hull of its means: "
+            "use Euler there, or a grid whose steps go at most half of the way to t = 1"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Displacement:
+    """One displacement c * direction, before its measure is worked out."""
+
+    t: Number
+    lengths: Lengths  # |m_c|, |direction|, component of m_c along the direction
+    coefficient: Number
+    asked: Number | None
+    gap: Lengths  # |m_c|, |gap|, component of m_c along the gap
+    toward: Tensor  # component of the direction along the gap
+    turned: bool  # whether the direction may have left the gap
+    bound: Tensor | None  # the longest mean that the cap at the end of the rule permits
+    log_ratio: Tensor | None = None
+
+    def measure(self) -> Measure:
+        conditional, size, along = self.lengths
+        gap, c = self.gap.d, vector(self.coefficient, self.gap.d)
+        asked = c if self.asked is None else vector(self.asked, gap)
+        # |m_c + c direction| from its parts along the direction and across it.
+        across = (conditional - along.abs()).clamp(min=0).sqrt() * (conditional + along.abs()).sqrt()
+        length = torch.hypot(along + c * size, across)
+        # With no gap a multiple of it still has a scale; a turned direction has none, and 1 says so.
+        share = torch.where(gap == 0, 0.0 if self.turned else 1.0, self.toward / gap)
+        seen = (conditional, gap, self.gap.along)
+        scales = (1 + c * share, 1 + asked * share)
+        allowed = torch.full_like(conditional, torch.inf) if self.bound is None else self.bound
+        found = _measure(self.t, seen, *scales, abs(c) < abs(asked), length, allowed)
+        return found if self.log_ratio is None else replace(found, log_ratio=self.log_ratio)

@@ -1,1 +1,0 @@
-"""The fashion study of several seeds as scored runs."""

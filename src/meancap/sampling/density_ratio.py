@@ -1,0 +1,173 @@
+"""Following log R = log p(x | condition) - log p(x) along a run, for rules that ask for it.
+
+    v, s, m    velocity, score and posterior mean, of the condition (c) or without it (u); D = m_c - m_u
+    w          the velocity with which a sample really moved, guidance, caps and all
+    tr         trace of the gradient of D, sum_i dD_i / dx_i
+
+**On an ODE** d log p_t(x) / dt = -div v + (w - v) . s  for each of both densities, whatever w is. With
+v = (m - x) / (1 - t) and s = (t m - x) / (1 - t)^2 the difference is
+
+    d log R / dt = -tr / (1 - t) + D . (t (1 - t) w - t (m_c + m_u) + (1 + t) x) / (1 - t)^3
+
+The mean of its values at both ends of a step, w being the step's own, is of second order and costs nothing:
+both predictions are made anyway. The trace is not known from one prediction. z . (D(x + h z) - D(x)) / h with
+random signs z has it as its mean (Hutchinson); one more evaluation of the pair.
+
+**On a memoryless step** nothing is missing. Both models state the law of the next state, N(r y + (1 - r) m,
+s^2) in y = x / t (see `stochastic`), and log R grows by the log ratio of what they gave to the y' that came:
+
+    log R += (1 - r) D . (y' - r y - (1 - r)(m_c + m_u) / 2) / s^2
+
+Under unguided steps of the model without the condition, the mean of R stays exactly 1 for any grid.
+
+**Between** (0 < eta < 1) by Ito's formula a share 1 - eta^2 of the trace remains:
+
+    log R += h F(x, t; w = (x' - x) / h), left end only, with (1 - eta^2) tr in the place of tr.
+
+The signs z come from the bits of the sample's own start, so that no result depends on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..prediction import Prediction
+from ..rules import DensityFeedback, Rule
+from ..tensors import scalar_dtype
+from .stochastic import kept_variance
+
+Predict = Callable[[Tensor, float], Prediction]
+
+
+def follower(rule: Rule) -> DensityFeedback | None:
+    """The part of a chain that wants log R, if there is one."""
+    wanting = [part for part in rule.parts if isinstance(part, DensityFeedback)]
+    if len(wanting) > 1:
+        raise ValueError(f"one density feedback in a chain follows R; got {len(wanting)} in {rule}")
+    return wanting[0] if wanting else None
+
+
+class Tracker:
+    """log R over one run, updated with every prediction."""
+
+    def __init__(self, predict: Predict, rule: DensityFeedback, x: Tensor, eta: float = 0.0) -> None:
+        self.predict, self.rule, self.eta = predict, rule, eta
+        self._keys = keys(x)
+        self._log_ratio = torch.zeros(len(x), dtype=scalar_dtype(x.device), device=x.device)
+        self._trace = torch.zeros_like(self._log_ratio)
+        self._last: Prediction | None = None
+        self._index = 0
+
+    def first(self, p: Prediction) -> Prediction:
+        """The first prediction of a step, with log R at its state."""
+        following = self._last is None or float(self._last.t) < self.rule.until
+        if following:
+            before = self._trace
+            if self.eta < 1:
+                self._trace = self._probed(p)
+            if self._last is not None:
+                gained = self._gained(self._last, p, before, self._trace)
+                self._log_ratio = (self._log_ratio + gained).clamp(min=self.rule.lowest)
+            self._last = p
+        self._index += 1
+        return self.within(p)
+
+    def within(self, p: Prediction) -> Prediction:
+        """A later prediction of the same step: the ratio of a step holds for all its evaluations."""
+        return p.beside(log_ratio=self._log_ratio)
+
+    def _gained(self, last: Prediction, p: Prediction, before: Tensor, after: Tensor) -> Tensor:
+        t, s = float(last.t), float(p.t)
+        if self.eta == 1:
+            return memoryless_gain(last, p)
+        w = (p.x - last.x) / (s - t)
+        left = (s - t) * log_ratio_rate(last, w, (1 - self.eta**2) * before)
+        return (left + (s - t) * log_ratio_rate(p, w, after)) / 2 if self.eta == 0 else left
+
+    def _probed(self, p: Prediction) -> Tensor:
+        if self.rule.probe == "none" or float(p.t) == 0:  # at t = 0 a mean does not depend on x
+            return torch.zeros_like(self._trace)
+        if self._index % self.rule.every and self._index > 1:
+            return self._trace
+        z = signs(self._keys, self._index, p.x)
+        return trace_estimate(self.predict, p, z, derivative=self.rule.probe == "derivative").to(self._trace)
+
+
+def log_ratio_rate(p: Prediction, w: Tensor, trace: Tensor) -> Tensor:
+    """d log R / dt of samples at p that move with velocity w, (n,); t < 1."""
+    t = float(p.t)
+    toward = t * (1 - t) * w - t * (p.m_c + p.m_u) + (1 + t) * p.x
+    return _dot(p.delta, toward) / (1 - t) ** 3 - trace / (1 - t)
+
+
+def memoryless_gain(last: Prediction, p: Prediction) -> Tensor:
+    """What log R gains in a memoryless step from the state of `last` to that of p, (n,)."""
+    t, s = float(last.t), float(p.t)
+    r, later = kept_variance(t, s), (1 - s) / s
+    kept = later**2 * t / (1 - t) ** 2  # r / t, regular at t = 0
+    off = p.x / s - kept * last.x - (1 - r) * (last.m_c + last.m_u) / 2
+    return _dot(last.delta, off) / later**2
+
+
+def trace_estimate(predict: Predict, p: Prediction, z: Tensor, *, derivative: bool = False) -> Tensor:
+    """z . grad D z at the state of p, (n,): the trace, on average over random signs z."""
+    t, x = float(p.t), p.shown
+    z = z.to(x.dtype)
+    if not derivative:
+        h: float = torch.finfo(p.dtype).eps ** 0.4
+        moved = predict(x + h * z, t)
+        return _dot(moved.delta - p.delta, z) / h
+    return _dot(_pulled_back(predict, x, t, z), z)
+
+
+def exact_trace(predict: Predict, x: Tensor, t: float) -> Tensor:
+    """The trace itself, by one derivative per dimension, (n,): for the laboratory."""
+    total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    for i in range(x.shape[1:].numel()):
+        z = torch.zeros_like(x).flatten(1).index_fill(1, torch.tensor(i), 1.0).reshape(x.shape)
+        total = total + _dot(_pulled_back(predict, x, t, z), z)
+    return total
+
+
+def _pulled_back(predict: Predict, x: Tensor, t: float, z: Tensor) -> Tensor:
+    """z grad D, by differentiating D . z; its product with z is that of grad D z."""
+    with torch.enable_grad():
+        y = x.detach().requires_grad_()
+        delta = predict(y, t).delta
+        if not delta.requires_grad:
+            raise TypeError(
+                "this predictor cannot be differentiated (no_grad inside?): use probe='difference'"
+            )
+        (gradient,) = torch.autograd.grad((delta * z.to(delta)).sum(), y)
+    return gradient
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a.flatten(1).double() * b.flatten(1).double()).sum(1)
+
+
+# Multipliers of splitmix64, as signed integers; products wrap.
+_STEP, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+
+
+def keys(x: Tensor) -> Tensor:
+    """One 64-bit number per sample, from the bits of its start."""
+    bits = x.detach().cpu().float().flatten(1).contiguous().view(torch.int32).long()
+    places = torch.arange(1, bits.shape[1] + 1)
+    return _mixed(_mixed(bits + places * _STEP).sum(1)).to(x.device)
+
+
+def signs(keys: Tensor, index: int, like: Tensor) -> Tensor:
+    """Random signs shaped like `like`, which depend on each sample's key and on the step alone."""
+    places = torch.arange(like.shape[1:].numel(), device=keys.device)
+    seeds = _mixed(keys + (index + 1) * 0x632BE59B)[:, None] + places * _STEP
+    return (1 - 2 * (_mixed(seeds) & 1)).to(like.dtype).reshape(like.shape)
+
+
+def _mixed(v: Tensor) -> Tensor:
+    v = (v ^ ((v >> 30) & (2**34 - 1))) * _FIRST
+    v = (v ^ ((v >> 27) & (2**37 - 1))) * _SECOND
+    return v ^ ((v >> 31) & (2**33 - 1))

@@ -1,0 +1,201 @@
+"""The loop, as a generator that the caller runs: no callbacks, no progress bars, no files.
+
+predict(x, t) -> Prediction     the model, conditional and unconditional
+predict.conditional(x, t)       optional: half the work, with m_u = m_c, for times at which a rule is idle
+predict.including(names)        optional: the same with extra predictions, for rules that read them
+predict.follows_ratio           optional: True if predictions come with their log density ratio
+rule                            a `Rule`, or its text
+step                            a step of `meancap.sampling.solvers`, or one with noise: `ancestral(seeds)`
+
+`sample` keeps no gradients unless `grad=True`: fifty steps of a network would otherwise hold the activations
+of all of them. `trajectory` leaves that to its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..path import velocity_from_mean
+from ..prediction import Prediction
+from ..rules import Recorder, Rule, Stepper, guide
+from ..tensors import promoted
+from .checks import (
+    need_guidance,
+    need_prediction,
+    need_seeds,
+    need_start,
+    need_step,
+    warn_if_not_finite,
+    warn_if_reversed,
+)
+from .density_ratio import Tracker, follower
+from .solvers import StepMethod, checked, euler, weights
+from .stochastic import Stochastic
+
+Predict = Callable[[Tensor, float], Prediction]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a trajectory: the prediction at x, the guided mean, and the next state."""
+
+    index: int
+    t: float
+    t_next: float
+    x: Tensor
+    prediction: Prediction
+    m: Tensor
+    x_next: Tensor
+
+
+def trajectory(
+    predict: Predict,
+    rule: Rule | str,
+    x: Tensor,
+    times: Sequence[float],
+    step: StepMethod | Stochastic = euler,
+    *,
+    record: Recorder | None = None,
+) -> Iterator[Step]:
+    """Yields every step of the guided flow from x at times[0] to times[-1].
+
+    A rule's state advances once per step, from the step's first evaluation; later evaluations of a
+    multi-stage step see the state the step began with.
+    """
+    rule = need_guidance(rule)
+    predict = with_needs(predict, rule)
+    return _steps(predict, predict, rule, x, times, step, record)
+
+
+def with_needs(predict: Predict, rule: Rule) -> Predict:
+    """`predict` with the extra predictions that the rule reads, if it can compute them."""
+    including: Callable[[tuple[str, ...]], Predict] | None = getattr(predict, "including", None)
+    return predict if including is None or not rule.needs else including(rule.needs)
+
+
+def _steps(
+    predict: Predict,
+    when_idle: Predict,
+    rule: Rule,
+    x: Tensor,
+    times: Sequence[float],
+    step: StepMethod | Stochastic,
+    record: Recorder | None,
+) -> Iterator[Step]:
+    need_start(x)
+    times, x = checked(times), promoted(x)
+    stepper = Stepper(rule)
+    method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
+    need_step(method)
+    wanting = None if getattr(predict, "follows_ratio", False) else follower(rule)
+    tracker = None if wanting is None else Tracker(predict, wanting, x, eta)
+    if record is not None:
+        # Fresh noise is no blend of x and the means: such a run has no certificate.
+        record.begin(x, None if eta > 0 else [weights(method, t, s) for t, s in pairwise(times)])
+    for index, (t, s) in enumerate(pairwise(times)):
+        evaluations = _Evaluations(predict, when_idle, stepper, s, record, tracker)
+        x_next = method(evaluations.mean, x, t, s)
+        assert evaluations.first is not None and evaluations.m is not None
+        if index == 0:
+            warn_if_reversed(evaluations.first)
+        yield Step(index, t, s, x, evaluations.first, evaluations.m, x_next)
+        x = x_next
+
+
+class _Evaluations:
+    """The evaluations of one step, for the method that makes it; the first of them is kept."""
+
+    def __init__(
+        self,
+        predict: Predict,
+        when_idle: Predict,
+        stepper: Stepper,
+        t_next: float,
+        record: Recorder | None,
+        tracker: Tracker | None,
+    ) -> None:
+        self.predict, self.when_idle, self.stepper = predict, when_idle, stepper
+        self.t_next, self.record, self.tracker = t_next, record, tracker
+        self.first: Prediction | None = None
+        self.m: Tensor | None = None
+
+    def mean(self, x: Tensor, t: float) -> Tensor:
+        first, rule = self.first is None, self.stepper.rule
+        idle = self.when_idle is not self.predict and self.stepper.idle(t, first=first)
+        p = need_prediction((self.when_idle if idle else self.predict)(x, t), x, t, first).until(self.t_next)
+        if idle and rule.needs and not p.extra:  # a rule that is idle does not use them
+            p = p.beside(**dict.fromkeys(rule.needs, p.out_c))
+        if self.tracker is not None:
+            p = self.tracker.first(p) if first else self.tracker.within(p)
+        m = self.stepper.mean(p, first=first, record=self.record).to(x.dtype)
+        if first:
+            self.first, self.m = p, m
+        return m
+
+
+def sample(
+    predict: Predict,
+    rule: Rule | str,
+    x: Tensor,
+    times: Sequence[float],
+    step: StepMethod | Stochastic = euler,
+    *,
+    record: Recorder | None = None,
+    grad: bool = False,
+) -> Tensor:
+    """The end of the guided trajectory that starts from x, usually noise at t = 0.
+
+    With `grad=True` the result can be differentiated, and every step's activations stay in memory. While the
+    rule is idle, only the conditional prediction is computed, if `predict` supports it; recording needs both.
+    """
+    rule = need_guidance(rule)
+    predict = with_needs(predict, rule)
+    conditional = getattr(predict, "conditional", predict) if record is None else predict
+    with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
+        for one in _steps(predict, conditional, rule, x, times, step, record):
+            x = one.x_next
+    warn_if_not_finite(x)
+    return x
+
+
+def field(
+    predict: Predict, rule: Rule | str, *, latest: float = 1 - 1e-4
+) -> Callable[[float | Tensor, Tensor], Tensor]:
+    """The guided velocity field f(t, x) for foreign solvers.
+
+    Past `latest` the field is held, because a posterior mean does not determine a velocity at t = 1.
+    """
+    rule = need_guidance(rule)
+    if rule.has_state:
+        raise TypeError(
+            f"{rule} carries state, and a foreign solver may reject or reorder steps; use sample()"
+        )
+    predict = with_needs(predict, rule)
+
+    def velocity(t: float | Tensor, x: Tensor) -> Tensor:
+        time = min(float(t), latest)
+        p = need_prediction(predict(x, time), x, time)
+        m, _ = guide(rule, p)
+        return velocity_from_mean(p.x, p.t, m).to(x.dtype)
+
+    return velocity
+
+
+def noise(
+    seeds: Iterable[int],
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Gaussian noise of `shape` for each seed, drawn on the CPU: an image does not depend on its batch."""
+    need_seeds(seeds, shape)
+    drawn = [torch.randn(tuple(shape), generator=torch.Generator().manual_seed(int(s))) for s in seeds]
+    if not drawn:
+        raise ValueError("noise needs at least one seed")
+    return torch.stack(drawn).to(device, dtype)

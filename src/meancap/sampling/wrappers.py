@@ -1,0 +1,261 @@
+"""Methods around the loop: wrappers of `predict`, tables from data, and CFG-MP, which moves x.
+
+beside           extra predictions by name, for rules that read them: something to avoid, a weaker model
+autoguidance     the reference is a weaker model under the same condition (Karras et al. 2024)
+rectified_cfgpp  the gap is taken a little ahead of x, where the conditional flow leads (Saini et al. 2025)
+recfg_table      the table of ratios that ReCFG needs, computed from data (Xia et al. 2024)
+open_loop        the schedule of scales that an adaptive rule amounts to on average
+manifold_sample  CFG-MP and CFG-MP+ (Cai et al. 2026): before a step, x moves to where both models agree
+
+CFG-MP, with half of the step h and t held:
+
+    h       half of the step, t held
+    G(x)    z = x - h v_u(x),  z + h v_c(z)       a round trip: back without the condition, forth with it
+    H(x)    z = x + h v_c(x),  z - h v_u(z)       the same the other way, used nearest to the noise
+    MP      x <- G(x), a few times;  MP+ mixes the last results to go faster (Anderson)
+
+A fixed point has equal conditional and unconditional velocities at x and z: this removes the very gap that
+guidance uses. It moves x, so it is no rule; any rule may follow it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..prediction import Prediction, need_same_shapes
+from ..rules import Recorder, Rectify, Rule, Stepper
+from ..schedules import Piecewise, Values
+from ..tensors import promoted
+from .checks import warn_if_not_finite
+from .sample import Predict, Step, with_needs
+from .solvers import checked
+
+
+def beside(predict: Predict, **others: Predict) -> Predict:
+    """`predict` with the conditional means of `others` as extra predictions, for rules that read them.
+
+    sample(beside(predict, negative=other), perp_neg(5), x, times). For other rules they are not called.
+    """
+    return _Beside(predict, others)
+
+
+class _Beside:
+    def __init__(self, predict: Predict, others: Mapping[str, Predict], asked: tuple[str, ...] = ()) -> None:
+        self.predict, self.others, self.asked = predict, others, asked
+        if hasattr(predict, "conditional"):
+            self.conditional = predict.conditional
+
+    def including(self, names: tuple[str, ...]) -> Predict:
+        """The same with these names, as far as they are known here; the rule says which one is missing."""
+        return _Beside(self.predict, self.others, tuple(name for name in names if name in self.others))
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        p = self.predict(x, t)
+        if not self.asked:
+            return p
+        means = {name: self.others[name](x, t).m_c.to(p.dtype) for name in self.asked}
+        return Prediction(p.x, p.t, p.m_c, p.m_u, gap=p.gap, extra=means)
+
+
+def autoguidance(predict: Predict, weak: Predict) -> Predict:
+    """The conditional mean of `predict`, guided away from the conditional mean of `weak`."""
+
+    def both(x: Tensor, t: float) -> Prediction:
+        strong, other = predict(x, t), weak(x, t)
+        need_same_shapes(strong=strong.m_c, weak=other.m_c)
+        return Prediction(strong.x, strong.t, strong.m_c, other.m_c.to(strong.m_c.dtype))
+
+    return both
+
+
+def rectified_cfgpp(
+    predict: Predict, times: Sequence[float], *, share: float = 0.5, hold: bool = False
+) -> Predict:
+    """The gap of velocities at x + share (s - t) v_c, the step t -> s being that of the grid.
+
+    CFG(1 + w) on top is Rectified-CFG++ with weight w. `share=1, hold=True` is the official code: a full step
+    at the old time, because its code adds a step in sigma to a time in thousandths. It costs a second
+    prediction per step, and is stated for one-evaluation steps (Euler).
+    """
+    grid = checked(times)
+    if not 0 <= share <= 1 or (share == 1 and not hold and grid[-1] == 1):
+        raise ValueError(
+            "rectified_cfgpp needs a share in [0, 1], below 1 where the last step ends at the data, as "
+            f"a mean at t = 1 tells no velocity; got {share}"
+        )
+
+    def ahead(x: Tensor, t: float) -> Prediction:
+        index = bisect_right(grid, t + 1e-9) - 1
+        if index < 0 or abs(grid[index] - t) > 1e-6 or index + 1 == len(grid):
+            raise ValueError(f"rectified_cfgpp was given a grid without the time {t}; use Euler on that grid")
+        p = predict(x, t)
+        step = share * (grid[index + 1] - t)
+        later = t if hold else t + step
+        q = predict(torch.lerp(promoted(x), p.m_c, step / (1 - t)).to(x.dtype), later)
+        gap = q.delta * ((1 - t) / (1 - later))
+        return Prediction(p.x, p.t, p.m_c, p.m_c - gap, gap=gap)
+
+    return ahead
+
+
+def recfg_table(
+    predict: Predict,
+    data: Tensor,
+    times: Sequence[float],
+    *,
+    per: str = "element",
+    seed: int = 0,
+    batch: int = 256,
+) -> Rectify:
+    """E[n_c n_u] / E[n_u^2] at every time before 1, over data that meet the condition `predict` is given.
+
+    `per` is 'element', as in the official code, 'channel' or 'sample'. Follow the result by CFG(scale). One
+    table belongs to one condition; for others, average theirs.
+    """
+    if per not in ("element", "channel", "sample"):
+        raise ValueError(f"recfg_table is per element, channel or sample; got {per!r}")
+    knots = [t for t in checked(times) if t < 1]
+    generator = torch.Generator().manual_seed(seed)
+    axes = {"element": (0,), "channel": (0, *range(2, data.dim())), "sample": tuple(range(data.dim()))}[per]
+    rows = []
+    for t in knots:
+        cross, square = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for start in range(0, len(data), batch):
+            part = data[start : start + batch]
+            noise = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(part)
+            x = torch.lerp(noise, part, t)
+            p = predict(x, t)
+            n_c, n_u = ((p.x - t * m).double() for m in (p.m_c, p.m_u))
+            cross, square = cross + (n_c * n_u).sum(axes), square + n_u.square().sum(axes)
+        rows.append(Values(cross / square))
+    return Rectify(tuple(knots), tuple(rows))
+
+
+class _Recorded(Protocol):
+    """Whatever holds the meter of a run: see `meancap.Record`."""
+
+    def stacked(self) -> dict[str, Tensor]: ...
+
+
+def open_loop(record: _Recorded) -> Piecewise:
+    """The mean effective scale over the samples at every recorded time; use it as `CFG(open_loop(record))`.
+
+    Samples whose gap is zero at a time say nothing about the scale there and are left out. A rule that turns
+    the displacement counts with its part along the gap. If the adaptive rule is not better than this
+    schedule, its feedback brings nothing.
+    """
+    seen = record.stacked()
+    t, scale, gap = (seen[name].double().flatten() for name in ("t", "scale", "gap"))
+    known = (gap > 0) & scale.isfinite()
+    # Rounding must not make two knots of one time.
+    place = (t * 2**24).round()
+    told = [(place == knot) & known for knot in sorted(set(place.tolist()))]
+    told = [here for here in told if bool(here.any())]
+    if not told:
+        return Piecewise((0.0,), (1.0,))  # there never was a gap to scale
+    return Piecewise(
+        tuple(float(t[here].mean()) for here in told), tuple(float(scale[here].mean()) for here in told)
+    )
+
+
+def manifold_trajectory(
+    predict: Predict,
+    rule: Rule,
+    x: Tensor,
+    times: Sequence[float],
+    *,
+    iterations: int = 3,
+    window: int = 1,
+    until: float = 0.4,
+    turn: float = 0.05,
+    ridge: float = 1e-4,
+    record: Recorder | None = None,
+) -> Iterator[Step]:
+    """Euler steps under `rule`, each from the projected state while t < until.
+
+    `window` earlier results are mixed in; 0 is CFG-MP, 1 or more CFG-MP+. H is used while t <= turn. Defaults
+    are those for SD3.5.
+    """
+    grid = checked(times)
+    predict, stepper = with_needs(predict, rule), Stepper(rule)
+    for index, (t, s) in enumerate(pairwise(grid)):
+        if t < until:
+            x = _project(predict, x, t, (s - t) / 2, iterations, window, forth_first=t <= turn, ridge=ridge)
+        p = predict(x, t).until(s)
+        m = stepper.mean(p, record=record).to(torch.promote_types(x.dtype, torch.float32))
+        x_next = m if s == 1 else torch.lerp(x.to(m.dtype), m, (s - t) / (1 - t))
+        yield Step(index, t, s, x, p, m, x_next)
+        x = x_next
+
+
+def manifold_sample(
+    predict: Predict,
+    rule: Rule,
+    x: Tensor,
+    times: Sequence[float],
+    *,
+    iterations: int = 3,
+    window: int = 1,
+    until: float = 0.4,
+) -> Tensor:
+    """The end of `manifold_trajectory`."""
+    steps = manifold_trajectory(predict, rule, x, times, iterations=iterations, window=window, until=until)
+    for one in steps:
+        x = one.x_next
+    warn_if_not_finite(x)
+    return x
+
+
+def _project(
+    predict: Predict,
+    x: Tensor,
+    t: float,
+    h: float,
+    iterations: int,
+    window: int,
+    *,
+    forth_first: bool = False,
+    ridge: float = 1e-4,
+) -> Tensor:
+    """x after `iterations` of the round trip, the last `window` + 1 of them mixed for each sample."""
+    states: list[Tensor] = []
+    moves: list[Tensor] = []
+    for _ in range(iterations):
+        states.append(x)
+        moves.append(_round_trip(predict, x, t, h, forth_first) - x)
+        states, moves = states[-window - 1 :], moves[-window - 1 :]
+        x = _mixed(states, moves, ridge)
+    return x
+
+
+def _round_trip(predict: Predict, x: Tensor, t: float, h: float, forth_first: bool) -> Tensor:
+    share = h / (1 - t)
+
+    def along(y: Tensor, conditional: bool) -> Tensor:
+        p: Prediction = predict(y, t)
+        return (share * ((p.m_c if conditional else p.m_u) - p.x)).to(y.dtype)
+
+    if forth_first:
+        z = x + along(x, True)
+        return z - along(z, False)
+    z = x - along(x, False)
+    return z + along(z, True)
+
+
+def _mixed(states: list[Tensor], moves: list[Tensor], ridge: float) -> Tensor:
+    """Anderson's combination, weights summing to one that make the combined move shortest; in float64."""
+    results = torch.stack([a + b for a, b in zip(states, moves, strict=True)], 1)
+    if len(moves) == 1:
+        return results[:, 0]
+    last = moves[-1].flatten(1).double()
+    lead = torch.stack([last - earlier.flatten(1).double() for earlier in moves[:-1]], 1)
+    gram = lead @ lead.mT + ridge**2 * torch.eye(len(moves) - 1, dtype=lead.dtype, device=lead.device)
+    weights = torch.linalg.solve(gram, lead @ last[..., None])[..., 0]
+    shares = torch.cat([weights, 1 - weights.sum(1, keepdim=True)], 1)
+    return (shares.to(results.dtype).reshape(*shares.shape, *[1] * (results.dim() - 2)) * results).sum(1)

@@ -1,0 +1,183 @@
+"""What the studies share: the command line, cells that survive a stop, tables, figures and the page.
+
+    OUT/study.json        what was asked for, the seeds, the versions
+    OUT/cells/NAME.npz    what one cell measured; a cell whose file exists is not computed again
+    OUT/readings.csv      the table, and OUT/figures/NAME.png
+
+The options of a study are the fields of a frozen dataclass, each made by `option`. A page is the README.md of
+a study's folder: what stands between `<!-- name -->` and `<!-- /name -->` is computed from the readings.csv
+beside it. To publish a study, copy readings.csv and the figures there and give `--page`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from meancap.files import write_whole
+from meancap.report.document import with_parts
+from meancap.report.style import look, save_png
+from meancap.runs.config import versions
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+def option(default: Any, about: str) -> Any:
+    """A field of a study's dataclass, which is an option of its command as well."""
+    return dataclasses.field(default=default, metadata={"about": about})
+
+
+def command(doc: str, example: str, full: Any) -> argparse.ArgumentParser:
+    """The parser of a study: --out, --quick, --page, --threads, and an option for each field of `full`."""
+    p = argparse.ArgumentParser(
+        prog=f"python -m {example.split()[2]}",
+        description=doc,
+        epilog=f"example:\n  {example}\n\nThe same command in the same folder resumes after a stop.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("--out", type=Path, metavar="DIR", help="folder of cells, readings.csv and figures")
+    p.add_argument("--quick", action="store_true", help="few samples: the whole way in a minute or two")
+    p.add_argument("--page", action="store_true", help="write the study's README.md from its readings.csv")
+    p.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
+    for f in dataclasses.fields(full):
+        value = getattr(full, f.name)
+        shown = ",".join(map(_short, value)) if isinstance(value, tuple) else _short(value)
+        reader = _comma(type(value[0])) if isinstance(value, tuple) else type(value)
+        name = f"--{f.name.replace('_', '-')}"
+        p.add_argument(name, type=reader, metavar="V", help=f"{f.metadata['about']} ({shown})")
+    return p
+
+
+def chosen(args: argparse.Namespace, full: T, quick: T) -> T:
+    """The options as given, over those of the full or of the quick study; sets the threads."""
+    if args.out is None:
+        raise ValueError("give --out DIR, or --page")
+    torch.set_num_threads(args.threads)
+    names = [f.name for f in dataclasses.fields(full)]  # type: ignore[arg-type]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return dataclasses.replace(quick if args.quick else full, **given)  # type: ignore[type-var]
+
+
+def start(main: Callable[[Sequence[str] | None], None]) -> None:
+    """Runs a study's `main`; bad input is one sentence and exit code 2."""
+    try:
+        main(None)
+    except (ValueError, OSError, ImportError) as error:
+        raise SystemExit(f"{error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; rerun the command to resume") from None
+
+
+class Cells:
+    """The cells of a study in a folder."""
+
+    def __init__(self, out: Path, asked: Any, packages: Sequence[str] = (), **more: Any) -> None:
+        """Begins the folder or resumes it; only the seeds may differ from what was asked for before."""
+        self.folder = out
+        fields = json.loads(json.dumps(dataclasses.asdict(asked) | more))
+        path = out / "study.json"
+        if path.is_file():
+            before = json.loads(path.read_text(encoding="utf-8"))["asked"]
+            changed = [k for k in {**before, **fields} if k != "seeds" and before.get(k) != fields.get(k)]
+            if changed:
+                words = "; ".join(f"{k} was {before.get(k)}, now {fields.get(k)}" for k in changed)
+                raise ValueError(f"{out} holds a study with other options: {words}; give another folder")
+        (out / "cells").mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"asked": fields, "versions": versions(packages)}, indent=1) + "\n")
+
+    def __contains__(self, name: str) -> bool:
+        return self._path(name).is_file()
+
+    def make(self, name: str, work: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """A cell from its file, or from `work`."""
+        if name not in self:
+            buffer = BytesIO()
+            np.savez(buffer, **{key: value.cpu().numpy() for key, value in work().items()})
+            write_whole(self._path(name), buffer.getvalue())
+            print(name, file=sys.stderr, flush=True)
+        return self.load(name)
+
+    def load(self, name: str) -> dict[str, Tensor]:
+        with np.load(self._path(name), allow_pickle=False) as archive:
+            return {key: torch.from_numpy(archive[key]) for key in archive.files}
+
+    def _path(self, name: str) -> Path:
+        return self.folder / "cells" / f"{slug(name)}.npz"
+
+
+def slug(name: str) -> str:
+    """A name as a file name."""
+    plain = "".join(c if c.isalnum() or c in ".|" else "-" for c in name.lower()).replace("|", "cap")
+    return "-".join(part for part in plain.split("-") if part)
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> Path:
+    """Rows with four decimals, one column for each key; the file appears whole or not at all."""
+    rows = [{k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    text = StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    print(f"wrote {path}", file=sys.stderr)
+    return write_whole(path, text.getvalue())
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a table, as text."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_figures(out: Path, drawings: Mapping[str, Callable[[], Any]]) -> None:
+    """Each drawing as figures/NAME.png."""
+    (out / "figures").mkdir(exist_ok=True)
+    with look():
+        for name, draw in drawings.items():
+            save_png(draw(), out / "figures" / f"{name}.png", dots=130)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def page(folder: Path, parts: Mapping[str, str]) -> str:
+    """The README.md of a study with its marked parts as given."""
+    return with_parts((folder / "README.md").read_text(encoding="utf-8"), parts)
+
+
+def write_page(folder: Path, parts: Mapping[str, str]) -> None:
+    """Replaces the marked parts of a study's README.md."""
+    write_whole(folder / "README.md", page(folder, parts))
+
+
+def interval(row: Mapping[str, str], name: str, sign: str = "") -> str:
+    """A value of a table with its interval, whose columns are `NAME from` and `NAME to`."""
+    value, low, high = (float(row[f"{name}{end}"]) for end in ("", " from", " to"))
+    return f"{value:{sign}.2f} [{low:{sign}.2f}, {high:{sign}.2f}]"
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _comma(kind: type) -> Callable[[str], tuple[Any, ...]]:
+    def read(text: str) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(kind(part) for part in text.split(",")))
+
+    read.__name__ = "list with commas"
+    return read

@@ -1,0 +1,183 @@
+"""Density-ratio feedback on mixtures that nothing was tuned on, against tuned CFG.
+
+    mixture   `Cloud(8, spread=0.5, seed=11 ... 14)` with three of its twelve components as the condition
+    leak      30 % of the condition's data is drawn without looking; feedback knows pi and tunes nothing
+    CFG       its scale is tuned on the noise of seed 1, and both are scored on other seeds
+
+A cell is one mixture and sampler; it holds SW2 to the truth for each scored noise, float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from meancap.lab.measures import Ruler
+from meancap.lab.problems import Cloud, Problem
+from meancap.report.style import BLUE, COLUMN, GREEN, GREY, PURPLE, VERMILION, panels
+from meancap.rules import CFG, Rule, density_feedback
+from meancap.runs.calibrate import LearnedScale, load_scale
+from meancap.sampling import ancestral, noise, sample, uniform
+from studies.common import (
+    Cells,
+    Row,
+    chosen,
+    command,
+    markdown,
+    option,
+    read_csv,
+    write_csv,
+    write_figures,
+    write_page,
+)  # fmt: skip
+
+HERE = Path(__file__).parent
+SAMPLERS = {"ode": 0.0, "ancestral": 1.0}
+TUNE_SEED = 1
+
+
+@dataclass(frozen=True)
+class Study:
+    """How much to run."""
+
+    mixtures: tuple[int, ...] = option((11, 12, 13, 14), "seeds of the mixtures")
+    samples: int = option(2048, "samples for each noise seed")
+    steps: int = option(50, "steps")
+    leak: float = option(0.3, "share of data drawn at random")
+    scales: tuple[float, ...] = option((1.25, 1.5, 1.75, 2.0, 2.5, 3.0), "candidates of tuned CFG")
+    seeds: tuple[int, ...] = option((2, 3, 4), "noise seeds that are scored")
+
+    def __post_init__(self) -> None:
+        if TUNE_SEED in self.seeds:
+            raise ValueError(f"seed {TUNE_SEED} tunes CFG; score on other seeds")
+
+
+QUICK = Study((11, 12), samples=128, steps=8, scales=(1.5, 2.0), seeds=(2, 3))
+
+
+def mixture_cell(study: Study, mixture: int, sampler: str) -> dict[str, Tensor]:
+    """SW2 of tuned CFG, of feedback and of a perfect model, one number for each scored noise."""
+    layout = Cloud(8, spread=0.5, seed=mixture)
+    problem = Problem(f"held-{mixture}", "held out", layout, (0, 1, 2), leak=study.leak)
+    condition = problem.condition()
+    ruler = Ruler(condition, study.samples)
+    pi = 1 - problem.leak / (1 - math.exp(float(condition.log_prior)))
+
+    def distance(rule: Rule, seed: int, *, perfect: bool = False) -> float:
+        seeds = range(seed * 10**6, seed * 10**6 + study.samples)
+        model = (problem.exact() if perfect else problem).model()
+        x, step = noise(seeds, (8,)).double(), ancestral(seeds, SAMPLERS[sampler])
+        return float(ruler.read(sample(model.predict, rule, x, uniform(study.steps), step))["sw2"])
+
+    scale = min(study.scales, key=lambda v: distance(CFG(v), TUNE_SEED))
+    values = {
+        "scale": [scale],
+        "CFG": [distance(CFG(scale), seed) for seed in study.seeds],
+        "feedback": [distance(density_feedback(round(pi, 6)), seed) for seed in study.seeds],
+        "perfect": [distance(CFG(1.0), seed, perfect=True) for seed in study.seeds],
+    }
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+
+
+def readings(study: Study, cells: Cells) -> Iterator[Row]:
+    """SW2 over that of tuned CFG for each mixture, and the geometric mean with its interval."""
+    for sampler in SAMPLERS:
+        ratios = []
+        for mixture in study.mixtures:
+            name = f"mixture{mixture}-{sampler}-seeds{'-'.join(map(str, study.seeds))}"
+            cell = cells.make(name, lambda m=mixture, s=sampler: mixture_cell(study, m, s))
+            ratios.append(torch.stack([cell["feedback"], cell["CFG"]]))
+            means = {name: float(cell[name].mean()) for name in ("CFG", "feedback", "perfect")}
+            row: Row = {"sampler": sampler, "mixture": str(mixture), "scale": float(cell["scale"])} | means
+            for rule in ("feedback", "perfect"):
+                row[f"{rule} over CFG"] = means[rule] / means["CFG"]
+            yield row
+        value, low, high = geometric_mean(torch.stack(ratios))
+        row = {"sampler": sampler, "mixture": "geometric mean", "feedback over CFG": value}
+        yield row | {"from": low, "to": high}
+
+
+def geometric_mean(pairs: Tensor, resamples: int = 2000) -> tuple[float, float, float]:
+    """Of the ratios of means over seeds, (mixtures, 2, seeds), with a 95 % interval.
+
+    The bootstrap resamples mixtures, and noises within each.
+    """
+    mixtures, _, seeds = pairs.shape
+    g = torch.Generator().manual_seed(0)
+    which = torch.randint(mixtures, (resamples, mixtures), generator=g)
+    noises = torch.randint(seeds, (resamples, mixtures, 1, seeds), generator=g).expand(-1, -1, 2, -1)
+    again = pairs[which].gather(3, noises).mean(3)
+    replicates = (again[..., 0].log() - again[..., 1].log()).mean(1).exp()
+    low, high = replicates.quantile(torch.tensor([0.025, 0.975], dtype=replicates.dtype)).tolist()
+    means = pairs.mean(2)
+    return float((means[:, 0].log() - means[:, 1].log()).mean().exp()), low, high
+
+
+def parts(folder: Path) -> dict[str, str]:
+    """The table of the page, and the learned scale of the shipped model in a sentence."""
+    rows = read_csv(folder / "readings.csv")
+    mixtures = list(dict.fromkeys(r["mixture"] for r in rows if r["mixture"].isdigit()))
+    table = []
+    for sampler, name in (("ode", "ODE (98 % more calls)"), ("ancestral", "ancestral (equal calls)")):
+        own = {r["mixture"]: r for r in rows if r["sampler"] == sampler}
+        mean = own["geometric mean"]
+        perfect = sorted(float(own[m]["perfect over CFG"]) for m in mixtures)
+        table.append(
+            [name, *(f"{float(own[m]['feedback over CFG']):.2f}" for m in mixtures),
+             f"{float(mean['feedback over CFG']):.2f} [{float(mean['from']):.2f}, {float(mean['to']):.2f}]",
+             f"{perfect[0]:.2f}–{perfect[-1]:.2f}"]
+        )  # fmt: skip
+    learned = load_scale(folder / "fashion-scale.json")
+    curve = "; ".join(
+        f"t = {t:g}: {value:.2f} [{low:.2f}, {high:.2f}]"
+        for t, value, low, high in zip(learned.times, learned.values, learned.low, learned.high, strict=True)
+    )
+    head = ["SW2 over that of tuned CFG", *mixtures, "geometric mean", "a perfect model"]
+    return {"readings": markdown(head, table), "scale": f"{curve}."}
+
+
+def draw_scales(learned: Sequence[LearnedScale]):
+    """Learned scales with their bands; the dashed line at 1 is a gap neither too short nor too long."""
+    figure, places = panels(1, 1, COLUMN, 2.2)
+    axes = places[0, 0]
+    axes.axhline(1, color=GREY, linestyle="--", linewidth=0.8)
+    for colour, one in zip((BLUE, VERMILION, GREEN, PURPLE), learned, strict=False):
+        axes.fill_between(one.times, one.low, one.high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(one.times, one.values, color=colour, marker="o", markersize=2.5, label=one.model)
+    axes.set_xlabel("t (noise at 0, data at 1)")
+    axes.set_ylabel("scale that predicts data best")
+    axes.legend(loc="best")
+    return figure
+
+
+def draw_ratios(folder: Path):
+    """Feedback and a perfect model over tuned CFG, one pair of points for each mixture."""
+    rows = [row for row in read_csv(folder / "readings.csv") if row["mixture"].isdigit()]
+    figure, axes = panels(1, 2, COLUMN, 2.0, sharey=True)
+    for place, sampler in zip(axes[0], SAMPLERS, strict=True):
+        own = [row for row in rows if row["sampler"] == sampler]
+        names = [row["mixture"] for row in own]
+        for rule, colour in (("feedback", BLUE), ("perfect", GREY)):
+            place.plot(names, [float(r[f"{rule} over CFG"]) for r in own], "o", color=colour, label=rule)
+        place.axhline(1, color=VERMILION, linestyle="--", linewidth=0.8, label="tuned CFG")
+        place.set_title(sampler)
+        place.set_xlabel("mixture")
+    axes[0, 0].set_ylabel("SW2 over tuned CFG")
+    axes[0, 0].legend(fontsize=5.5)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = command(__doc__, "python -m studies.feedback --out out/feedback", Study()).parse_args(argv)
+    if args.page:
+        learned = load_scale(HERE / "fashion-scale.json")
+        write_figures(HERE, {"scale": lambda: draw_scales([learned]), "ratios": lambda: draw_ratios(HERE)})
+        return write_page(HERE, parts(HERE))
+    study = chosen(args, Study(), QUICK)
+    write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study)))
+    return write_figures(args.out, {"ratios": lambda: draw_ratios(args.out)})

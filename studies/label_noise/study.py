@@ -1,0 +1,259 @@
+"""Known leaks on a network: which guidance undoes wrong labels, at equal network calls.
+
+    model     Fashion-MNIST, trained with a share of its labels replaced (`python -m studies.training fashion
+              --label-noise 0.3`); the file says the share
+    pi        what the rule needs to know of it, 1 - share * 10 / 9: a wrong label names another class
+    arm       a rule and its sampler; an arm with several candidates is tuned on noise of its own seed
+    calls     of the network for each sample, probes and rival classes included; all arms have `calls` at most
+
+The shipped classifier scores everything against the class that was asked for: accuracy, FD-fashion and recall
+against the test pictures, diversity within a class; float32. Arms share their noise seed by seed, so that
+differences are paired. Tuning chooses the candidate with the lowest FD-fashion.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from meancap.files import read_tensors, sha256_of
+from meancap.metrics.classifiers import fashion_classifier
+from meancap.metrics.distances import frechet_distance, frechet_estimate
+from meancap.metrics.manifold import recall_at
+from meancap.metrics.per_image import class_hits, diversity_estimate
+from meancap.metrics.score import Estimate, difference, mean_estimate
+from meancap.models.classes import ClassModel, open_sit
+from meancap.rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
+from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
+from meancap.runs.config import sample_seed
+from meancap.runs.scoring import shipped_fashion
+from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
+from meancap.sampling.density_ratio import memoryless_gain
+from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
+
+from .page import figures, parts, ratio_row
+from .ratios import Renoised, Rivals
+
+HERE = Path(__file__).parent
+TUNE_SEED = 900
+BATCH = 40
+
+
+@dataclass(frozen=True)
+class Study:
+    """How much to run."""
+
+    samples: int = option(80, "pictures for each arm and seed, by tens; classes take turns")
+    calls: int = option(40, "network calls for each picture")
+    trusted: int = option(200, "test pictures with their labels, for the scale from data")
+    seeds: tuple[int, ...] = option((0, 1, 2), "noise seeds")
+
+
+QUICK = Study(20, 8, 32, (0,))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A line of the table."""
+
+    name: str
+    candidates: tuple[Rule, ...]
+    eta: float = 0.0
+    per_step: int = 2  # network calls
+    ratio: str = ""  # 'renoised' or 'rivals': another way to log R
+
+    def steps(self, calls: int) -> int:
+        """Rivals need ten more calls in each of the first steps, before t = 1/4."""
+        return calls // self.per_step if self.ratio != "rivals" else max(4, calls // 5)
+
+    def cell(self, share: float, candidate: int, seed: int) -> str:
+        return f"noise{share:g}-{self.name.replace('π', 'pi')}-{candidate}-seed{seed}"
+
+
+def arms(share: float, learned: LearnedScale, calls: int) -> list[Arm]:
+    """What is compared on a model with this share of wrong labels; every arm on the noisiest kind."""
+    pi = round(1 - share * 10 / 9, 4) if share else 0.8333
+    noisy = share >= 0.2
+    plain = [
+        Arm("unguided", (CFG(1.0),)),
+        Arm("CFG", tuple(CFG(v) for v in (1.5, 2.0, 3.0, 5.0, *([8.0] if noisy else [])))),
+        Arm("scale from data", (learned.rule,)),
+        Arm("CFG, ancestral", tuple(CFG(v) for v in (1.5, 2.0, 3.0, *([5.0] if noisy else []))), eta=1.0),
+        Arm("feedback, known π, ancestral", (density_feedback(pi, most=10.0),), eta=1.0),
+    ]
+    if not noisy:
+        return plain
+    # R is held from t = 0.5 on, where the gaps of a network stop telling of the class.
+    settings = ((0.5, 1.0), (0.3, 1.0), (0.3, 2.0), (0.15, 1.0), (0.05, 1.0))
+    tuned = tuple(density_feedback(v, most=10.0, temperature=heat, until=0.5) for v, heat in settings)
+    return [
+        *plain,
+        Arm("unguided, ancestral", (density_feedback(1 - 1e-9, most=10.0),), eta=1.0),
+        Arm("feedback, known π", (density_feedback(pi, most=10.0),), per_step=4),
+        Arm("CFG and Cap 1.1", tuple(CFG(v) | Cap(1.1) for v in (5.0, 15.0))),
+        Arm("APG", tuple(apg(v, radius=15.0) for v in (3.0, 6.0, 12.0))),
+        Arm("FBG, ancestral", tuple(fbg(calls // 2, pi=v) for v in (pi, 0.95)), eta=1.0),
+        Arm("feedback, tuned, ancestral", tuned, eta=1.0),
+        Arm("feedback, re-noised R", (density_feedback(pi, most=10.0),), per_step=4, ratio="renoised"),
+        Arm("feedback, rival classes, ancestral", (density_feedback(pi, most=10.0),), 1.0, ratio="rivals"),
+    ]
+
+
+def share_of(path: Path) -> float:
+    """The share of wrong labels that a model was trained with, from its file."""
+    header = read_tensors(path)[1]
+    if "training" not in header:
+        raise ValueError(f"{path} does not say how it was trained; `python -m studies.training` writes that")
+    return float(json.loads(header["training"]).get("label_noise", 0.0))
+
+
+def best_candidate(cells: Cells, model: ClassModel, share: float, arm: Arm, study: Study) -> int:
+    """The place of the candidate with the lowest FD-fashion on the noise of tuning."""
+    if len(arm.candidates) == 1:
+        return 0
+    reference = shipped_fashion().features["pool"]
+    scores = []
+    for k, rule in enumerate(arm.candidates):
+        work = partial(make_cell, model, arm, rule, study, TUNE_SEED)
+        scores.append(frechet_distance(cells.make(arm.cell(share, k, TUNE_SEED), work)["pool"], reference))
+    return scores.index(min(scores))
+
+
+def trusted_scale(out: Path, path: Path, share: float, study: Study, data: Path) -> LearnedScale:
+    """The scale from test pictures with their right labels, learned once and kept in the folder."""
+    kept = out / f"scale-{share:g}.json"
+    if not kept.is_file():
+        batches = examples(f"sit:{path}", study.trusted, data=data)
+        learn_scale(batches, model=f"{share:.0%} of labels wrong").save(kept)
+    return load_scale(kept)
+
+
+@torch.no_grad()
+def make_cell(model: ClassModel, arm: Arm, rule: Rule, study: Study, seed: int) -> dict[str, Tensor]:
+    """The samples of one arm and seed: what the classifier says of them, and log R along the way."""
+    made = []
+    for rows in (range(i, min(i + BATCH, study.samples)) for i in range(0, study.samples, BATCH)):
+        labels, seeds = [i % 10 for i in rows], [sample_seed(seed, i) for i in rows]
+        predict: Predict = model.predict(labels)
+        if arm.ratio == "renoised":
+            assert isinstance(rule, DensityFeedback)
+            predict = Renoised(predict, rule, seeds)
+        elif arm.ratio == "rivals":
+            predict = Rivals(model, labels)
+        x, ratios = noise(seeds, model.shape), []
+        times = uniform(arm.steps(study.calls))
+        for step in trajectory(predict, rule, x, times, ancestral(seeds, arm.eta)):
+            x = step.x_next
+            if "log_ratio" in step.prediction.extra:
+                ratios.append(step.prediction.extra["log_ratio"].float())
+        seen = fashion_classifier()(model.decode(x).permute(0, 2, 3, 1), [""] * len(rows))
+        cell = {"pool": seen["pool"], "logits": seen["logits"], "labels": torch.tensor(labels)}
+        made.append(cell | ({"log_ratio": torch.stack(ratios, 1)} if ratios else {}))
+    return {key: torch.cat([one[key] for one in made]) for key in made[0]}
+
+
+@torch.no_grad()
+def real_ratios(model: ClassModel, path: Path, data: Path, study: Study) -> dict[str, Tensor]:
+    """log R of test pictures on their way to noise, under the right label and under another class.
+
+    The way is the memoryless run backwards, so that log R adds up as it does when pictures are made.
+    """
+    count, times = 60, [t for t in uniform(study.calls // 2) if t <= 0.6]
+    predict, pictures = examples(f"sit:{path}", count, data=data, seed=TUNE_SEED, batch=count)[0]
+    right = torch.tensor(predict.rows[0])
+    g = torch.Generator().manual_seed(TUNE_SEED)
+    wrong = (right + torch.randint(1, 10, right.shape, generator=g)) % 10
+    y, states, before = pictures, [], 0.0
+    for t in reversed(times[1:]):
+        sigma = (1 - t) / t
+        y = y + (sigma**2 - before**2) ** 0.5 * torch.randn(y.shape, generator=g)
+        before = sigma
+        states.append(t * y)
+    states.append(torch.randn(y.shape, generator=g))
+    curves = {"times": torch.tensor(times)}
+    for name, labels in (("right", right), ("wrong", wrong)):
+        predict = model.predict(labels)
+        steps = [predict(x, t) for x, t in zip(reversed(states), times, strict=True)]
+        gains = [memoryless_gain(a, b) for a, b in pairwise(steps)]
+        curves[name] = torch.stack([torch.zeros_like(gains[0]), *gains], 1).cumsum(1).float()
+    return curves
+
+
+def measure_model(study: Study, cells: Cells, path: Path, data: Path) -> Iterator[tuple[str, Row]]:
+    """Rows of readings.csv and of ratios.csv for one network, each arm with its difference to tuned CFG."""
+    share, model = share_of(path), open_sit(path)
+    reference = shipped_fashion().features["pool"]
+    real = cells.make(f"real-{share:g}", partial(real_ratios, model, path, data, study))
+    for t in (0.2, 0.4, 0.6):
+        k = int((real["times"] - t).abs().argmin())
+        name = f"real pictures, t = {t}"
+        yield "ratios", {"wrong labels": share} | ratio_row(name, real["right"][:, k], real["wrong"][:, k])
+    fixed: dict[str, Estimate] = {}
+    todo = arms(share, trusted_scale(cells.folder, path, share, study, data), study.calls)
+    for arm in sorted(todo, key=lambda arm: arm.name != "CFG"):  # the others are compared with it
+        best = best_candidate(cells, model, share, arm, study)
+        rule = arm.candidates[best]
+        each = []
+        for seed in study.seeds:
+            work = partial(make_cell, model, arm, rule, study, seed)
+            each.append(cells.make(arm.cell(share, best, seed), work))
+        made = {key: torch.cat([one[key] for one in each]) for key in each[0]}
+        own = estimates(made, reference)
+        fixed = fixed or own
+        row: Row = {"wrong labels": share, "arm": arm.name, "rule": str(rule)}
+        row |= {"steps": arm.steps(study.calls), "samples": len(made["labels"])}
+        for name, estimate in own.items():
+            less = difference(estimate, fixed[name])
+            row |= estimate.columns(name) | less.columns(f"{name} less CFG")
+        yield "readings", row | {"recall": recall_at(reference, made["pool"].float())}
+        if "log_ratio" in made:
+            ratio = made["log_ratio"][:, round(0.4 * made["log_ratio"].shape[1])]
+            hit = made["logits"].argmax(1) == made["labels"]
+            odds = log_odds(made["logits"], made["labels"])
+            correlation = float(torch.corrcoef(torch.stack([ratio.double(), odds.double()]))[0, 1])
+            line = ratio_row(arm.name, ratio[hit], ratio[~hit]) | {"correlation": correlation}
+            yield "ratios", {"wrong labels": share} | line
+
+
+def estimates(made: dict[str, Tensor], reference: Tensor) -> dict[str, Estimate]:
+    """Accuracy, FD-fashion and diversity, each with a part for every sample."""
+    pool, labels = made["pool"].float(), made["labels"]
+    accuracy = mean_estimate("accuracy", class_hits(made["logits"], labels))
+    diversity = diversity_estimate("diversity", pool, labels)
+    return {"accuracy": accuracy, "FD": frechet_estimate("FD", pool, reference), "diversity": diversity}
+
+
+def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
+    """log p / (1 - p) of the class asked for, by the classifier; within 15."""
+    own = logits.gather(1, labels[:, None])[:, 0]
+    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
+    return (own - others).clamp(-15, 15)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    example = "python -m studies.label_noise --data DIR --models noise-0.3/model.safetensors --out out/noise"
+    p = command(__doc__, example, Study())
+    p.add_argument("--models", type=Path, nargs="+", metavar="FILE", help="weights by studies.training")
+    p.add_argument("--data", type=Path, metavar="DIR", help="the files of Fashion-MNIST")
+    args = p.parse_args(argv)
+    if args.page:
+        return write_page(HERE, parts(HERE))
+    if not args.models or args.data is None:
+        raise ValueError("give --models FILE ... and --data DIR, the files of Fashion-MNIST")
+    study = chosen(args, Study(), QUICK)
+    hashes = {f"{share_of(path):g}": sha256_of(path)[:16] for path in args.models}
+    cells = Cells(args.out, study, models=hashes)
+    tables: dict[str, list[Row]] = {"readings": [], "ratios": []}
+    for path in sorted(args.models, key=share_of, reverse=True):
+        for table, row in measure_model(study, cells, path, args.data):
+            tables[table].append(row)
+    for name, rows in tables.items():
+        write_csv(args.out / f"{name}.csv", rows)
+    return write_figures(args.out, figures(args.out))

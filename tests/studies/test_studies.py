@@ -1,0 +1,134 @@
+"""Every study has its page, readings and command; pages are what the readings say; folders resume."""
+
+import importlib
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from meancap.cli import main as meancap
+from meancap.metrics.score import Estimate
+from pages import ROOT
+from studies import common
+from studies.fashion import page as fashion_page
+from studies.fashion.study import HERE as FASHION
+from studies.fashion.study import grouped
+from studies.feedback import study as feedback
+
+STUDIES = sorted(path.parent.name for path in (ROOT / "studies").glob("*/README.md"))
+MEASURED = [name for name in STUDIES if name != "training"]
+NUMBER = re.compile(r"(?<![\w.,])[−-]?\d+\.\d+(?![\w.])")
+MARKED = re.compile(r"<!-- ([a-z ]+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
+
+
+def parts(name):
+    module = importlib.import_module(f"studies.{name}.study")
+    return module.parts(module.HERE)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_a_folder_with_a_page_a_command_and_readings(name):
+    folder = ROOT / "studies" / name
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"python -m studies.{name}" in page and page.startswith("# ")
+    if name in MEASURED:
+        assert (folder / "readings.csv").is_file() and "**Verdict.**" in page
+    assert all((folder / picture).is_file() for picture in re.findall(r"!\[.*?\]\((.*?)\)", page))
+    prose = [line for line in page.split("\n") if not line.startswith("|")]
+    assert len(" ".join(prose).split()) <= 800
+    index = (ROOT / "studies" / "README.md").read_text(encoding="utf-8")
+    assert f"[{name}]({name}/README.md)" in index
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_command_explains_itself_with_an_example(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(f"studies.{name}.study").main(["--help"])
+    text = capsys.readouterr().out
+    assert stop.value.code == 0 and f"  python -m studies.{name} " in text.split("example")[1]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_page_is_computed_from_its_readings(name):
+    folder = ROOT / "studies" / name
+    assert common.page(folder, parts(name)) == (folder / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_numbers_between_the_tables_stand_in_them(name):
+    """Results in sentences are readings, rounded; what a protocol sets is no result."""
+    page = (ROOT / "studies" / name / "README.md").read_text(encoding="utf-8")
+    readings = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "studies" / name).glob("*.csv"))
+    known = [float(v) for v in re.findall(r"-?\d+\.\d+", readings + " ".join(parts(name).values()))]
+    verdict = re.search(r"\*\*Verdict\.\*\*.*?\n\n", page, re.DOTALL)[0]
+    results = verdict + MARKED.sub("", page).split("## Results")[1]
+    for text in NUMBER.findall(re.sub(r"`[^`]*`|\]\([^)]*\)", "", results)):
+        value = float(text.replace("−", "-"))
+        places = len(text.partition(".")[2])
+        assert any(round(one, places) == value for one in known), f"{name}: {text}"
+
+
+def test_the_comparisons_of_garments_come_from_the_readings(tmp_path):
+    rows = fashion_page.comparisons(fashion_page.read_pooled(FASHION / "readings.csv"))
+    made = common.write_csv(tmp_path / "compared.csv", rows)
+    assert made.read_bytes() == (FASHION / "compared.csv").read_bytes()
+
+
+def test_a_study_resumes_in_its_folder_and_refuses_another(tmp_path, capsys):
+    small = replace(feedback.QUICK, mixtures=(11,), samples=64, steps=4, scales=(1.25, 2.0))
+    rows = list(feedback.readings(small, common.Cells(tmp_path, small)))
+    assert rows[1]["feedback over CFG"] == pytest.approx(rows[0]["feedback over CFG"])  # one mixture's mean
+    made = {path: path.read_bytes() for path in (tmp_path / "cells").iterdir()}
+    assert len(made) == 2
+    capsys.readouterr()
+    assert list(feedback.readings(small, common.Cells(tmp_path, small))) == rows
+    assert not capsys.readouterr().err and {path: path.read_bytes() for path in made} == made
+    common.Cells(tmp_path, replace(small, seeds=(5,)))
+    with pytest.raises(ValueError, match="samples was 64, now 65"):
+        common.Cells(tmp_path, replace(small, samples=65))
+
+
+def test_options_come_from_the_fields_of_a_study():
+    p = common.command("about", "python -m studies.feedback --out x", feedback.Study())
+    args = p.parse_args(["--out", "x", "--quick", "--seeds", "5,6", "--leak", "0.2"])
+    study = common.chosen(args, feedback.Study(), feedback.QUICK)
+    assert study == replace(feedback.QUICK, seeds=(5, 6), leak=0.2)
+    with pytest.raises(ValueError, match="give --out DIR"):
+        common.chosen(p.parse_args([]), feedback.Study(), feedback.QUICK)
+
+
+def test_bad_input_is_one_sentence():
+    command = [sys.executable, "-m", "studies.feedback", "--out", "/tmp", "--seeds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == "seed 1 tunes CFG; score on other seeds\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["train", "--out", "x"], ["reproduce", "wind"], ["reproduce", "label-noise"]]
+)
+def test_a_command_that_left_the_package_names_the_new_one(words, capsys):
+    assert meancap(words) == 2
+    message = capsys.readouterr().err
+    module = re.search(r"python -m (studies\.\w+)\n$", message)[1]
+    assert importlib.util.find_spec(module) and message.count("\n") == 1
+
+
+def test_parts_of_groups_say_what_parts_of_pictures_said(tmp_path):
+    values = torch.arange(120, dtype=torch.float64)
+    e = grouped(Estimate("alignment", float(values.mean()), 120, values))
+    assert len(e.parts) == 50 and e.parts[3] == values[[3, 53, 103]].mean()
+    rule, numbers, seeds = "CFG(6) | Cap(1.1)", {"alignment": e}, {"alignment": (1.0, 2.0)}
+    one = fashion_page.Pooled("PMC", 6.0, 1.1, 20, rule, 2.5, numbers, seeds)
+    (again,) = fashion_page.read_pooled(fashion_page.write_pooled([one], tmp_path / "readings.csv"))
+    assert again.gamma == 1.1 and again.rule == one.rule and again.seeds == one.seeds
+    torch.testing.assert_close(again.numbers["alignment"].parts, e.parts, rtol=1e-4, atol=0)
+
+
+def test_fixed_guidance_between_two_scales_is_read_on_a_straight_line_over_the_logarithm():
+    curve = {s: {"FD": Estimate("FD", v, 9, torch.full((9,), v))} for s, v in ((2.0, 0.4), (8.0, 0.8))}
+    middle = fashion_page.between(curve, 4.0)["FD"]
+    assert middle.value == pytest.approx(0.6) and float(middle.parts[0]) == pytest.approx(0.6)
+    assert fashion_page.between(curve, 9.0) is None

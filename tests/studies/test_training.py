@@ -1,0 +1,179 @@
+"""Training: a stopped run goes on as if it had not been stopped, and learns what there is to learn."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from meancap import CFG, noise, sample, uniform
+from meancap.models.classes import open_sit
+from meancap.models.data import Pictures
+from meancap.models.sit import SiTConfig
+from meancap.scenes import SceneNetConfig, draw
+from studies.label_noise.study import share_of
+from studies.training.detector import DetectorConfig, examine, train_detector
+from studies.training.garments import TrainConfig, Training, noisy_labels
+from studies.training.loop import orthogonal, read_log
+from studies.training.scenes import SceneTrainConfig, SceneTraining, scene_pixels
+
+MODEL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=1, heads=2, classes=2, learn_sigma=False)
+CONFIG = TrainConfig(640, model=MODEL, batch=16, warmup=5, ema=0.9)
+SCENE_NET = SceneNetConfig(fine=4, middle=8, width=16, depth=1, heads=2)
+SCENES = SceneTrainConfig(320, model=SCENE_NET, batch=16, warmup=5, ema=0.9)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Two classes: bright above, or bright below."""
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 60, (200, 1, 8, 8), dtype=torch.uint8, generator=g)
+    labels = torch.arange(200) % 2
+    images[labels == 0, :, :4] += 180
+    images[labels == 1, :, 4:] += 180
+    return Pictures(images, labels, ("above", "below"))
+
+
+def weights(training):
+    return {name: value.clone() for name, value in training.ema.state_dict().items()}
+
+
+def test_a_stopped_run_goes_on_exactly(tmp_path, pictures):
+    whole = Training(tmp_path / "whole", CONFIG, pictures)
+    list(whole.rows(every=10))
+    first = Training(tmp_path / "two", CONFIG, pictures)
+    rows = first.rows(every=10)
+    next(rows), next(rows)
+    first.save()
+    next(rows)  # work after the last save is lost, and its log line with it
+    rows.close()
+    second = Training(tmp_path / "two", CONFIG, pictures)
+    assert second.step == 20 and [r.step for r in read_log(tmp_path / "two")] == [10, 20]
+    list(second.rows(every=10))
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(second)[name]), name
+    losses = [[r.loss for r in read_log(tmp_path / name)] for name in ("whole", "two")]
+    assert losses[0] == losses[1] and len(losses[0]) == 4
+
+
+def test_another_recipe_is_refused_but_a_longer_run_is_not(tmp_path, pictures):
+    training = Training(tmp_path / "t", CONFIG, pictures)
+    training.save()
+    with pytest.raises(ValueError, match=r"rate was 0.01, now 0.02"):
+        Training(tmp_path / "t", replace(CONFIG, rate=0.02), pictures)
+    assert Training(tmp_path / "t", replace(CONFIG, images=1280), pictures).config.steps == 80
+
+
+def test_a_torn_log_line_is_left_out(tmp_path, pictures):
+    training = Training(tmp_path / "t", CONFIG, pictures)
+    list(training.rows(every=20))
+    with (tmp_path / "t" / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"step": 60})[:5])
+    assert [r.step for r in read_log(tmp_path / "t")] == [20, 40]
+
+
+def test_the_rate_warms_up_stays_and_cools_to_zero():
+    config = replace(CONFIG, images=1600, warmup=10, cooling=0.5)
+    rates = [config.rate_at(k) for k in range(config.steps)]
+    assert rates[0] == pytest.approx(0.001) and rates[9] == rates[49] == 0.01
+    assert rates[75] == pytest.approx(0.005) and 0 < rates[-1] < 0.0003
+
+
+def test_updates_of_matrices_have_equal_singular_values():
+    for shape in ((16, 48), (48, 16), (24, 24)):
+        g = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        s = torch.linalg.svdvals(orthogonal(g))
+        assert s.min() > 0.5 and s.max() < 1.3
+        u, _, v = torch.linalg.svd(g, full_matrices=False)
+        assert (orthogonal(g) * (u @ v)).sum() / s.norm() / min(shape) ** 0.5 > 0.97
+
+
+def test_the_trained_model_makes_the_class_it_is_asked_for(tmp_path, pictures):
+    training = Training(tmp_path / "t", replace(CONFIG, images=8000), pictures)
+    rows = list(training.rows(every=50))
+    assert rows[-1].loss < 0.5 * rows[0].loss
+    model = open_sit(training.export(tmp_path / "m.safetensors", torch.float16, pictures.names))
+    x = sample(model.predict([0, 1] * 10), CFG(1), noise(range(20), model.shape), uniform(20))
+    made = model.decode(x).float()
+    above, below = made[:, 0, :4].mean((1, 2)), made[:, 0, 4:].mean((1, 2))
+    assert bool((above > below)[0::2].all()) and bool((above < below)[1::2].all())
+
+
+def test_wrong_labels_have_their_share_name_another_class_and_come_from_the_seed():
+    labels = torch.arange(40_000) % 10
+    noisy = noisy_labels(labels, 10, 0.3, seed=1)
+    changed = noisy != labels
+    assert float(changed.double().mean()) == pytest.approx(0.3, abs=0.01)
+    assert torch.bincount((noisy - labels)[changed] % 10, minlength=10)[1:].min() > 1100  # of 1,333 each
+    assert torch.equal(noisy, noisy_labels(labels, 10, 0.3, seed=1))
+    assert not torch.equal(noisy, noisy_labels(labels, 10, 0.3, seed=2))
+    assert noisy_labels(labels, 10, 0.0, seed=1) is labels
+
+
+def test_a_model_tells_its_wrong_labels_and_another_can_start_from_it(tmp_path, pictures):
+    first = Training(tmp_path / "a", replace(CONFIG, images=32, label_noise=0.25), pictures)
+    list(first.rows())
+    path = first.export(tmp_path / "a.safetensors", torch.float32, pictures.names)
+    assert share_of(path) == 0.25
+    second = Training(tmp_path / "b", replace(CONFIG, start="known"), pictures, path)
+    for name, value in first.ema.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    with pytest.raises(ValueError, match="other shapes"):
+        Training(tmp_path / "c", replace(CONFIG, model=replace(MODEL, width=32)), pictures, path)
+
+
+def test_a_stopped_training_of_scenes_goes_on_exactly(tmp_path):
+    whole = SceneTraining(tmp_path / "whole", SCENES)
+    list(whole.rows(every=5))
+    first = SceneTraining(tmp_path / "two", SCENES)
+    rows = first.rows(every=5)
+    next(rows), next(rows)
+    first.save()
+    rows.close()
+    second = SceneTraining(tmp_path / "two", SCENES)
+    assert second.step == 10
+    list(second.rows(every=5))
+    for (name, a), b in zip(whole.ema.state_dict().items(), second.ema.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    assert [r.loss for r in read_log(tmp_path / "whole")] == [r.loss for r in read_log(tmp_path / "two")]
+    assert read_log(tmp_path / "two")[-1].loss < read_log(tmp_path / "two")[0].loss
+
+
+def test_training_goes_on_from_a_file_and_names_it(tmp_path):
+    begun = SceneTraining(tmp_path / "a", SCENES)
+    file = begun.export(tmp_path / "a.safetensors", torch.float32)
+    more = SceneTraining(tmp_path / "b", replace(SCENES, wrong=0.2, start="abc"), file)
+    state = more.model.state_dict()
+    assert all(torch.equal(v, state[name]) for name, v in begun.ema.state_dict().items())
+    assert json.loads((tmp_path / "b" / "train.json").read_text())["start"] == "abc"
+    assert not more.model.get_parameter("pos_embed").requires_grad
+    more.one_step()
+
+
+def test_captions_say_what_the_recipe_says(tmp_path):
+    n = 20_000
+    g = torch.Generator().manual_seed(0)
+    truth = draw(n, g).codes()
+    training = SceneTraining(tmp_path / "t", replace(SCENES, dropout=0.1, partial=0.25, wrong=0.2))
+    said = training.caption(truth, g)
+    unsaid = (said < 0).all(1).double().mean()
+    # Nothing is said by dropout, or by six open words of a partial caption.
+    assert abs(unsaid - (0.1 + 0.9 * 0.25 / 64)) < 5 * (0.1 * 0.9 / n) ** 0.5
+    complete = (said >= 0).all(1)
+    wrong = (said != truth)[complete].any(1).double().mean()
+    same = 1 / (3 * 6 * 3 * 6 * 4 * 2)  # a wrong caption may happen to be right
+    assert abs(wrong - 0.2 * (1 - same)) < 5 * (0.2 * 0.8 / complete.sum()) ** 0.5
+
+
+def test_the_origin_is_the_mean_of_the_law():
+    pixels = scene_pixels(2000)
+    assert ((pixels.mean - 0.5).abs() < 0.05).all() and 0.2 < pixels.std < 0.3
+
+
+def test_a_detector_learns_and_is_examined():
+    steps = list(train_detector(DetectorConfig(steps=30, batch=32)))
+    losses, network = [loss for _, loss, _ in steps], steps[-1][2]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    found = examine(network, 50)
+    assert set(found) == {"clean", "spoilt", "burnt x1.5", "burnt x2", "burnt x3"}
+    assert all(0 <= v <= 1 for shares in found.values() for v in shares.values())
