@@ -18,7 +18,7 @@ from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import ComfyExtension, io, ui
 
 from ...rules import Cap, CapDisplacement, Rule, parse
-from ...rules.parts.calibration import FEWEST, LEVELS, Calibration, load_calibration
+from ...rules.caps import FEWEST, LEVELS, Calibration, load_calibration
 from ...sampling.checks import need_cap_last
 from .hooks import PilotHook, PostCFG
 from .run_report import draw_run
