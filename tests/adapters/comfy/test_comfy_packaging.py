@@ -100,7 +100,7 @@ print(hooks.PostCFG("CFG(7) | Cap(1.1)").rule)
 
 def test_a_clone_called_meancap_does_not_hide_the_library_from_the_folder_above(tmp_path):
     (tmp_path / "meancap").symlink_to(ROOT, target_is_directory=True)
-    code = "import meancap; import meancap.rules.parts.cap; print(meancap.CFG(3), meancap.__file__)"
+    code = "import meancap; import meancap.rules.caps; print(meancap.CFG(3), meancap.__file__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.startswith("CFG(3) "), done.stderr
     assert Path(done.stdout.split(" ", 1)[1].strip()).parent.name == "meancap"
