@@ -106,17 +106,17 @@ class Session:
         self._stepper.begin()
         self.record.restart()
 
+    def is_idle(self, t: float) -> bool:
+        """Whether the rule returns the conditional output at time t, so that a host may skip the other one.
+
+        A host that skips it passes the conditional output in its place, so that the rule's state advances.
+        """
+        return not self.rule.caps and self._stepper.idle(t)
+
     def guide(
-        self,
-        how: Affine,
-        x: Tensor,
-        c: Tensor,
-        u: Tensor,
-        nominal: Tensor,
-        *,
-        first: bool = True,
+        self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True,
         others: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The guided output, in the dtype of `nominal`. `first` is False in the later stages of one step.
 
         `others` are further outputs of the host by name, for rules that look at them.
@@ -154,17 +154,7 @@ class Pilot(Session):
             self._sums.append([])
             self._squares.append([])
 
-    def guide(
-        self,
-        how: Affine,
-        x: Tensor,
-        c: Tensor,
-        u: Tensor,
-        nominal: Tensor,
-        *,
-        first: bool = True,
-        others: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    def guide(self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, **_: Any) -> Tensor:
         p = Prediction.from_affine(x, c, u, how)
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
         if not self._sums[-1]:

@@ -73,9 +73,16 @@ def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
         _log.info("%s: %s", rule, hook.run.headline())
         return latent
 
+    def predict(executor: Any, model: Any, conds: Any, x: Any, timestep: Any, options: Any) -> Any:
+        if hook.needs_negative({"model": model, "sigma": timestep, "model_options": options}, conds):
+            return executor(model, conds, x, timestep, options)
+        positive = executor(model, [conds[0], None], x, timestep, options)[0]
+        return [positive, positive]
+
     m = model.clone()
     m.set_model_sampler_post_cfg_function(hook)
     m.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, "meancap", run)
+    m.add_wrapper_with_key(WrappersMP.CALC_COND_BATCH, "meancap", predict)
     return m
 
 
