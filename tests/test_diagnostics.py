@@ -119,6 +119,28 @@ def test_a_saved_record_opens_as_json(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["meter.json"]
 
 
+@pytest.mark.parametrize("name", ["meter.csv", "meter.json"])
+def test_a_saved_record_comes_back(tmp_path, name):
+    record = Record()
+    sample(predict, CFG(7) | Cap(1.1), noise(range(2), (3, 4)), uniform(3), record=record)
+    path = record.save(tmp_path / name)
+    assert path.read_text().startswith("step,sample,t,gap" if name.endswith("csv") else "{")
+    back = Record.load(path)
+    assert back.summary() == record.summary()
+    for field, values in record.stacked().items():
+        assert torch.equal(back.stacked()[field].double(), values.double())
+    with pytest.raises(ValueError, match=r"saved as \.json or \.csv; got 'meter\.txt'"):
+        record.save(tmp_path / "meter.txt")
+
+
+def test_a_plot_is_saved_where_a_path_is_given(tmp_path):
+    pytest.importorskip("matplotlib")
+    record = Record()
+    sample(predict, CFG(7) | Cap(1.1), noise(range(2), (3, 4)), uniform(3), record=record)
+    record.plot(tmp_path / "meter.png")
+    assert (tmp_path / "meter.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_what_json_cannot_say_is_saved_as_null(tmp_path):
     record, nothing = Record(), torch.zeros(1, 3)
     guide(CFG(7), Prediction(nothing, 0.5, nothing, nothing + 1), record=record)

@@ -128,4 +128,4 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host(tmp_path):
     fonts = re.findall(r"url\(\"([^\"]+)\"\)", ours.read_text(encoding="utf-8"))
     assert fonts and all((ours.parent / font).is_file() for font in fonts)
     assert "<math" in (made / "theory.html").read_text(encoding="utf-8")
-    assert "meancap.rules.parts.cap.Cap" in (made / "api" / "rules.html").read_text(encoding="utf-8")
+    assert "meancap.rules.caps.Cap" in (made / "api" / "rules.html").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from pathlib import Path
 from meancap.bench.cases import KINDS
 from meancap.bench.families import FIXED, UNGUIDED
 from meancap.bench.leaderboard import write_report
-from meancap.bench.ratios import Ratio, Result
+from meancap.bench.ratios import FEWEST, Ratio, Result
 from meancap.files import write_whole
 from meancap.report.document import with_parts
 
@@ -73,6 +73,7 @@ def pages(docs: Path) -> dict[str, str]:
             "kinds tuned": kinds(result, few, _TUNED, "sw2 sw2"),
             "kinds recipes": kinds(result, few, _RECIPES, "all sw2"),
             "reading": reading(result),
+            "feedback": feedback(result),
         },
         "choosing-gamma.md": {
             "gamma table": kinds(result, few, _CAPS, "sw2 sw2"),
@@ -113,14 +114,18 @@ def headline(result: Result) -> str:
     """What matters most, at each number of evaluations, whoever it favours."""
     lines = []
     for n in result.runs:
+        if len(result.problems(n)) < FEWEST:
+            lines.append(f"- **{n} evaluations.** Too few problems for an interval.")
+            continue
         learned, none, cap, strong, tuned = (
             result.row(n, name) for name in (_LEARNED, UNGUIDED.name, "CFG 5, Cap 1.1", "CFG 5", _PAPER)
         )
         lines.append(
-            f"- **{n} evaluations.** A learned λ(t) has {learned.regret} times the error of CFG tuned on "
-            f"each problem (worst {learned.regret_worst:.1f}), no guidance {none.regret}, CFG 5 with the "
-            f"paper's cap {cap.regret}, CFG 5 without it {strong.regret}. Both tuned, the paper's cap is "
-            f"{_said(tuned.tuned)}; at equal alignment {_said(tuned.aligned)}."
+            f"- **{n} evaluations.** One setting for all: learned λ(t) {learned.regret} "
+            f"(worst {learned.regret_worst:.1f}), no guidance {none.regret}, "
+            f"CFG 5 with the paper's cap {cap.regret}, without it {strong.regret}. "
+            f"Both tuned, the paper's cap is {_said(tuned.tuned)}; "
+            f"at equal alignment {_said(tuned.aligned)}."
         )
     return "\n".join(lines)
 
@@ -142,8 +147,11 @@ def aligned(result: Result) -> str:
     """Equal alignment: who is better, and how many problems that is."""
     lines = []
     for n, run in result.runs.items():
-        rows = [result.row(n, name) for name in run["aligned"] if name != FIXED.name]
-        lines.append(f"- {n} evaluations: {_sorted({row.rule: row.aligned for row in rows})}.")
+        found = {name: result.row(n, name).aligned for name in run["aligned"] if name != FIXED.name}
+        clear = {name: one for name, one in found.items() if one.verdict in ("better", "worse")}
+        even = sum(one.verdict == "even" for one in found.values())
+        rest = f"{even} even, {len(found) - len(clear) - even} undecided"
+        lines.append(f"- {n} evaluations: {_sorted(clear) if clear else 'none better or worse'}; {rest}.")
     return "\n".join(lines)
 
 
@@ -174,11 +182,29 @@ def kinds(result: Result, n: int, names: tuple[str, ...], column: str) -> str:
 
 
 def reading(result: Result) -> str:
-    """For each kind of error who beats tuned CFG when tuned, who loses, and what is open."""
+    """For each kind of error who beats tuned CFG when tuned, who loses, and what is undecided."""
     n, lines = min(result.runs), []
     for kind in KINDS:
         found = {name: result.by("kind", result.logs(n, name, "sw2 sw2"))[kind] for name in _TUNED}
-        lines.append(f"- **{kind}**: {_sorted(found)}.")
+        clear = {name: one for name, one in found.items() if one.verdict in ("better", "worse", "too few")}
+        open_ = [name for name, one in found.items() if one.verdict == "undecided"]
+        said = _sorted(clear) if clear else "none better or worse"
+        lines.append(f"- **{kind}**: {said}; undecided: {', '.join(open_) or 'none'}.")
+    return "\n".join(lines)
+
+
+def feedback(result: Result) -> str:
+    """Density feedback with a leak and without, at each number of evaluations."""
+    lines = []
+    for n in result.runs:
+        for name in ("density feedback", "density feedback, twice the calls"):
+            logs = result.logs(n, name, "sw2 sw2")
+            sides = [
+                result.mean({one: v for one, v in logs.items() if bool(result.cases[one].leak) == leaky})
+                for leaky in (True, False)
+            ]
+            with_, without = (f"{_said(side)}, {side.n} problems" for side in sides)
+            lines.append(f"- {n} evaluations, {name}, tuned: where labels leak {with_}; elsewhere {without}.")
     return "\n".join(lines)
 
 

@@ -23,7 +23,6 @@ from meancap.files import write_whole
 from meancap.prediction import Prediction
 from meancap.rules import CFG, Entry, Rule, catalogue, guide
 from meancap.rules.catalogue import FAMILIES, facts
-from meancap.rules.elsewhere import LEFT_OUT, NAME_ONLY
 
 SCALE = 4.0  # of the drawn CFG, and of most rules
 GAMMA = 1.1
@@ -42,6 +41,29 @@ _BENCHMARK_NAMES = {
     "policy": "policy (optimal control)",
     "manifold": "manifold (CFG-MP+)",
 }
+
+# Methods whose formula was not found or not read: (name, why). Nothing is computed for them.
+_NAME_ONLY = (
+    (
+        "TCG (no number)",
+        "matches mean and variance of the guided velocity; withdrawn, its formula was not found",
+    ),
+    ("Characteristic guidance (2312.07586)", "a fixed point over extra evaluations; its paper was not read"),
+    ("Learn to Guide (2510.00815)", "a trained schedule; no weights or code were seen"),
+    ("Annealing guidance scale (2506.24108)", "a trained schedule; no weights or code were seen"),
+    ("Adversarial schedules (2608.14038)", "a trained schedule; no weights or code were seen"),
+    ("Information-theoretic schedule (2606.24025)", "a trained schedule; no weights or code were seen"),
+    ("Online feedback (2509.16131)", "scales chosen by evaluators during the run; no code was seen"),
+)
+
+# Methods that are known and not included, and why.
+_LEFT_OUT = (
+    ("Difference CFG", "Skimmed CFG's companion takes norms and extremes of a whole batch"),
+    (
+        "Dynamic CFG schedules of mimic",
+        "its own schedules are any schedule here: CFG(Cosine(...)) | Mimic(...)",
+    ),
+)
 
 
 def write_rules_page(docs: Path) -> list[Path]:
@@ -72,7 +94,7 @@ def page(result: Result) -> str:
         lines += ["", f"## {title}"]
         for e in group:
             lines += _section(e, figures)
-    for title, listed in (("Known by name only", NAME_ONLY), ("Not here", LEFT_OUT)):
+    for title, listed in (("Known by name only", _NAME_ONLY), ("Not here", _LEFT_OUT)):
         lines += ["", f"## {title}", "", *(f"- **{_md(name)}**: {_md(why)}." for name, why in listed)]
     return "\n".join(lines) + "\n"
 

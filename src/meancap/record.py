@@ -11,11 +11,13 @@ log_ratio  log p(x | condition) / p(x), in runs that follow it; `asked` is then 
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .cap import Lengths, lengths
-from .files import write_whole
+from .files import write_whole, writing
 from .prediction import Prediction, need_same_shapes
 from .rules.rule import Displacement
 from .tensors import Number, vector
@@ -35,6 +37,7 @@ _PANELS = {
     "cosine": "cosine of m_c and the gap",
 }
 _FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")
+_COLUMNS = ("step", "sample", *_FIELDS, "log_ratio")  # of a CSV file
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +170,42 @@ class Record:
         ]
 
     def save(self, path: str | Path) -> Path:
-        """Writes the rows and the summary as JSON; the file appears whole or not at all."""
+        """Writes the rows as .csv, or the rows and the summary as .json; whole or not at all."""
+        path = Path(path)
+        if path.suffix == ".csv":
+            text = StringIO()
+            writer = csv.DictWriter(text, _COLUMNS, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows())
+            return write_whole(path, text.getvalue())
+        if path.suffix not in (".json", ""):
+            raise ValueError(f"a record is saved as .json or .csv; got {path.name!r}")
         return write_whole(path, json.dumps(self.contents(), indent=1))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Record:
+        """The record that `save` wrote: its meter, without the solver's weights, hence without a certificate.
+
+        A number that JSON could not hold comes back as nan.
+        """
+        path = Path(path)
+        text = path.read_text(encoding="utf-8")
+        rows = list(csv.DictReader(StringIO(text))) if path.suffix == ".csv" else json.loads(text)["rows"]
+        steps: dict[int, list[dict[str, float]]] = {}
+        for row in rows:
+            steps.setdefault(int(row["step"]), []).append(
+                {name: _number(row[name]) for name in _COLUMNS[2:] if row.get(name) not in (None, "")}
+            )
+        record = cls()
+        for step in steps.values():
+            names = (*_FIELDS, "log_ratio") if all("log_ratio" in row for row in step) else _FIELDS
+            columns = {
+                name: torch.tensor([row.get(name, math.nan) for row in step], dtype=torch.float64)
+                for name in names
+            }
+            columns["active"] = columns["active"] == 1
+            record.note(Measure(**columns, allowed=torch.full_like(columns["t"], torch.inf)))
+        return record
 
     def contents(self) -> dict[str, Any]:
         """What a JSON file of the record holds; JSON knows neither nan nor inf, so they become null."""
@@ -207,11 +244,18 @@ class Record:
             warnings.warn(str(certificate), stacklevel=2)
         return certificate
 
-    def plot(self) -> Any:
+    def plot(self, path: str | Path | None = None) -> Any:
         """The meter as a matplotlib Figure of four panels over time, a thin line per sample.
 
-        In a notebook the figure shows itself; elsewhere `record.plot().savefig("meter.png")`.
+        In a notebook the figure shows itself; elsewhere give a path, such as `record.plot("meter.png")`.
         """
+        figure = self._figure()
+        if path is not None:
+            with writing(path) as temporary:
+                figure.savefig(temporary)
+        return figure
+
+    def _figure(self) -> Any:
         try:
             from matplotlib.figure import Figure
         except ImportError:
@@ -227,6 +271,11 @@ class Record:
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("t (noise at 0, data at 1)", fontsize=8)
         return figure
+
+
+def _number(cell: Any) -> float:
+    """A cell of a file; CSV holds truth values as words."""
+    return float(cell == "True") if cell in ("True", "False") else float(cell)
 
 
 def _largest(values: Tensor) -> float:

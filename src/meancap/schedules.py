@@ -216,5 +216,10 @@ def finite_scale(self: object, name: str) -> None:
             raise ValueError(
                 f"{owner} needs one number for {name}, or one per sample; got shape {value.shape}"
             )
+    elif callable(value) and not isinstance(value, Schedule):
+        raise ValueError(
+            f"{type(self).__name__} needs a number or a schedule for {name}, which can be printed, such as "
+            f"Linear(1, 7) or Piecewise(times, values); got a function"
+        )
     elif not isinstance(value, Schedule):
         finite(self, name)

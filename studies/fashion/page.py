@@ -68,7 +68,8 @@ def read_pooled(path: Path) -> list[Pooled]:
         first, numbers, seeds = lines[0], {}, {}
         for row in lines:
             parts = torch.tensor([float(v) for v in row["parts"].split()], dtype=torch.float64)
-            numbers[row["number"]] = Estimate(row["number"], float(row["value"]), int(row["n"]), parts)
+            own = parts if len(parts) else None
+            numbers[row["number"]] = Estimate(row["number"], float(row["value"]), int(row["n"]), own)
             seeds[row["number"]] = tuple(float(v) for v in row["seeds"].split())
         scale, gamma = (float(first[k]) if first[k] else None for k in ("scale", "gamma"))
         about = first["method"], scale, gamma, int(first["evaluations"]), first["rule"]

@@ -101,7 +101,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     """The table of the page."""
     lines = ["| images | reference | n of each | FID | 1000 KID |", "|---|---|---:|---:|---:|"]
     for r in rows:
-        rule = f" `{r['rule']}`" if r["rule"] else ""
+        rule = f" `{r['rule']}`".replace("|", "\\|") if r["rule"] else ""
         kid = f"{float(r['1000 KID']):.2f} ± {1.96 * float(r['standard error']):.2f}"
         cells = (r["images"] + rule, r["reference"], f"{int(r['n']):,}", f"{float(r['FID']):.1f}", kid)
         lines.append(f"| {' | '.join(cells)} |")

@@ -23,7 +23,7 @@ from meancap.models.checkpoint import load_sit, save_sit
 from meancap.models.data import Pictures, Pixels
 from meancap.models.sit import SiT, SiTConfig
 
-from .loop import TrainingLoop, TrainingRecipe, need_within, optimisers
+from .loop import TrainingLoop, TrainingRecipe, optimisers
 
 SMALL = SiTConfig(size=28, channels=1, patch=4, width=128, depth=5, heads=4, classes=10, learn_sigma=False)
 
@@ -48,10 +48,6 @@ class TrainConfig(TrainingRecipe):
     seed: int = 0
     label_noise: float = 0.0
     start: str = ""  # the sha256 of weights to start from; empty for a random start
-
-    def __post_init__(self) -> None:
-        need_within(self, ("images", "batch", "warmup", "rate", "adam", "labels"), above=0)
-        need_within(self, ("dropout", "ema", "cooling", "label_noise"), below=1)
 
 
 class Training(TrainingLoop):

@@ -50,19 +50,6 @@ class TrainingRecipe:
         return self.rate * min(1.0, (step + 1) / self.warmup, left)
 
 
-def need_within(
-    recipe: Any, names: Iterable[str], above: float | None = None, below: float | None = None
-) -> None:
-    """Requires fields of a recipe above a number, or from 0 to below one, and a seed of 0 or more."""
-    for name in names:
-        value = getattr(recipe, name)
-        if (above is not None and not value > above) or (below is not None and not 0 <= value < below):
-            bounds = f"above {above:g}" if above is not None else f"from 0 to below {below:g}"
-            raise ValueError(f"training needs {name} {bounds}; got {value}")
-    if recipe.seed < 0:
-        raise ValueError(f"training needs a seed of 0 or more; got {recipe.seed}")
-
-
 @dataclass(frozen=True)
 class LogLine:
     """One line of the log: means over the steps since the line before."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from meancap.models.data import Pixels
 from meancap.scenes import ATTRIBUTES, SceneNet, SceneNetConfig, draw, load_scene_net, render, save_scene_net
 
-from .loop import TrainingLoop, TrainingRecipe, need_within, optimisers
+from .loop import TrainingLoop, TrainingRecipe, optimisers
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,6 @@ class SceneTrainConfig(TrainingRecipe):
     ema: float = 0.998
     seed: int = 0
     start: str = ""  # the sha256 of weights to start from; empty for a random start
-
-    def __post_init__(self) -> None:
-        need_within(self, ("images", "batch", "warmup", "rate", "adam", "time_spread"), above=0)
-        need_within(self, ("dropout", "partial", "wrong", "ema", "cooling"), below=1)
 
 
 class SceneTraining(TrainingLoop):

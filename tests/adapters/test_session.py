@@ -189,8 +189,8 @@ def test_a_record_is_saved_as_json_and_as_parquet_with_the_same_rows(
 
 
 def test_an_unknown_suffix_is_refused_and_nothing_is_written(record: RunRecord, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\.json or \.parquet"):
-        record.save(tmp_path / "run.csv")
+    with pytest.raises(ValueError, match=r"\.json or \.csv"):
+        record.save(tmp_path / "run.txt")
     assert not list(tmp_path.iterdir())
 
 

@@ -72,10 +72,11 @@ class Pipeline:
         return u + cfg_scale * (c - u)
 
     def __call__(self, cfg_scale: float = 5.0) -> list[Tensor]:
-        drawn = torch.Generator().manual_seed(0)
+        drawn, self.calls = torch.Generator().manual_seed(0), 0
         shared = {name: torch.randn(2, 6, generator=drawn).double() for name in self.names}
 
         def model_fn(condition: float, timestep: Tensor, progress_id: int = 0, **states: Tensor) -> Any:
+            self.calls += 1
             out = tuple(velocity(states[name], condition, float(timestep) / 1000) for name in self.names)
             return out if self.streams > 1 else out[0]
 
@@ -135,6 +136,19 @@ def test_a_diffsynth_pipeline_that_does_not_count_its_steps_is_guided_alike(rule
             found.append(pipe()[0])
         assert len(record) == 4
     assert torch.equal(*found)
+
+
+def test_diffsynth_makes_one_prediction_where_the_rule_needs_one() -> None:
+    pipe = Pipeline(1)
+    with diffsynth.guided(pipe, "CFG(5) | Interval(0.1, 0.6)") as record:  # the steps at t = 0, .2, .5, .8
+        found, calls = pipe(), pipe.calls
+    assert calls == 6 and len(record) == 4
+    torch.testing.assert_close(record.stacked()["scale"][:, 0].tolist(), [1.0, 5.0, 5.0, 1.0])
+    x = torch.randn(2, 6, generator=torch.Generator().manual_seed(0)).double()
+    for now, after in zip(SIGMAS.tolist(), SIGMAS.tolist()[1:], strict=False):
+        c, u = velocity(x, 1.0, now), velocity(x, 0.2, now)
+        x = x + (after - now) * (u + 5 * (c - u) if now in (0.8, 0.5) else c)
+    torch.testing.assert_close(found[0], x, rtol=1e-10, atol=1e-10)
 
 
 def test_what_diffsynth_cannot_tell_is_refused() -> None:

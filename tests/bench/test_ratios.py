@@ -9,7 +9,7 @@ import torch
 
 from meancap.bench.cases import KINDS, read_cases
 from meancap.bench.families import FIXED
-from meancap.bench.ratios import Ratio, Result, least_squares, quantile, stratified_mean, student
+from meancap.bench.ratios import Ratio, Result, least_squares, stratified_mean, student
 
 CASES = read_cases()
 
@@ -144,10 +144,6 @@ def test_intervals_of_a_regression_cover():
         slope = least_squares(table, y.tolist())[1]
         hits += slope.low <= math.exp(0.3) <= slope.high
     assert 0.91 <= hits / 1000 <= 0.985
-
-
-def test_quantiles_lie_between_neighbours():
-    assert quantile([1.0, 2.0, 3.0], 0.75) == 2.5 and math.isnan(quantile([], 0.5))
 
 
 def test_another_file_is_no_result(tmp_path):

@@ -16,7 +16,7 @@ from meancap.lab.theory import (
     pushforward,
     transport,
 )
-from meancap.rules.parts.cap import cap_fraction
+from meancap.rules.caps import cap_fraction
 
 every_time = pytest.mark.parametrize("t", [0.05, 0.3, 0.6, 0.85])
 anchors = pytest.mark.parametrize("anchored", [False, True], ids=["origin", "anchored"])

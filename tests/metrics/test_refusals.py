@@ -96,7 +96,6 @@ def test_damaged_files_are_named_in_one_sentence(
         ("records.jsonl", cut, "records.jsonl is missing or damaged"),
         ("records.jsonl", Path.unlink, "records.jsonl is missing or damaged"),
         ("run.json", begun, "run.json lacks config"),
-        ("features/*/00000.safetensors", cut, "features/hsv-"),
         ("scores/hsv.safetensors", cut, "hsv.safetensors is damaged; score again with --force"),
     ):
         run = made_run(tmp_path / f"run-{words[:9]}-{damage.__name__}", garments[0][:20], None)

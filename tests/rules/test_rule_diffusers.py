@@ -23,7 +23,6 @@ from diffusers.guiders import (
     ClassifierFreeGuidance,
     ClassifierFreeZeroStarGuidance,
     MagnitudeAwareGuidance,
-    TangentialClassifierFreeGuidance,
 )
 from diffusers.guiders.guider_utils import rescale_noise_cfg
 
@@ -104,23 +103,18 @@ def test_rescale(shape):
 
 
 @every_shape
-def test_tcfg_is_diffusers_function_whose_guider_raises(shape):
+def test_tcfg_is_diffusers_function(shape):
     from diffusers.guiders.tangential_classifier_free_guidance import normalized_guidance
 
     for t, x, v_c, v_u in velocities(shape):
         ours, _ = guided_velocity(tcfg(4), x, t, v_c, v_u)
         torch.testing.assert_close(ours, normalized_guidance(v_c, v_u, 4.0), rtol=1e-4, atol=1e-4)
-    guider = TangentialClassifierFreeGuidance()
-    with pytest.raises(AttributeError, match="is_conditional"):
-        _ = guider.is_conditional
 
 
-def test_mambo_g_on_packed_tokens_and_where_diffusers_raises():
+def test_mambo_g_on_packed_tokens_and_its_formula_where_diffusers_raises():
     same(MagnitudeAwareGuidance(guidance_scale=10.0, alpha=2.0), mambo_g(10, alpha=2.0), (2, 16, 12))
     for shape in ((2, 4, 8, 8), (2, 3, 4, 8, 8)):
         _, x, v_c, v_u = next(velocities(shape))
-        with pytest.raises(RuntimeError, match="2-tuple"):
-            MagnitudeAwareGuidance(guidance_scale=10.0).forward(-v_c, -v_u)
         ours, _ = guided_velocity(mambo_g(10), x, 0.4, v_c, v_u)
         ratio = (v_c - v_u).flatten(1).norm(dim=1) / v_u.flatten(1).norm(dim=1)
         weight = (9 * torch.exp(-8 * ratio)).reshape(-1, *[1] * (len(shape) - 1))
@@ -158,13 +152,3 @@ def test_fdg_keeps_the_shape_where_diffusers_does_not():
     assert FrequencyDecoupledGuidance().forward(v_c, v_u).pred.shape == (1, 2, 16, 16)
     ours, _ = guided_velocity(fdg(4, 4), x, 0.4, v_c, v_u)
     torch.testing.assert_close(ours, v_u + 4 * (v_c - v_u), rtol=1e-4, atol=1e-4)
-
-
-def test_fdg_in_diffusers_fails_when_its_first_level_is_off():
-    pytest.importorskip("kornia")
-    from diffusers.guiders import FrequencyDecoupledGuidance
-
-    guider = FrequencyDecoupledGuidance(start=[0.5, 0.0])
-    guider.set_state(step=0, num_inference_steps=8, timestep=torch.tensor(999))
-    with pytest.raises(UnboundLocalError, match="pred_cond_freq"):
-        guider.forward(torch.randn(1, 2, 16, 16), torch.randn(1, 2, 16, 16))

@@ -11,6 +11,7 @@ from meancap.rules import (
     CFG,
     CFGPP,
     Cap,
+    CapDisplacement,
     Clip,
     FromUnconditional,
     Gain,
@@ -19,15 +20,18 @@ from meancap.rules import (
     Phases,
     Project,
     Rescale,
+    Reuse,
     StepInterval,
     ZeroInit,
     ZeroStar,
     apg,
     catalogue,
     guide,
+    mambo_g,
+    parse,
 )
 
-ENTRIES = [e for e in catalogue() if e.kind == "rule"]
+ENTRIES = [e for e in catalogue() if e.kind == "rule" and e.name != "cfg_gating"]  # which has its own tests
 GATES = [Interval(0.3, 0.5), CFG(1.0), StepInterval(1, 1), Gain(Piecewise([0.5, 0.6], [0, 1]))]
 TIMES = (0.15, 0.4, 0.65, 0.9)
 SHAPE = (3, 4, 8, 8)
@@ -79,14 +83,15 @@ def test_an_idle_rule_gives_the_conditional_mean_and_a_state_that_saw_nothing(en
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
-def test_a_gate_at_the_end_makes_it_idle_unless_it_has_state(entry):
+def test_a_gate_at_the_end_makes_it_idle_unless_it_remembers_predictions(entry):
     rule = entry.rule()
     for gate, seen in (
         (GATES[0], [True, False, True]),
         (CFG(1.0), [True] * 3),
         (GATES[2], [True, False, True]),
     ):
-        expected = [False] * 3 if rule.has_state else seen
+        remembers = any(part.has_state and part.reads_m_u for part in rule.parts)
+        expected = [False] * 3 if remembers else seen
         own = [idle for _, idle, _, _ in run(rule, 1, torch.float64)]
         found = [idle for _, idle, _, _ in run(rule | gate, 1, torch.float64)]
         assert found == [a or b for a, b in zip(expected, own, strict=True)]
@@ -115,15 +120,40 @@ def test_a_gate_at_the_end_makes_it_idle_unless_it_has_state(entry):
         (CFG(1) | ZeroInit(), 0.3, False),
         (apg(4) | Interval(0.2, 0.8), 0.9, False),
         (Momentum(0.5) | CFG(1), 0.9, False),
-        (CFGPP(0.6) | Interval(0.2, 0.8), 0.9, False),  # a part with a state that is not idle itself
+        (CFGPP(0.6) | Interval(0.2, 0.8), 0.9, True),
         (Phases(2, CFG(1), CFG(4)), 0.3, True),
         (Phases(2, CFG(1), Momentum(0.5) | CFG(4)), 0.3, False),
         (Phases(0, CFG(1), CFG(4)), 0.3, False),
         (StepInterval(2, 5) | CFG(4), 0.3, True),
+        (Reuse(2) | CFG(4), 0.3, False),
     ],
 )  # fmt: skip
 def test_who_is_idle_at_the_first_step(rule, t, idle):
     assert rule.idle(t) is rule.idle(t, rule.init()) is idle
+
+
+@pytest.mark.parametrize(
+    ("after", "idle"),
+    [
+        (CFG(4), True),
+        (CFG(4) | Cap(1.1) | Interval(0.1, 0.9), True),
+        (Project() | Clip(2.0) | CFG(4) | CapDisplacement(1.2, smooth=0.5), True),
+        (FromUnconditional(4), False),
+        (mambo_g(4), False),
+        (apg(4), False),  # its momentum would have to be of gaps that are known
+        (CFG(4) | Cap(1.1, anchor="first"), False),
+    ],
+    ids=str,
+)
+def test_after_a_kept_gap_a_chain_reads_nothing_of_the_unconditional_prediction(after, idle):
+    rule = Reuse(2) | after
+    first, second = (random_prediction(*SHAPE, seed=s, t=0.3) for s in (1, 2))
+    _, state = guide(rule, first)
+    assert rule.idle(0.4, state) is idle and not rule.idle(0.4)
+    if idle:
+        other = Prediction(second.x, 0.3, second.m_c, second.m_c + 1)
+        a, b = (guide(rule, p, state) for p in (Prediction(second.x, 0.3, second.m_c, second.m_u), other))
+        assert torch.equal(a[0], b[0]) and torch.equal(a[1][0].gap, b[1][0].gap)
 
 
 @pytest.mark.parametrize("part", [ZeroStar(), ZeroInit(), FromUnconditional(4)], ids=str)
@@ -169,6 +199,18 @@ def test_sampling_asks_for_half_where_it_may_and_gets_the_same_bits(rule, step):
     assert torch.equal(found, sample(plain.__call__, rule, x, times, step))
     assert lean.both + lean.half == plain.both and plain.half == 0
     assert (lean.half > 0) == (rule not in (CFG(3), apg(4) | Interval(0.25, 0.75)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "full"),
+    [(Reuse(2) | CFG(4) | Cap(1.1), 4), (Reuse(4) | CFG(4), 2), (parse("cfg_gating(4, gate=0.2)"), 2)],
+    ids=str,
+)
+def test_steps_that_reuse_a_gap_cost_one_call(rule, full):
+    x, network = torch.randn(3, 5), Network()
+    found = sample(network, rule, x, uniform(8))
+    assert (network.both, network.half) == (full, 8 - full)
+    assert torch.equal(found, sample(Network().__call__, rule, x, uniform(8)))
 
 
 def test_a_record_and_a_trajectory_see_both_predictions():

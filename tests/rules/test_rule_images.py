@@ -18,7 +18,6 @@ from meancap.rules import (
     automatic,
     catalogue,
     mahiro,
-    renorm,
     skimmed,
     tonemap,
     zeresfdg,
@@ -42,14 +41,6 @@ def test_renorm_is_a_cap_or_a_match_of_each_group(per, dims, match):
         v, _ = guided_velocity(CFG(9) | Renorm(per=per, least=0.9), x, 0.4, v_c, v_u)
         guided = v_u + 9 * (v_c - v_u)
         assert (v.abs() >= 0.9 * guided.abs() - 1e-12).all()
-
-
-def test_qwen_renormalises_packed_tokens():
-    x, v_c, v_u = velocities(3, (2, 16, 12))
-    guided = v_u + 4 * (v_c - v_u)
-    v, _ = guided_velocity(renorm(4, form="lumina2"), x, 0.4, v_c, v_u)
-    expected = guided * v_c.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True)
-    torch.testing.assert_close(v, expected)
 
 
 def test_energy_is_that_of_the_conditional_prediction():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from rule_cases import norm, velocities
+from rule_cases import SHAPE, norm, velocities
 
 from cases import adversarial
 from meancap import CFG, Cap, Prediction, guided_velocity
@@ -256,8 +256,9 @@ def test_early_high_ends_unconditional(t, scale):
     torch.testing.assert_close(v, guided_velocity(CFG(scale), x, t, v_c, v_u)[0])
 
 
-def test_the_servers_renormalise_the_velocity():
-    x, v_c, v_u = velocities(12)
+@pytest.mark.parametrize("shape", [SHAPE, (2, 16, 12)])
+def test_pipelines_and_servers_renormalise_the_velocity(shape):
+    x, v_c, v_u = velocities(12, shape)
     cfg = v_u + W * (v_c - v_u)
     capped = cfg * (norm(v_c) / norm(cfg)).clamp(max=1)
     torch.testing.assert_close(guided_velocity(renorm(W), x, 0.4, v_c, v_u)[0], capped)

@@ -33,6 +33,7 @@ from meancap.rules import (
     displace,
     fbg,
     recfg,
+    tag,
     tcfg,
 )
 
@@ -89,6 +90,22 @@ def test_tangential_damping_of_opposite_predictions():
     x, v_c, _ = velocities(2, (2, 30))
     v, _ = guided_velocity(Tangential() | CFG(4), x, 0.4, v_c, -0.5 * v_c)
     torch.testing.assert_close(v, -0.5 * v_c + 4 * 1.5 * v_c)  # already along the singular vector
+
+
+def test_tag_stretches_the_step_across_the_state():
+    x, v_c, v_u = velocities(2, (5, 30))
+    v = v_u + 4 * (v_c - v_u)
+    along = ((v * x).sum(1) / x.square().sum(1))[:, None] * x
+    found, _ = guided_velocity(tag(4, eta=1.3), x, 0.4, v_c, v_u)
+    torch.testing.assert_close(found, along + 1.3 * (v - along))
+    torch.testing.assert_close(guided_velocity(tag(4, eta=1), x, 0.4, v_c, v_u)[0], v)
+    # On a DDIM step of the same network in a rescaled state the next state is the same.
+    s, unit, unit_next = 0.5, 1.7, 1.2
+    delta = unit_next * (x + (s - 0.4) * v) - unit * x
+    radial = ((delta * x).sum(1) / x.square().sum(1))[:, None] * x
+    torch.testing.assert_close(
+        (unit * x + radial + 1.3 * (delta - radial)) / unit_next, x + (s - 0.4) * found
+    )
 
 
 def test_adg_is_its_formula_up_to_the_limit():

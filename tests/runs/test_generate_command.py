@@ -234,6 +234,17 @@ def test_the_ancestral_sampler_is_part_of_a_run_and_belongs_to_samples(tmp_path,
     assert "Euler solver only" in capsys.readouterr().err
 
 
+def test_a_network_in_bfloat16_is_recorded_and_guided_in_float32(tmp_path, model):
+    for dtype in ("float32", "bfloat16"):
+        more = ("--dtype", dtype, "--per-class", "1", "--npz", "--diagnostics")
+        assert main(options(model, tmp_path / dtype, *more)) == 0
+    whole, half = (Run.open(tmp_path / dtype) for dtype in ("float32", "bfloat16"))
+    assert [run.config["dtype"] for run in (whole, half)] == ["float32", "bfloat16"]
+    assert half.meter["ratio"].max() <= 1.1 * (1 + 1e-6)  # bfloat16 would round by 4e-3
+    apart = np.abs(whole.images().astype(int) - half.images())
+    assert apart.max() > 0 and apart.mean() < 4
+
+
 def test_a_class_to_avoid_is_the_reference_or_beside_it_and_part_of_the_run(tmp_path, model, capsys):
     def made(name, rule, *more):
         few = ("--classes", "a", "--per-class", "2", "--npz", "--rule", rule)

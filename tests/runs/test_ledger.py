@@ -57,6 +57,8 @@ def test_files_of_someone_else_are_left_alone(tmp_path, kind):
     with pytest.raises(RunRefused, match=r"holds files but no run\.json"):
         BEGIN[kind](tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(RunRefused, match="a run needs a folder"):
+        BEGIN[kind](tmp_path / "thesis.tex")
 
 
 @kinds

@@ -2,20 +2,25 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from meancap import parse
 from meancap.cli import main, parser
+from meancap.metrics.inception import Inception
 from meancap.models.sit import SiT, named
 from meancap.report.sweep import read_table
 from meancap.runs import protocols
 from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
 from meancap.runs.protocols import plan_text, sit_work
-from meancap.runs.reproduce import setting_configs
+from meancap.runs.reproduce import setting_configs, tiny_imagenet
 
 
 def test_imagenet_has_the_rows_of_the_papers_table():
@@ -128,8 +133,8 @@ def test_imagenet_rehearses_from_a_released_format_to_the_table(tmp_path, capsys
         if r["method"] == "CFG":
             assert float(r["effective_scale_first"]) == float(r["effective_scale_last"]) == float(r["scale"])
     runs = [Run.open(tmp_path / name) for name in ("cfg-scale-2-n50", "pmc-1.05-scale-2-n50")]
-    assert runs[0].seeds == runs[1].seeds and runs[0].labels == [0, 207, 980]
-    assert runs[0].images().shape == (3, 16, 16, 3)
+    assert runs[0].seeds == runs[1].seeds and runs[0].labels == [0, 207, 387, 980]
+    assert runs[0].images().shape == (4, 16, 16, 3)
     assert runs[0].config["channels"] is None and len(runs[0].config["decoder"]) == 64
     mechanism = list(csv.DictReader((tmp_path / "mechanism.csv").read_text().splitlines()))
     assert len(mechanism) == 50 and float(mechanism[0]["gap"]) > 0
@@ -159,3 +164,34 @@ def test_sd35_rehearses_from_prompts_to_the_table(tmp_path, capsys):
     assert 1 - run.config["times"][1] == pytest.approx(0.960129321, abs=1e-6)
     about = json.loads((tmp_path / "protocol.json").read_text())
     assert any(c["what"] == "sigmas" for c in about["choices"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_two_machines_rehearse_imagenet_from_samples_to_the_report(tmp_path):
+    """Two torchrun agents on one folder; random Inception weights, so the numbers mean nothing."""
+    pytest.importorskip("diffusers")
+    source = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    out = tmp_path / "out"
+    tiny_imagenet(out / "tiny")
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1"]
+    agent += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:29517", "-m", "meancap"]
+    command = [*agent, "reproduce", "imagenet", "--tiny", "--device", "cpu", "--out", str(out)]
+    agents = [subprocess.Popen(command, env=source, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    ended = [agent.communicate(timeout=1200)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], ended
+    torch.manual_seed(0)
+    torch.save(Inception().state_dict(), tmp_path / "inception.pth")
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    size = {"mu": 2048, "sigma": (2048, 2048), "mu_s": 2023, "sigma_s": (2023, 2023)}
+    statistics = {name: np.eye(2048)[: shape[0], : shape[1]] if "sigma" in name else np.zeros(shape)
+                  for name, shape in size.items()}  # fmt: skip
+    np.savez(tmp_path / "reference.npz", arr_0=pixels, **statistics)
+    runs = [str(out / name) for name in ("cfg-scale-2.5-n50", "pmc-1.10-scale-2.5-n50")]
+    score = ["score", *runs, "--protocol", "adm-imagenet256", "--reference", str(tmp_path / "reference.npz")]
+    assert main([*score, "--weights", str(tmp_path / "inception.pth")]) == 0
+    assert main(["report", str(out)]) == 0
+    page = (out / "report.md").read_text()
+    assert "Beside the paper" in page and "FID↓ paper" in page
+    rows = [line for line in page.splitlines() if line.startswith("| PMC-CFG | 2.5 | 1.10 | 50 |")]
+    assert rows and "—" not in rows[0]

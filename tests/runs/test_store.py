@@ -159,16 +159,6 @@ def test_another_rule_weights_or_version_is_refused(tmp_path, model):
         Store(tmp_path / "r", config, versions() | {"torch": "1.0"})
 
 
-def test_a_strange_folder_is_left_alone(tmp_path, model):
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(RunRefused, match=r"no run\.json"):
-        list(run(tmp_path, model, settings(model)))
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunRefused, match="a run needs a folder"):
-        list(run(tmp_path / "file", model, settings(model)))
-
-
 def test_a_damaged_meter_is_named(tmp_path, model):
     finished(tmp_path / "r", model, settings(model, diagnostics=True))
     path = tmp_path / "r" / "diagnostics.npz"

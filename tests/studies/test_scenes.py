@@ -8,6 +8,7 @@ import torch
 
 from meancap import Cap
 from meancap.scenes import codes, parse_prompt
+from meancap.scenes.model import SHIPPED
 from studies.common import Cells, read_csv, write_csv
 from studies.scenes.compare import (
     CLAUSES,
@@ -126,6 +127,15 @@ def test_the_shipped_comparisons_come_from_the_readings(tmp_path):
     (tmp_path / "readings.csv").write_bytes((HERE / "readings.csv").read_bytes())
     write_comparisons(tmp_path)
     assert (tmp_path / "compared.csv").read_bytes() == (HERE / "compared.csv").read_bytes()
+
+
+def test_the_scores_on_the_card_are_those_of_the_study():
+    card = SHIPPED.with_suffix(".md").read_text(encoding="utf-8")
+    columns = ("right all", "drawn", "right and drawn", "iou", "saturation", "clipped", "tv")
+    for row in read_csv(HERE / "table.csv"):
+        if row["part"] == "scenes" and row["method"] in ("Truth", "Conditional", "CFG"):
+            name = "renders | –" if row["method"] == "Truth" else f"model | {row['scale']}"
+            assert f"| {name} | " + " | ".join(f"{float(row[k]):.3f}" for k in columns) + " |" in card
 
 
 @pytest.mark.slow

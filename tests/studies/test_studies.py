@@ -18,7 +18,7 @@ from studies.fashion.study import HERE as FASHION
 from studies.fashion.study import grouped
 from studies.feedback import study as feedback
 
-STUDIES = sorted(path.parent.name for path in (ROOT / "studies").glob("*/study.py"))
+STUDIES = sorted(path.parent.name for path in (ROOT / "studies").glob("*/README.md"))
 MEASURED = [name for name in STUDIES if name != "training"]
 NUMBER = re.compile(r"(?<![\w.,])[−-]?\d+\.\d+(?![\w.])")
 MARKED = re.compile(r"<!-- ([a-z ]+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)

@@ -46,8 +46,13 @@ class _Guide:
             heard.append(model_fn(**arguments))
             return heard[-1]
 
-        nominal = original(hear, cfg_scale, inputs_shared, *inputs, **others)
         self._enter(_place(pipe.scheduler, others))
+        how = _edge(pipe.scheduler, self.place)
+        idle = cfg_scale != 1 and self.sessions[0].is_idle(float(how.t))
+        # At scale 1 the method makes the conditional prediction alone.
+        nominal = original(hear, 1.0 if idle else cfg_scale, inputs_shared, *inputs, **others)
+        if idle:
+            heard = heard[:1] * 2
         if len(heard) < 2:
             self.sessions[0].record.idle = f"cfg_scale was {cfg_scale}, which makes one prediction per step"
             self.sessions[0].record.unguided += 1
@@ -57,7 +62,6 @@ class _Guide:
         while len(self.sessions) < len(results):
             self.sessions.append(Session(self.sessions[0].rule))
         self.sessions[0].record.beside = [one.record for one in self.sessions[1:]]
-        how = _edge(pipe.scheduler, self.place)
         guided = tuple(
             session.guide(how, x, *three)
             for session, x, *three in zip(self.sessions, states, c, u, results, strict=True)

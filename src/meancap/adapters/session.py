@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import write_whole, writing
+from ..files import writing
 from ..path import Affine
 from ..prediction import Prediction
 from ..record import Record
 from ..rules import CFG, Rule, Stepper, parse
-from ..rules.parts.calibration import Calibration, anchor_of, from_pilot
+from ..rules.caps import Calibration, anchor_of, from_pilot
 from ..sampling.checks import need_cap_last
 
 _NO_STEP = "no step was made yet"
@@ -53,12 +53,10 @@ class RunRecord(Record):
         return super().rows() if len(self) else []
 
     def save(self, path: str | Path) -> Path:
-        """Writes rows, summary and `about`, as JSON or as Parquet by the suffix; whole or not at all."""
+        """Writes rows, summary and `about` as .json or .parquet, the rows alone as .csv."""
         path = Path(path)
-        if path.suffix not in (".json", ".parquet", ""):
-            raise ValueError(f"a record is saved as .json or .parquet; got {path.name!r}")
         if path.suffix != ".parquet":
-            return write_whole(path, json.dumps(self.contents(), indent=1))
+            return super().save(path)
         try:
             arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
         except ImportError:
@@ -75,10 +73,10 @@ class RunRecord(Record):
         beside = {"beside": [one.contents() for one in self.beside]} if self.beside else {}
         return {"about": self.about, **super().contents(), **beside}
 
-    def plot(self) -> Any:
-        """The meter over time as a matplotlib figure, under the rule and the summary."""
+    def _figure(self) -> Any:
+        """The meter over time, under the rule and the summary."""
         if len(self):
-            figure = super().plot()
+            figure = super()._figure()
         else:
             from matplotlib.figure import Figure
 
@@ -108,17 +106,17 @@ class Session:
         self._stepper.begin()
         self.record.restart()
 
+    def is_idle(self, t: float) -> bool:
+        """Whether the rule returns the conditional output at time t, so that a host may skip the other one.
+
+        A host that skips it passes the conditional output in its place, so that the rule's state advances.
+        """
+        return not self.rule.caps and self._stepper.idle(t)
+
     def guide(
-        self,
-        how: Affine,
-        x: Tensor,
-        c: Tensor,
-        u: Tensor,
-        nominal: Tensor,
-        *,
-        first: bool = True,
+        self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True,
         others: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """The guided output, in the dtype of `nominal`. `first` is False in the later stages of one step.
 
         `others` are further outputs of the host by name, for rules that look at them.
@@ -156,17 +154,7 @@ class Pilot(Session):
             self._sums.append([])
             self._squares.append([])
 
-    def guide(
-        self,
-        how: Affine,
-        x: Tensor,
-        c: Tensor,
-        u: Tensor,
-        nominal: Tensor,
-        *,
-        first: bool = True,
-        others: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    def guide(self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, **_: Any) -> Tensor:
         p = Prediction.from_affine(x, c, u, how)
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
         if not self._sums[-1]:

@@ -115,14 +115,13 @@ def case_of(row: dict[str, str]) -> Case:
 @lru_cache(maxsize=4)
 def truth(case: Case) -> Condition:
     """The true law of the data and the condition, in float64; widths lie along the coordinates."""
-    numbers = (case.seed, case.components, case.members, case.anisotropy)
-    weights, means, variances, _ = _truth(case.dimension, case.overlap, case.offset, *numbers)
+    weights, means, variances = widths(case)
     return Condition(Mixture(means, weights, cov=torch.diag_embed(variances)), tuple(range(case.members)))
 
 
 def widths(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (K,), means (K, d) and variances along the coordinates (K, d)."""
-    numbers = (case.seed, case.components, case.members, round(case.anisotropy, 4))
+    numbers = (case.seed, case.components, case.members, case.anisotropy)
     return _truth(case.dimension, case.overlap, case.offset, *numbers)[:3]
 
 

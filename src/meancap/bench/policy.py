@@ -105,4 +105,4 @@ def train_policy(
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    return Policy(*(Values(w) for w in weights))
+    return Policy(*(Values(w.detach()) for w in weights))

@@ -126,7 +126,7 @@ class Result:
         tuned = self.logs(evaluations, rule, "sw2 sw2") if known else {}
         regret = self.logs(evaluations, rule, "all sw2") if known else {}
         aligned = self.aligned_logs(evaluations, rule)
-        ratios = sorted(math.exp(v) for v in regret.values())
+        ratios = torch.tensor(list(regret.values()), dtype=torch.float64).exp()
         seen = [v for v in columns.get("all alignment", ()) if v is not None]
         setting = self.carried.get(rule, {})
         return Row(
@@ -135,8 +135,8 @@ class Result:
             self.mean(tuned),
             self.mean(self.logs(evaluations, rule, "end end") if known else {}),
             self.mean(regret),
-            quantile(ratios, 0.9),
-            ratios[-1] if ratios else math.nan,
+            float(ratios.quantile(0.9)) if regret else math.nan,
+            float(ratios.max()) if regret else math.nan,
             self.mean(self.logs(evaluations, rule, "all end") if known else {}),
             self.mean(aligned),
             sum(v is not None for v in matched["sw2"]) if matched else 0,
@@ -161,9 +161,7 @@ class Result:
 
     def by(self, of: str, logs: Logs) -> dict[str, Ratio]:
         """The ratio in each stratum: by 'kind', 'dimension', 'overlap' or 'offset'."""
-        values = dict.fromkeys(getattr(case, of) for case in self.cases.values())
-        order = sorted(values, key=list(KINDS).index) if of == "kind" else sorted(values, key=str)
-        order = sorted(values) if of in ("dimension", "offset") else order
+        order = KINDS if of == "kind" else sorted({getattr(case, of) for case in self.cases.values()})
         return {
             str(value): stratified_mean([[v for n, v in logs.items() if getattr(self.cases[n], of) == value]])
             for value in order
@@ -226,17 +224,7 @@ def least_squares(table: torch.Tensor, values: Sequence[float]) -> list[Ratio]:
     weights = ((y - table @ found) / (1 - leverage).clamp_min(1e-9)).square()
     half = student(n - p) * (inverse @ (table.T * weights) @ table @ inverse).diagonal().sqrt()
     rows = torch.stack([found, found - half, found + half], 1).exp()
-    return [Ratio(*row, n) for row in rows.tolist()]
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which a share of sorted values lies, between neighbours by a line."""
-    if not ordered:
-        return math.nan
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return [Ratio(value, low, high, n) for value, low, high in rows.tolist()]
 
 
 @lru_cache

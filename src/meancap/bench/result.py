@@ -74,14 +74,14 @@ class Plan:
     def cells(self) -> list[Cell]:
         """Every cell in the order in which they are run: a share of each part, then the rest of each."""
         few, *more = self.evaluations
-        problems, third, sixth = read_cases()[: self.problems], self.problems // 3, self.problems // 6
+        problems, third = read_cases()[: self.problems], self.problems // 3
         main = [Cell("main", few, case) for case in problems]
         others = [Cell("others", few, case) for case in problems[:third]] if self.rules is None else []
         longer = [Cell("main", n, case) for case in problems for n in more]
-        early = sixth * len(more)
         order = [Cell("tuning", few, case) for case in read_cases("tuning")[: self.tuning]]
-        order += [*main[:third], *others[:sixth], *longer[:early], *others[sixth:], *main[third:]]
-        return order + longer[early:]
+        a, b = third // 2, third // 4
+        order += [*main[:a], *others[:b], *longer[: b * len(more)], *others[b:], *main[a:]]
+        return order + longer[b * len(more) :]
 
 
 QUICK = Plan(problems=21, tuning=7, evaluations=(10,))

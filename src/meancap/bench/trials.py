@@ -50,8 +50,8 @@ BLOCKS = ("tune", "score")
 LARGEST = 1e3  # samples beyond it are lost and count at this size: no problem's data come near it
 MISLABELLED = 0.2
 _WAY, _NEAR, _TRIES = 0.01, 0.001, 8
-_TWO_CALLS = ("rectified", "feedback")  # evaluations in a step of these methods
-_MANIFOLD_CALLS = 2  # the published settings move the state in the first 40 % of the steps, by 3 round trips
+# Evaluations in a step; CFG-MP+ moves the state in the first 40 % of the steps by three round trips.
+_CALLS = {"rectified": 2, "feedback": 2, "manifold": 2}
 
 
 class Score(NamedTuple):
@@ -74,10 +74,6 @@ class Bench:
     folder: Path | None = None  # of trained networks
 
     @property
-    def truth_ends(self) -> dict[str, Tensor]:
-        return _truth_ends(self.case)
-
-    @property
     def model(self) -> Predict:
         return predictor(self.case, self.folder)
 
@@ -85,7 +81,7 @@ class Bench:
         """Scores of ends (settings, n, d)."""
         x = ends.nan_to_num(LARGEST, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
         sw2 = _ruler(self.case).sw2(x).tolist()
-        away = (x - self.truth_ends[block]).square().mean((1, 2)).sqrt().tolist()
+        away = (x - _truth_ends(self.case)[block]).square().mean((1, 2)).sqrt().tolist()
         return [Score(*one) for one in zip(sw2, away, alignment(self.case, x).tolist(), strict=True)]
 
     def run(self, family: Family, settings: Sequence[Setting], block: str) -> list[Score]:
@@ -96,11 +92,8 @@ class Bench:
             )
 
     def _ends(self, family: Family, settings: Sequence[Setting], x: Tensor) -> Tensor:
-        side, steps = family.side, self.evaluations
-        if side in _TWO_CALLS:
-            steps = max(2, steps // 2)
-        if side == "manifold":
-            steps = max(2, steps // _MANIFOLD_CALLS)
+        side = family.side
+        steps = max(2, self.evaluations // _CALLS.get(side, 1))
         grid = uniform(steps)
         rules = [self.rule(family, setting, steps) for setting in settings]
         if side.startswith("feedback"):  # the loop follows the density ratio, one rule at a time
@@ -220,7 +213,7 @@ def score_cell(
 ) -> dict[str, Any]:
     """Every family tuned and carried over on the scoring block, and those of `matched` at equal alignment."""
     idle = {block: bench.run(UNGUIDED, [{}], block)[0] for block in BLOCKS}
-    ends = {block: bench.measure(bench.truth_ends[block][None].float(), block)[0] for block in BLOCKS}
+    ends = {block: bench.measure(_truth_ends(bench.case)[block][None].float(), block)[0] for block in BLOCKS}
     rows = {family.name: _score(bench, family, carried.get(family.name), idle) for family in families}
     found: dict[str, Any] = {"truth": ends["score"].short(), "rules": rows}
     if matched and ends["score"].alignment - idle["score"].alignment >= _WAY:

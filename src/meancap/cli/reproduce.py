@@ -137,9 +137,9 @@ def imagenet(args: argparse.Namespace) -> int:
         from ..runs.reproduce import tiny_imagenet
 
         weights, vae = tiny_imagenet(args.out / "tiny")
-        few = config_of(args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=3, images="npz")
-        few = replace(few, classes=("0", "207", "980"), diagnostics=True)
-        return _run(replace(protocol, samples=3), few, args)
+        few = config_of(args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=2, images="npz")
+        few = replace(few, classes=("0", "207", "387", "980"), diagnostics=True)
+        return _run(replace(protocol, samples=4), few, args)
     if args.plan:
         needs = protocols.imagenet_needs(args.checkpoint, args.vae)
         given = f"--checkpoint {args.checkpoint or 'SiT-XL-2-256.pt'} --vae {args.vae} "

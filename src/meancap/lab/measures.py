@@ -42,13 +42,15 @@ class Lines:
 
     def below(self, y: Tensor) -> Tensor:
         """P(Y <= y) for y (L, m)."""
-        return (self.weights * torch.special.ndtr((y[..., None] - self.means) / self.stds)).sum(-1)
+        below: Tensor = self.weights * torch.special.ndtr((y[..., None] - self.means) / self.stds)
+        return below.sum(-1)
 
     def first_moment(self, y: Tensor) -> Tensor:
         """E[Y; Y <= y]."""
         z = (y[..., None] - self.means) / self.stds
         density = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
-        return (self.weights * (self.means * torch.special.ndtr(z) - self.stds * density)).sum(-1)
+        parts: Tensor = self.weights * (self.means * torch.special.ndtr(z) - self.stds * density)
+        return parts.sum(-1)
 
     def second_moment(self) -> Tensor:
         """E[Y^2], (L,)."""

@@ -144,11 +144,6 @@ def _whisker(e: Estimate) -> list[list[float]] | None:
     return None if interval is None else [[e.value - interval[0]], [interval[1] - e.value]]
 
 
-_PAPER_COLUMNS = {
-    "fashion": ("FD-fashion", "sFD-fashion", "IS", "precision", "recall"),
-    "efficientnet-lite0": ("FD-EffLite0", "KD-EffLite0", "precision", "recall"),
-    "adm-imagenet256": ("FID", "sFID", "IS", "precision", "recall"),
-}
 _COMPARED = {
     "fashion": ("FD-fashion", "recall", "precision", "diversity", "brightness"),
     "efficientnet-lite0": ("FD-EffLite0", "KD-EffLite0", "recall", "precision", "diversity"),
@@ -200,12 +195,6 @@ def _tables(entries: Sequence[ScoredRun], protocol: str) -> list[Block]:
     if beside := tables.beside_paper(entries, protocol):
         source = paper_source(tables.PAPER[protocol][0])
         page += [Heading("Beside the paper", 3), Text(source), beside]
-    columns = [c for c in _PAPER_COLUMNS.get(protocol, ()) if c in have]
-    if columns:
-        page += [
-            Heading("In the layout of the paper's table", 3),
-            tables.paper_layout(entries, protocol, columns),
-        ]
     compared = [c for c in _COMPARED.get(protocol, ()) if c in have]
     if compared and any(e.name.method == "Fixed CFG" for e in entries):
         page += [

@@ -91,27 +91,6 @@ def results(entries: Sequence[ScoredRun], protocol: str) -> Table:
     return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
 
 
-def paper_layout(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str]) -> Table:
-    """The paper's layout: one line per method and scale, the evaluation counts side by side."""
-    chosen = [e for e in entries if protocol in e.scores]
-    counts = sorted({e.evaluations for e in chosen})
-    lines: dict[tuple[float, str, str, str], dict[int, ScoredRun]] = {}
-    for e in chosen:
-        lines.setdefault((e.name.scale or 0.0, e.name.method, _gamma(e), e.pairing), {})[e.evaluations] = e
-    groups: dict[float, list[tuple[str, ...]]] = {}
-    for (scale, method, gamma, _), by_count in lines.items():
-        cells = [
-            f"{by_count[n].scores[protocol][c].value:.4g}"
-            if n in by_count and c in by_count[n].scores[protocol]
-            else "—"
-            for n in counts
-            for c in columns
-        ]
-        groups.setdefault(scale, []).append((method, _number(scale), gamma, *cells))
-    head = [f"{titled(c)} ({n})" for n in counts for c in columns]
-    return Table(("method", "λ", "Γ", *head), tuple(tuple(groups[s]) for s in sorted(groups)), names=3)
-
-
 def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
     """Ours beside the paper's values, row by row; None where the paper has no such protocol."""
     if protocol not in PAPER:

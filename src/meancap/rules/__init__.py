@@ -18,7 +18,6 @@ from .catalogue import register as register
 from .density_ratio import *
 from .direction import *
 from .elementwise import *
-from .elsewhere import *
 from .frequency import *
 from .guide import *
 from .guide import __all__ as _guide
@@ -26,9 +25,6 @@ from .memory import *
 from .negative import *
 from .parse import ParseError as ParseError
 from .parse import parse as parse
-from .parts.cap import *
-from .parts.literal import *
-from .parts.scale import *
 from .phases import *
 from .rescaling import *
 from .rule import *
@@ -43,7 +39,10 @@ __all__ = sorted({*_rule, *_guide, *_OTHERS, *(_builtin_names() & globals().keys
 
 
 def __getattr__(name: str) -> Any:
-    """Earlier names of recipes that are forms of others now."""
+    """Earlier names: recipes that are forms of others now, and the displacement."""
+    if name == "Ray":
+        warnings.warn("meancap.rules.Ray is called Displacement", DeprecationWarning, stacklevel=2)
+        return Displacement
     if name in _builtin_names():
         recipe = _builds()[name]
         message = f"meancap.rules.{name} is deprecated: {recipe.__doc__}"

@@ -19,18 +19,17 @@ from torch import Tensor
 from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
-from ..tensors import Number, magnitude
-from .catalogue import method
-from .parts.scale import CFG
+from ..tensors import Number, magnitude, vector
+from .catalogue import method, not_a_rule
 from .rule import Displacement, Factor, Rule, State
-from .scale import FromUnconditional
-from .spaces import elapsed, known_space, pair, stretch, unconditional
+from .scale import CFG, FromUnconditional
+from .spaces import both_in, need_space, stretch, time_passed, unconditional_in
 from .time import Beta, by_step, grid_of
 
 
-def prediction_cosine(p: Prediction, space: str) -> Tensor:
+def _prediction_cosine(p: Prediction, space: str) -> Tensor:
     """The cosine between the two predictions of each sample; 0 where one of them is zero."""
-    one, _, along = lengths(*pair(p, space))
+    one, _, along = lengths(*both_in(p, space))
     return torch.where(one == 0, 0.0, along / one)
 
 
@@ -44,7 +43,7 @@ class Damp(Factor):
         finite(self, "alpha")
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        v_c, v_u = pair(p, "velocity")
+        v_c, v_u = both_in(p, "velocity")
         whole, gap, _ = lengths(v_u, v_c - v_u)
         return torch.exp(-self.alpha * torch.where(gap == 0, 0.0, gap / whole))
 
@@ -82,7 +81,7 @@ class Aligned(Factor):
         finite(self, "kappa")
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        gain = torch.exp(self.kappa * (2 * p.t - 1) * prediction_cosine(p, "velocity"))
+        gain = torch.exp(self.kappa * (2 * p.t - 1) * _prediction_cosine(p, "velocity"))
         return at(self.scale, p.t) * gain - 1
 
 
@@ -94,19 +93,16 @@ class Converged(Rule):
     space: str = "velocity"
 
     turns = False
+    has_state = True
 
     def __post_init__(self) -> None:
         finite(self, "above")
-        known_space(self)
-
-    @property
-    def has_state(self) -> bool:
-        return True
+        need_space(self)
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        agree = prediction_cosine(p, self.space) > self.above
+        agree = _prediction_cosine(p, self.space) > self.above
         done = agree if state is None else state | agree
-        return g.times(torch.where(done, 0.0, 1.0)), done
+        return g.times(torch.where(done, 0.0, vector(1.0, p.shown))), done
 
     def within_step(self, before: State, after: State) -> State:
         return after  # a sample that stopped is not guided by the rest of the step
@@ -132,12 +128,12 @@ class Balanced(Rule):
 
     def __post_init__(self) -> None:
         finite(self, "gamma", "least", "most")
-        known_space(self, "velocity", "mean")
+        need_space(self, "velocity", "mean")
         if not 0 <= self.least <= self.most:
             raise ValueError(f"Balanced needs 0 <= least <= most; got {self.least} and {self.most}")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        whole = lengths(unconditional(p, self.space), p.delta).m
+        whole = lengths(unconditional_in(p, self.space), p.delta).m
         length = magnitude(g.coefficient) * g.lengths.d
         scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
         return _FROM_UNCONDITIONAL.update(g.times(scale), p, state)
@@ -155,10 +151,10 @@ class Normalise(Factor):
 
     def __post_init__(self) -> None:
         finite(self, "gamma")
-        known_space(self)
+        need_space(self)
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(elapsed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.d
+        length = stretch(time_passed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.d
         none = length < _NO_GAP
         return torch.where(none, 0.0, torch.where(none, 1.0, length) ** -self.gamma)
 
@@ -272,3 +268,27 @@ def beta_cfg(
     """
     weight = Beta(scale, a, b)
     return Normalise(gamma) | FromUnconditional(weight if times is None else by_step(weight, grid_of(times)))
+
+
+not_a_rule(
+    "policy",
+    "laboratory",
+    "train_policy(condition)",
+    """
+    Adaptive guidance by stochastic optimal control.
+
+    formula: scale w(t, x) by a trained network: maximal E log p(c | x_1) - cost E KL(guided path | unguided
+        path)
+    space: score
+    source: Azangulov et al., AISTATS 2026, arXiv 2505.19367
+    evidence: the abstract only; no repository found
+    use when: you study a mixture whose truth is known; it is trained for each condition
+    state: none
+    defaults:
+        - 2-D mixtures: trained for each condition (meancap.bench.policy)
+    notes:
+        - the paper reweights diffusion paths; we differentiate the Euler flow of a mixture exactly
+        - its authors call images future work, and so do we
+    """,
+    confidence="paper",
+)

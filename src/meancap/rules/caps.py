@@ -1,13 +1,298 @@
-"""The posterior-mean cap in its two published forms, and as the paper's appendix prints it."""
+"""Caps: the largest share of g that keeps the guided mean inside a convex set.
+
+    y    m_c - r, the conditional mean seen from the anchor r (0 unless given)
+    |.|  the Euclidean norm of a sample, of each channel, or of W y with whitening
+    Cap              |y + s g| <= max(gamma |y|, R(t))               the ball of Peng & Ma, Section 4
+    CapDisplacement      |s g| <= max((gamma - 1) |y|, R(t))         the rule of their SD3.5 experiments
+
+All of them are one root of one quadratic, derived in `meancap.cap`. The displacement form is stricter: the
+two agree only if g points along y, so one gamma does not mean the same in both. Caps in a chain intersect,
+because the largest share in both sets is the smaller of the two. `LiteralCap` is the paper's appendix to the
+letter, `Calibration` finds an anchor and a floor R(t) for a model from a pilot.
+"""
 
 from __future__ import annotations
 
-from ..schedules import Scale
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..cap import Lengths, cap_share, lengths, margin_of
+from ..files import write_whole
+from ..prediction import Prediction, need_same_shapes
+from ..schedules import Piecewise, Scale, Schedule, Values, at, finite, finite_scale
+from ..tensors import Number, below, per_sample, vector
 from .catalogue import method
-from .parts.cap import Cap, CapDisplacement
-from .parts.literal import LiteralCap
-from .parts.scale import CFG
-from .rule import Chain
+from .rule import Chain, Displacement, Factor, State
+from .scale import CFG
+
+Anchor = float | str | Values | Tensor | list[float] | tuple[float, ...] | None
+
+
+def cap_fraction(m: Tensor, g: Tensor, gamma: float) -> Tensor:
+    """Largest s in [0, 1] with |m + s g| <= gamma |m|, for each sample."""
+    need_same_shapes(m=m, g=g)
+    limit: float = Cap(gamma).gamma  # type: ignore[assignment]
+    s = cap_share(lengths(m, g), 1.0, limit, margin=margin_of(m.dtype))
+    return s.to(torch.promote_types(m.dtype, torch.float32)).reshape(-1, *[1] * (m.dim() - 1))
+
+
+@dataclass(frozen=True)
+class Cap(Factor):
+    """Shrinks g until the guided mean is at most gamma times as long as m_c.
+
+    anchor  the point r that lengths are measured from: a number, one value per channel, a whole sample, or
+            'first' for the unconditional mean of the first step
+    whiten  W: one factor per channel or element, or a square matrix on the flattened sample
+    per     'sample', or 'channel' to bound each channel and keep the least share
+    floor   R(t), a radius that is always allowed
+    smooth  width in (0, 1] of a C1 transition to the nominal scale, inside the bound; 0 is the hard cap
+    """
+
+    gamma: Scale
+    _: KW_ONLY
+    anchor: Anchor = None
+    whiten: Values | Tensor | list[float] | tuple[float, ...] | None = None
+    per: str = "sample"
+    floor: Scale | None = None
+    smooth: float = 0.0
+
+    caps = True
+    ball: ClassVar[bool] = True  # whether the guided mean is bounded, or the displacement alone
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        gamma = self.gamma
+        if isinstance(gamma, (Tensor, list, tuple)):
+            finite_scale(self, "gamma")
+            gamma = at(self.gamma, 0.0)
+            if below(gamma, 1.0):
+                raise ValueError(f"{name} needs gamma >= 1; got {self.gamma}")
+        elif not isinstance(gamma, Schedule):
+            if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not gamma >= 1:
+                raise ValueError(f"{name} needs gamma >= 1 (1 forbids any growth of the mean); got {gamma}")
+            object.__setattr__(self, "gamma", float(gamma))
+        if self.floor is not None:
+            finite_scale(self, "floor")
+        for field in ("anchor", "whiten"):
+            if isinstance(value := getattr(self, field), (Tensor, list, tuple)):
+                object.__setattr__(self, field, Values(value))
+        if isinstance(self.anchor, (int, float)):
+            finite(self, "anchor")
+        elif not (self.anchor is None or self.anchor == "first" or isinstance(self.anchor, Values)):
+            raise ValueError(
+                f"{name} knows the anchor 'first', a number, values or a tensor; got {self.anchor!r}"
+            )
+        if not (self.whiten is None or isinstance(self.whiten, Values)):
+            raise ValueError(f"{name} whitens by values, a list or a tensor; got {self.whiten!r}")
+        if self.per not in ("sample", "channel"):
+            raise ValueError(f"{name} is per 'sample' or 'channel'; got {self.per!r}")
+        finite(self, "smooth")
+        if not 0 <= self.smooth <= 1:
+            raise ValueError(f"{name} needs smooth between 0 (a hard cap) and 1; got {self.smooth}")
+        object.__setattr__(self, "has_state", self.anchor == "first")
+        object.__setattr__(self, "reads_m_u", self.anchor == "first")
+
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        if self.anchor == "first" and state is None:
+            state = p.m_u
+        gamma, floor = at(self.gamma, p.t), 0.0 if self.floor is None else at(self.floor, p.t)
+        if below(gamma, 1.0):
+            raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {p.t} it is {gamma}")
+        if isinstance(gamma, Tensor):  # if its values cannot be read, it is 1 at least
+            gamma = gamma.clamp(min=1.0)
+        if self.anchor is not None or self.whiten is not None or self.per == "channel":
+            return g.capped(self._own_share(g, gamma, floor, state)), state
+        share = self._share(g.lengths, g.coefficient, gamma, floor, margin_of(p.dtype))
+        return g.capped(share, self._bound(g.lengths.m, gamma, floor)), state
+
+    def within_step(self, before: State, after: State) -> State:
+        return after  # the first evaluation fixes the anchor for the whole run
+
+    def _share(self, seen: Lengths, c: Number, gamma: Number, floor: Number, margin: float) -> Tensor:
+        if not self.smooth:
+            return cap_share(seen, c, gamma, floor, ball=self.ball, margin=margin)
+        # For twice the displacement the share may go up to 2 in units of the nominal one.
+        s = 2 * cap_share(seen, 2 * c, gamma, floor, ball=self.ball, margin=margin)
+        # A C1 minimum of s and 1 that never exceeds either; exact if they differ by more than `smooth`.
+        short = (self.smooth - (s - 1).abs()).clamp(min=0)
+        return s.clamp(max=1) - short * short / (4 * self.smooth)
+
+    def _bound(self, m: Tensor, gamma: Number, floor: Number) -> Tensor:
+        """The longest mean that the cap permits."""
+        radius = gamma * m if self.ball else (gamma - 1) * m
+        if isinstance(floor, Tensor) or floor > 0:
+            radius = torch.maximum(radius, vector(floor, m))
+        return radius if self.ball else m + radius
+
+    def _own_share(self, g: Displacement, gamma: Number, floor: Number, first: Tensor | None) -> Tensor:
+        """The share from lengths in the cap's own norm: from its anchor, whitened, or of each channel."""
+        p, c = g.p, g.coefficient
+        m, d = p.m_c, g.toward
+        if isinstance(self.anchor, Values):
+            m = m - self.anchor.on(m, "anchor")
+        elif isinstance(self.anchor, float):
+            m = m - self.anchor
+        elif first is not None:
+            m = m - first
+        if isinstance(self.whiten, Values):
+            m, d = self.whiten.times(m, "whiten"), self.whiten.times(d, "whiten")
+        channels = m.shape[1] if self.per == "channel" else 1
+        if self.per == "channel":
+            m, d = (v.reshape(len(v) * channels, v.shape[2:].numel()) for v in (m, d))
+            c, gamma, floor = (vector(v, p.shown).repeat_interleave(channels) for v in (c, gamma, floor))
+        share = self._share(lengths(m, d), c, gamma, floor, margin_of(p.dtype))
+        return share.reshape(len(p.shown), channels).amin(1)
+
+
+@dataclass(frozen=True)
+class CapDisplacement(Cap):
+    """Shrinks g until it is at most gamma - 1 times as long as m_c; options as in `Cap`."""
+
+    ball: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class LiteralCap(Factor):
+    """The cap as the paper's appendix prints it, operation by operation; use `Cap` unless you compare.
+
+        a = |d|^2, b = <m_c, d>, q = |m_c|^2, sums of squares in the precision of the prediction
+        1  keep the nominal coefficient where |m_c + c d| <= gamma |m_c|
+        2  elsewhere 0 where a <= tiny, the paper's epsilon_a
+        3  elsewhere the smaller of c and the root, D = max(0, b^2 + (gamma^2 - 1) a q):
+               (gamma^2 - 1) q / (b + sqrt D)   for b >= 0, and 0 where b + sqrt D is 0
+               (-b + sqrt D) / a                for b < 0
+
+    `Cap` solves the same inequality from lengths instead of squares, has no epsilon and gives up four units
+    of the last place to rounding; docs/theory.md says what that changes.
+    """
+
+    gamma: float
+    tiny: float = 1e-8
+
+    caps = True
+
+    def __post_init__(self) -> None:
+        finite(self, "gamma", "tiny")
+        if not (self.gamma >= 1 and self.tiny >= 0):
+            raise ValueError(f"LiteralCap needs gamma >= 1 and tiny >= 0; got {self.gamma} and {self.tiny}")
+
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        m, d = g.p.m_c, g.toward
+        c = vector(g.coefficient, p.shown).to(m.dtype)
+        a, b, q = _sum(d * d), _sum(m * d), _sum(m * m)
+        nominal = m + per_sample(c, m) * d
+        fits = _sum(nominal * nominal).sqrt() <= self.gamma * q.sqrt()
+        growth = self.gamma**2 - 1
+        root = (b * b + growth * a * q).clamp(min=0).sqrt()
+        outward = torch.where(b + root == 0, 0.0, growth * q / (b + root))
+        cap = torch.where(b >= 0, outward, (root - b) / a)
+        capped = torch.where(a <= self.tiny, 0.0, torch.minimum(c, cap))
+        return torch.where(fits | (c == 0), 1.0, capped / c)
+
+
+def _sum(v: Tensor) -> Tensor:
+    return v.flatten(1).sum(1)
+
+
+_FORMAT = 1
+_QUANTILES = {"q50": 0.5, "q75": 0.75, "q90": 0.9, "q97": 0.97}
+LEVELS = ("rms", *_QUANTILES)
+FEWEST = 16
+_LARGEST = 1024  # elements of an anchor that a text can still hold
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Where the conditional means of a model lie, measured by a pilot; `cap` makes an ordinary `Cap` of it.
+
+    anchor  r, the unconditional mean at the first step, averaged over the pilot; ideally E[data]
+    radii   R(t) for each level, at each time: a quantile or the root mean square of |m_c - r|
+    """
+
+    anchor: Values
+    times: tuple[float, ...]
+    radii: Mapping[str, tuple[float, ...]]
+    samples: int
+    model: str = ""
+
+    def cap(self, gamma: float = 1.0, level: str = "rms") -> Cap:
+        """The cap with this anchor and the radii of one level as its floor."""
+        if level not in self.radii:
+            raise ValueError(f"this calibration has the levels {', '.join(self.radii)}; got {level!r}")
+        return Cap(gamma, anchor=self.anchor, floor=Piecewise(self.times, self.radii[level]))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "model": self.model,
+            "samples": self.samples,
+            "anchor": json.loads(str(self.anchor)),
+            "times": list(self.times),
+            "radii": {level: list(values) for level, values in self.radii.items()},
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the file; it appears whole or not at all."""
+        path = Path(path)
+        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in self.as_json().items()]
+        return write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def from_pilot(anchor: Values, times: Sequence[float], radii: Tensor, model: str) -> Calibration:
+    """What a pilot's radii |m_c - r|, (evaluations, samples), say at each of its times."""
+    count = radii.shape[1]
+    if count < FEWEST:
+        raise ValueError(f"a pilot needs at least {FEWEST} samples for its quantiles; got {count}")
+    levels = {"rms": radii.square().mean(1).sqrt()}
+    levels |= {name: radii.quantile(q, dim=1) for name, q in _QUANTILES.items()}
+    return Calibration(anchor, tuple(times), {name: _digits(v) for name, v in levels.items()}, count, model)
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Reads a file that `meancap calibrate` wrote."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{path} is no calibration file ({error}); write one with `meancap calibrate`"
+        ) from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f"{path} is no calibration of format {_FORMAT}; write one with `meancap calibrate`")
+    try:
+        radii = {str(k): tuple(float(r) for r in v) for k, v in content["radii"].items()}
+        times = tuple(float(t) for t in content["times"])
+        read = Calibration(
+            Values(content["anchor"]), times, radii, int(content["samples"]), str(content["model"])
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); write it again with `meancap calibrate`") from None
+    for level in read.radii:
+        read.cap(level=level)  # Piecewise refuses what does not fit together
+    return read
+
+
+def calibrated(path: str | Path, gamma: float = 1.0, level: str = "rms") -> Cap:
+    """The cap that a calibration file stands for, to chain after a rule: `CFG(5) | calibrated("c.json")`."""
+    return load_calibration(path).cap(gamma, level)
+
+
+def anchor_of(mean: Tensor, per: str | None) -> Values:
+    """One value per 'element' or per 'channel'; by default per element up to `_LARGEST` of them."""
+    if mean.dim() > 1 and (per == "channel" or (per is None and mean.numel() > _LARGEST)):
+        mean = mean.flatten(1).mean(1)
+    return Values(torch.tensor(_digits(mean.flatten()), dtype=torch.float64).reshape(mean.shape))
+
+
+def _digits(values: Tensor) -> tuple[float, ...]:
+    """Six digits: far below the error of any pilot, and a file that people can read."""
+    return tuple(float(f"{v:.6g}") for v in values.tolist())
 
 
 @method(call="pmc({scale}, 1.1)", check=(0.425466, -1.576399, 0.574534, 0.776399))

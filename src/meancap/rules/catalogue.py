@@ -221,11 +221,11 @@ def builds() -> dict[str, Build]:
 
 def builtin_names() -> set[str]:
     """The names that `parse` knew before anybody registered one."""
-    from .parse import known_parts
+    from .parse import part_classes
 
     ours = __name__.partition(".")[0]
     made = {n for n, one in _METHODS.items() if one.build and one.build.__module__.partition(".")[0] == ours}
-    return {*known_parts(), *made}
+    return {*part_classes(), *made}
 
 
 def entry(name: str) -> Entry:

@@ -42,12 +42,12 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, per_sample, promoted, scalar_dtype, vector
 from .catalogue import method
-from .phases import Held
+from .phases import StepValue
 from .rule import Displacement, Factor, Rule, State
-from .spaces import elapsed, rest
+from .spaces import time_left, time_passed
 from .time import Steps, grid_of
 
-PROBES = ("difference", "derivative", "none")
+_PROBES = ("difference", "derivative", "none")
 
 
 def feedback_scale(log_ratio: Tensor, pi: float, most: float = math.inf) -> Tensor:
@@ -85,8 +85,8 @@ class DensityFeedback(Factor):
                 "DensityFeedback needs gain and temperature above 0, and most above 1 and above gain; got "
                 f"gain {self.gain}, temperature {self.temperature}, most {self.most}"
             )
-        if self.probe not in PROBES:
-            raise ValueError(f"DensityFeedback probes by {', '.join(PROBES)}; got {self.probe!r}")
+        if self.probe not in _PROBES:
+            raise ValueError(f"DensityFeedback probes by {', '.join(_PROBES)}; got {self.probe!r}")
         if not (self.every >= 1 and self.every % 1 == 0):
             raise ValueError(f"DensityFeedback probes every so many steps, at least 1; got {self.every}")
         object.__setattr__(self, "every", int(self.every))
@@ -107,7 +107,7 @@ class DensityFeedback(Factor):
         return scale.clamp(min=1.0) - 1
 
 
-class Seen(NamedTuple):
+class _FeedbackState(NamedTuple):
     """The last evaluation, and the log posterior that it used."""
 
     log_posterior: Tensor
@@ -136,6 +136,7 @@ class Feedback(Rule):
     plus: Scale = 0.0
 
     turns = False
+    has_state = True
 
     def __post_init__(self) -> None:
         finite(self, "pi", "delta", "tau", "most")
@@ -145,12 +146,8 @@ class Feedback(Rule):
         if not self.most > 1:
             raise ValueError(f"Feedback needs a largest scale above 1; got {self.most}")
 
-    @property
-    def has_state(self) -> bool:
-        return True
-
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        if isinstance(state, Held):
+        if isinstance(state, StepValue):
             log_posterior = state.value
         elif state is None:
             log_posterior = torch.zeros(p.x.shape[0], dtype=scalar_dtype(p.x.device), device=p.x.device)
@@ -158,20 +155,20 @@ class Feedback(Rule):
             log_posterior = self._followed(state, p)
         odds = log_posterior.exp()
         scale = odds / (odds - (1 - self.pi)) + at(self.plus, p.t)
-        now = Seen(log_posterior, promoted(p.x), p.t, p.m_c, p.m_u)
+        now = _FeedbackState(log_posterior, promoted(p.x), p.t, p.m_c, p.m_u)
         return g.times(scale - 1), now
 
     def within_step(self, before: State, after: State) -> State:
-        return Held(after.log_posterior)  # the scale of a step holds for all its evaluations
+        return StepValue(after.log_posterior)  # the scale of a step holds for all its evaluations
 
-    def _followed(self, last: Seen, p: Prediction) -> Tensor:
+    def _followed(self, last: _FeedbackState, p: Prediction) -> Tensor:
         """The log posterior after the step from the last evaluation to this one."""
-        variance = (rest(p.t) / elapsed(p.t)) ** 2  # sigma'^2
+        variance = (time_left(p.t) / time_passed(p.t)) ** 2  # sigma'^2
         # r and r y stay finite from t = 0 on, where sigma and y do not.
-        r = variance * (last.t / rest(last.t)) ** 2
-        pulled = variance * last.t / rest(last.t) ** 2
+        r = variance * (last.t / time_left(last.t)) ** 2
+        pulled = variance * last.t / time_left(last.t) ** 2
         x = promoted(p.x)
-        y = x / per_sample(elapsed(p.t), x) - per_sample(pulled, x) * last.x
+        y = x / per_sample(time_passed(p.t), x) - per_sample(pulled, x) * last.x
         errors = [lengths(y - per_sample(1 - r, y) * m, x).m.square() for m in (last.m_c, last.m_u)]
         spread = vector(2 * variance * (1 - r), y)
         evidence = self.tau / spread * (errors[0] - errors[1])

@@ -3,6 +3,7 @@
     c           the conditional prediction, u = c - g the reference so far; both in the rule's own space
     Project     keeps a share of the part of g along c                                  (APG)
     Momentum    adds a multiple of the previous displacement                            (APG)
+    Tangent     stretches the step across the state x                                   (TAG)
     ZeroStar    u' = s u with the s that brings it nearest to c, velocities             (CFG-Zero*)
     Tangential  u' = the part of u along the first singular vector of (c, u)            (TCFG)
     Rectify     u' = r u with a table r of expectations, noise predictions              (ReCFG)
@@ -27,11 +28,10 @@ from ..schedules import Scale, Values, at, finite, finite_scale
 from ..tensors import Number, per_sample
 from .adaptive import Balanced
 from .catalogue import alias, method
-from .parts.scale import CFG, Clip
 from .phases import Phases, ZeroInit
 from .rule import Displacement, Map, Rule, State
-from .scale import FromUnconditional, Gain
-from .spaces import conditional, elapsed, known_space, rest, seen, unconditional
+from .scale import CFG, Clip, FromUnconditional, Gain
+from .spaces import conditional_in, in_space, need_space, time_left, time_passed, unconditional_in
 from .time import Decay
 
 
@@ -49,17 +49,33 @@ class Project(Map):
 
     def __post_init__(self) -> None:
         finite(self, "eta")
-        known_space(self, "mean", "velocity", "noise")
+        need_space(self, "mean", "velocity", "noise")
         if self.onto not in ("conditional", "unconditional"):
             raise ValueError(
                 f"Project is onto the 'conditional' or the 'unconditional' prediction; got {self.onto!r}"
             )
+        object.__setattr__(self, "reads_m_u", self.onto == "unconditional")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        onto = (conditional if self.onto == "conditional" else unconditional)(p, self.space)
+        onto = (conditional_in if self.onto == "conditional" else unconditional_in)(p, self.space)
         _, length, along = lengths(g, onto)  # along: component of g along the prediction
         parallel = torch.where(length == 0, 0.0, along / length)
         return g - per_sample((1 - self.eta) * parallel, g) * onto
+
+
+@dataclass(frozen=True)
+class Tangent(Map):
+    """m <- x + (the part of m - x along x) + eta (the part across x): TAG; put it after CFG."""
+
+    eta: float = 1.15
+
+    def __post_init__(self) -> None:
+        finite(self, "eta")
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        way = conditional_in(p, "velocity") + g
+        _, length, along = lengths(way, p.x)
+        return g + (self.eta - 1) * (way - per_sample(torch.where(length == 0, 0.0, along / length), g) * p.x)
 
 
 @dataclass(frozen=True)
@@ -72,16 +88,14 @@ class Momentum(Rule):
     beta: float
     space: str = "mean"
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite(self, "beta")
-        known_space(self, "mean", "velocity")
-
-    @property
-    def has_state(self) -> bool:
-        return True
+        need_space(self, "mean", "velocity")
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        unit = per_sample(rest(p.t) if self.space == "velocity" else 1.0, p.x)
+        unit = per_sample(time_left(p.t) if self.space == "velocity" else 1.0, p.x)
         g = given.vector if state is None else given.vector + self.beta * unit * state
         return given.turn(g), g / unit
 
@@ -103,7 +117,7 @@ class ZeroStar(Map):
             raise ValueError(f"ZeroStar is applied to the 'velocity' or the 'mean'; got {self.applied!r}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        c = conditional(p, "velocity")
+        c = conditional_in(p, "velocity")
         _, u, along = lengths(c, c - g)
         s = per_sample(torch.where(u == 0, 1.0, along / u), g)
         return (1 - s) * (c if self.applied == "velocity" else p.m_c) + s * g
@@ -116,10 +130,10 @@ class Tangential(Map):
     space: str = "velocity"
 
     def __post_init__(self) -> None:
-        known_space(self)
+        need_space(self)
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        c = conditional(p, self.space)
+        c = conditional_in(p, self.space)
         length_c, length_u, along = lengths(c, c - g)
         # (a, b) is the leading eigenvector of the Gram matrix; its angle is half that of (cc - uu, 2 cu).
         cross = 2 * along * length_u
@@ -143,18 +157,19 @@ class Rectify(Map):
     def __post_init__(self) -> None:
         times = tuple(float(t) for t in self.times)
         object.__setattr__(self, "times", times)
-        object.__setattr__(self, "ratios", tuple(_values(row) for row in self.ratios))
+        rows = (float(row) if isinstance(row, (int, float)) else _values(row) for row in self.ratios)
+        object.__setattr__(self, "ratios", tuple(rows))
         if not times or len(times) != len(self.ratios) or any(not b > a for a, b in pairwise(times)):
             raise ValueError(
                 f"Rectify needs increasing times, a ratio for each; got {len(times)} and {len(self.ratios)}"
             )
-        if not all(map(math.isfinite, times)):
-            raise ValueError(f"Rectify needs finite times; got {list(times)}")
+        if not all(math.isfinite(v) for v in (*times, *self.ratios) if isinstance(v, float)):
+            raise ValueError(f"Rectify needs finite times and ratios; got {list(times)}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # n = (x - t m) / (1 - t), and scaling n_u by r moves m_u by (1 - r) (x / t - m_u).
-        lack = (1 - self.at(p.t, g)) / per_sample(elapsed(p.t), g)
-        return g - lack * seen(p.m_c - g, p, "noise")
+        lack = (1 - self.at(p.t, g)) / per_sample(time_passed(p.t), g)
+        return g - lack * in_space(p.m_c - g, p, "noise")
 
     def at(self, t: Number, like: Tensor) -> Tensor:
         """The ratio at time t, shaped to multiply `like`."""
@@ -423,6 +438,26 @@ alias(
     state="none",
     check=(0.552459, -2.718033, -0.159016, 1.583607),
 )
+
+
+@method(confidence="second-hand", zero_gap=False, unit=False, check=(0.842294, -3.353647, 0.066824, 2.144588))
+def tag(scale: Scale, *, eta: float = 1.15) -> Rule:
+    """Tangential amplifying guidance (TAG). CFG, then a longer step across the state.
+
+    formula: v <- P v + eta (v - P v) after CFG, P v = <v, x> / |x|^2 x
+    space: velocity
+    source: Cho et al., ICML 2026, arXiv 2510.04533
+    evidence: the authors' project page (the update of a step is split along and across the state, the latter
+        times eta >= 1); ComfyUI pull request 10403 has the formula on m - x; their code was not read
+    use when: samples mix features of several modes, and the scale should not grow
+    state: none
+    notes:
+        - stated for the update of the sampler, x' - x; on a flow with Euler that is a multiple of v, and a
+          rescaled state (DDIM) has the same result
+        - no published eta was seen; a Forge port offers 1 to 1.5, and 1.15 here is a placeholder
+        - the ComfyUI node also scales the part along the state, 1 by default
+    """
+    return CFG(scale) | Tangent(eta)
 
 
 @method(confidence="second-hand", check=(0.679813, -2.523163, 0.932604, 1.23323))

@@ -22,7 +22,7 @@ from ..tensors import per_sample
 from .catalogue import alias, method
 from .rule import Map, Rule
 from .scale import FromUnconditional
-from .spaces import flag, need_image
+from .spaces import need_flags, need_image
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Skim(Map):
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
         finite(self, "skim")
-        flag(self, "flip", "negative", "linear")
+        need_flags(self, "flip", "negative", "linear")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         scale = at(self.scale, p.t)

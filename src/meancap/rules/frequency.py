@@ -24,10 +24,9 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import per_sample, scalar_dtype, vector
 from .catalogue import method
-from .parts.scale import CFG
 from .rule import Displacement, Map, Rule, State
-from .scale import FromUnconditional
-from .spaces import conditional, known_space, need_image, rest, unconditional, whole_number_fields
+from .scale import CFG, FromUnconditional
+from .spaces import conditional_in, need_image, need_space, need_whole_numbers, time_left, unconditional_in
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,13 @@ class Frequencies(Map):
             raise ValueError(
                 f"Frequencies needs one share per scale; got {len(self.parallel)} and {len(self.scales)}"
             )
-        known_space(self, "velocity", "mean", "noise")
+        need_space(self, "velocity", "mean", "noise")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
         levels = pyramid(g, len(self.scales))
         if self.parallel is not None:
-            onto = pyramid(conditional(p, self.space), len(self.scales))
+            onto = pyramid(conditional_in(p, self.space), len(self.scales))
             levels = [
                 _project(level, along, share, g.shape[0])
                 for level, along, share in zip(levels, onto, self.parallel, strict=True)
@@ -126,7 +125,7 @@ class FreSca(Map):
 
     def __post_init__(self) -> None:
         finite(self, "low", "high")
-        whole_number_fields(self, "cutoff")
+        need_whole_numbers(self, "cutoff")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
@@ -194,24 +193,22 @@ class SlowBand(Rule):
     share: float = 0.5
     size: int = 8
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
         finite(self, "share")
-        whole_number_fields(self, "size")
+        need_whole_numbers(self, "size")
         if self.size < 1:
             raise ValueError(f"SlowBand averages over squares of one pixel or more; got size {self.size}")
-
-    @property
-    def has_state(self) -> bool:
-        return True
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         g = given.vector
         need_image(self, g)
         if not len(g):
             return given, state
-        unit, scale = per_sample(rest(p.t), g), per_sample(at(self.scale, p.t), g)
-        low = [self._low(side(p, "velocity") / unit) for side in (conditional, unconditional)]
+        unit, scale = per_sample(time_left(p.t), g), per_sample(at(self.scale, p.t), g)
+        low = [self._low(side(p, "velocity") / unit) for side in (conditional_in, unconditional_in)]
         guided = (scale - 1) * g
         if state is not None:
             c, u = (now * _slow(now - last) for now, last in zip(low, state, strict=True))
@@ -257,15 +254,13 @@ class ZeResFDG(Rule):
     up: float = 0.6
     keep: float = 0.8
 
+    has_state = True
+
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
         finite(self, "low", "high", "mix", "down", "up", "keep")
         if not self.down <= self.up:
             raise ValueError(f"ZeResFDG needs down <= up; got {self.down} and {self.up}")
-
-    @property
-    def has_state(self) -> bool:
-        return True
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         g = given.vector
@@ -280,7 +275,7 @@ class ZeResFDG(Rule):
         else:
             share = self.keep * state[0] + (1 - self.keep) * share
             rescaling = torch.where(state[1], share > self.down, share >= self.up)
-        c = conditional(p, "velocity")
+        c = conditional_in(p, "velocity")
         scale = per_sample(vector(at(self.scale, p.t), g), g)
         chosen = rescaling.reshape(-1, *[1] * (g.dim() - 1))
         y = torch.where(chosen, self._rescaled(c - g, g, scale), self._zero(c, c - g, scale))

@@ -27,12 +27,11 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import Number, per_sample, vector
 from .catalogue import method
-from .parts.scale import CFG
 from .rule import Displacement, Map, Rule, State
-from .scale import FromUnconditional
-from .spaces import elapsed, flag, rest, stretch, whole_number_fields
+from .scale import CFG, FromUnconditional
+from .spaces import need_flags, need_whole_numbers, stretch, time_left, time_passed
 
-NEGATIVE = "negative"
+_NEGATIVE = "negative"
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,13 @@ class PerpNeg(Map):
 
     weight: float = 1.0
 
-    needs = (NEGATIVE,)
+    needs = (_NEGATIVE,)
 
     def __post_init__(self) -> None:
         finite(self, "weight")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        n = p.lead(NEGATIVE)
+        n = p.lead(_NEGATIVE)
         _, length, along = lengths(n, g)
         parallel = torch.where(length == 0, 0.0, along / length)
         return g - self.weight * (n - per_sample(parallel, g) * g)
@@ -63,24 +62,24 @@ class Contrast(Map):
     tau: float = 0.2
     positive: bool = True
 
-    needs = (NEGATIVE,)
+    needs = (_NEGATIVE,)
 
     def __post_init__(self) -> None:
         finite(self, "tau")
-        flag(self, "positive")
+        need_flags(self, "positive")
         if self.tau < 0:
             raise ValueError(f"Contrast needs a tau of 0 (plain negation) or more; got {self.tau}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        n = p.lead(NEGATIVE)
+        n = p.lead(_NEGATIVE)
         to_g, to_n, _ = lengths(g, n)
-        unit = vector(stretch(elapsed(p.t), "noise"), g)
+        unit = vector(stretch(time_passed(p.t), "noise"), g)
         near = 2 * (-self.tau * (unit * to_n).square()).sigmoid()
         far = 2 * (self.tau * (unit * to_g).square()).sigmoid() if self.positive else 1.0
         return per_sample(far, g) * g - per_sample(near, g) * n
 
 
-class Counted(NamedTuple):
+class _SafetyState(NamedTuple):
     """The number of steps made, and the momentum so far."""
 
     steps: int
@@ -102,22 +101,19 @@ class Safety(Rule):
     decay: float = 0.4
     warmup: int = 10
 
-    needs = (NEGATIVE,)
+    needs = (_NEGATIVE,)
+    has_state = True
 
     def __post_init__(self) -> None:
         finite(self, "sharpness", "threshold", "momentum", "decay")
-        whole_number_fields(self, "warmup")
-
-    @property
-    def has_state(self) -> bool:
-        return True
+        need_whole_numbers(self, "warmup")
 
     def init(self) -> State:
-        return Counted(0, None)
+        return _SafetyState(0, None)
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        t = elapsed(p.t)
-        n, unit = p.lead(NEGATIVE), -per_sample(stretch(t, "noise"), p.x)  # eps gap = unit times mean gap
+        t = time_passed(p.t)
+        n, unit = p.lead(_NEGATIVE), -per_sample(stretch(t, "noise"), p.x)  # eps gap = unit times mean gap
         near = unit * (p.delta - n)  # eps_c - eps_n
         mu = torch.where(near < self.threshold, (self.sharpness * near.abs()).clamp(max=1.0), 0.0)
         off, nu = mu * n, state.momentum
@@ -125,14 +121,14 @@ class Safety(Rule):
         if nu is not None:
             gamma = gamma + self.momentum * nu
             # The inverse of unit, without the quotient that is infinite at t = 1.
-            off = off - per_sample(self.momentum * rest(p.t) / t, nu) * nu
+            off = off - per_sample(self.momentum * time_left(p.t) / t, nu) * nu
         after = (1 - self.decay) * gamma if nu is None else self.decay * nu + (1 - self.decay) * gamma
         if state.steps >= self.warmup:
             g = g.turn(g.vector - off)
-        return g, Counted(state.steps + 1, after)
+        return g, _SafetyState(state.steps + 1, after)
 
 
-class Evidence(NamedTuple):
+class _RemovalState(NamedTuple):
     """What earlier steps said for the negative, and the step that is not counted yet."""
 
     total: Tensor
@@ -153,32 +149,29 @@ class Removal(Rule):
     strength: float = 2.0
     weight: float = 1.0
 
-    needs = (NEGATIVE,)
+    needs = (_NEGATIVE,)
+    has_state = True
 
     def __post_init__(self) -> None:
         finite(self, "threshold", "strength", "weight")
         if self.weight <= 0:
             raise ValueError(f"Removal needs a weight above 0 for the present step; got {self.weight}")
 
-    @property
-    def has_state(self) -> bool:
-        return True
-
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        n, g = p.lead(NEGATIVE), given.vector
+        n, g = p.lead(_NEGATIVE), given.vector
         _, length, along = lengths(p.delta + g, n)
         nearer = length * (2 * along - length)
         t = vector(p.t, n)
-        total = torch.zeros_like(nearer) if state is None else state.total + counted(state, t)
-        unit = vector(stretch(elapsed(p.t), "noise"), n).square()
+        total = torch.zeros_like(nearer) if state is None else state.total + _log_ratio_step(state, t)
+        unit = vector(stretch(time_passed(p.t), "noise"), n).square()
         surplus = total + self.weight / 2 * unit * nearer - self.threshold
         none = (length == 0) | (surplus <= 0)
         share = torch.where(none, 0.0, surplus / torch.where(none, 1.0, self.weight * unit * length.square()))
         turned = g - per_sample(self.strength * share, n) * n
-        return given.turn(turned), Evidence(total, t, nearer)
+        return given.turn(turned), _RemovalState(total, t, nearer)
 
 
-def counted(last: Evidence, t_next: Tensor) -> Tensor:
+def _log_ratio_step(last: _RemovalState, t_next: Tensor) -> Tensor:
     """What the step from `last` to t_next adds to the log-likelihood ratio.
 
     With alpha_bar = t^2 / q and q = t^2 + (1 - t)^2 the weight of DDPM times the square of t / (1 - t), which
@@ -186,7 +179,7 @@ def counted(last: Evidence, t_next: Tensor) -> Tensor:
     """
     t, q = last.t, last.t.square() + (1 - last.t).square()
     later = t_next.square() / (t_next.square() + (1 - t_next).square())
-    weight = (later * q - t.square()).clamp(min=0) * q / (2 * torch.as_tensor(rest(t)) ** 4)
+    weight = (later * q - t.square()).clamp(min=0) * q / (2 * torch.as_tensor(time_left(t)) ** 4)
     return weight * last.nearer
 
 

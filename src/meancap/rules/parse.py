@@ -31,7 +31,7 @@ class ParseError(ValueError):
     """A rule text that cannot be read, with the place and what would be."""
 
 
-def known_parts() -> dict[str, Callable[..., Any]]:
+def part_classes() -> dict[str, Callable[..., Any]]:
     """Every part and schedule by its name: the dataclasses of `meancap.rules` and `meancap.schedules`."""
     homes = (f"{__package__}.", schedules.__name__)
     kinds: list[type] = [Rule, schedules.Schedule]
@@ -41,20 +41,22 @@ def known_parts() -> dict[str, Callable[..., Any]]:
     return {
         kind.__name__: kind
         for kind in kinds
-        if is_dataclass(kind) and kind is not Chain and kind.__module__.startswith(homes)
+        if (is_dataclass(kind) or kind is schedules.Values)
+        and kind is not Chain
+        and kind.__module__.startswith(homes)
     }
 
 
-def known_names() -> dict[str, Callable[..., Any]]:
+def all_names() -> dict[str, Callable[..., Any]]:
     """Everything that can be typed: parts, schedules, methods, and rules of other packages."""
-    return {**known_parts(), **builds()}
+    return {**part_classes(), **builds()}
 
 
 def parse(text: str, *, extra: Mapping[str, Callable[..., Rule]] | None = None) -> Rule:
     """The rule that a text stands for; `parse(str(rule)) == rule`. `extra` adds rules of your own by name."""
     if not isinstance(text, str):
         raise ParseError(f"a rule is given as text, like 'CFG(7) | Cap(1.1)'; got {type(text).__name__}")
-    value = _Reader(text, {**known_names(), **(extra or {})}).whole()
+    value = _Reader(text, {**all_names(), **(extra or {})}).whole()
     if not isinstance(value, Rule):
         raise ParseError(f"{text.strip()[:60]!r} is no rule by itself; use it inside one, like CFG(...)")
     return value
@@ -95,7 +97,7 @@ class _Reader:
         try:
             return self.known[name](*positional, **named)
         except (TypeError, ValueError) as error:
-            raise ParseError(f"{name}: {_plain(error)}") from None
+            raise ParseError(f"{name}: {_plain(error)}{_comma_hint(error, positional)}") from None
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         positional: list[Any] = []
@@ -185,6 +187,14 @@ class _Reader:
     def error(self, what: str) -> ParseError:
         place = self.at - len(self.token) if self.kind else len(self.text)
         return ParseError(f"cannot read {self.text[:80]!r} at character {place + 1}: {what}")
+
+
+def _comma_hint(error: Exception, positional: list[Any]) -> str:
+    """What to write if the last two of too many numbers were one with a decimal comma."""
+    numbers = [v for v in positional[-2:] if isinstance(v, float)]
+    if "positional argument" not in str(error) or len(numbers) < 2 or "missing" in str(error):
+        return ""
+    return f"; if a decimal comma was meant, write {numbers[0]:g}.{numbers[1]:g}; options have names"
 
 
 def _plain(error: Exception) -> str:

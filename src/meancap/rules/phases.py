@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from ..notation import write
 from ..prediction import Prediction
 from .rule import Displacement, Rule, State, names_needed
-from .spaces import conditional, flag, whole_number_fields
+from .spaces import conditional_in, need_flags, need_whole_numbers
 
 
-class Held(NamedTuple):
+class StepValue(NamedTuple):
     """What the first evaluation of a step found, for the step's later evaluations to use unchanged."""
 
     value: Any
@@ -23,9 +23,7 @@ class Held(NamedTuple):
 class _Counting(Rule):
     """A rule whose state is the index of the step."""
 
-    @property
-    def has_state(self) -> bool:
-        return True
+    has_state = True
 
     def init(self) -> State:
         return 0
@@ -45,9 +43,10 @@ class StepInterval(_Counting):
     last: int
 
     turns = False
+    reads_m_u = False
 
     def __post_init__(self) -> None:
-        whole_number_fields(self, "first", "last")
+        need_whole_numbers(self, "first", "last")
         if self.first > self.last:
             raise ValueError(f"StepInterval needs first <= last; got {self.first} and {self.last}")
 
@@ -65,10 +64,10 @@ class ZeroInit(_Counting):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        whole_number_fields(self, "steps")
+        need_whole_numbers(self, "steps")
 
     def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
-        return g if index >= self.steps else g.turn(-conditional(p, "velocity"))
+        return g if index >= self.steps else g.turn(-conditional_in(p, "velocity"))
 
 
 @dataclass(frozen=True)
@@ -83,23 +82,18 @@ class Phases(Rule):
     late: Rule
     together: bool = True
 
+    has_state = True
+
     def __post_init__(self) -> None:
-        whole_number_fields(self, "steps")
+        need_whole_numbers(self, "steps")
         for name in ("early", "late"):
             if not isinstance(getattr(self, name), Rule):
                 raise ValueError(
                     f"Phases needs a rule for {name}, such as CFG(4); got {getattr(self, name)!r}"
                 )
-        flag(self, "together")
+        need_flags(self, "together")
+        object.__setattr__(self, "turns", self.early.turns or self.late.turns)
         object.__setattr__(self, "needs", names_needed((self.early, self.late)))
-
-    @property
-    def turns(self) -> bool:  # type: ignore[override]
-        return self.early.turns or self.late.turns
-
-    @property
-    def has_state(self) -> bool:
-        return True
 
     def idle(self, t: float, state: State = None) -> bool:
         index, early, late = self.init() if state is None else state

@@ -25,22 +25,15 @@ from ..prediction import Prediction
 from ..schedules import Scale, at, finite, finite_scale
 from ..tensors import per_sample, scalar_dtype
 from .catalogue import alias, method
-from .parts.scale import CFG
 from .rule import Map, Rule
-from .spaces import conditional, elapsed, flag, known_space
+from .scale import CFG
+from .spaces import conditional_in, need_flags, need_space, time_passed
 from .time import Temper
 
-GROUPS = ("sample", "channel", "token", "pixel")
+_GROUPS = ("sample", "channel", "token", "pixel")
 
 
-def known_group(self: object, *allowed: str) -> None:
-    """Refuses a `per` that the rule does not know."""
-    per = getattr(self, "per")  # noqa: B009
-    if per not in (allowed or GROUPS):
-        raise ValueError(f"{type(self).__name__} is per {', '.join(allowed or GROUPS)}; got {per!r}")
-
-
-def axes(v: Tensor, per: str) -> tuple[int, ...]:
+def _axes(v: Tensor, per: str) -> tuple[int, ...]:
     """The axes to reduce so that one number is left per sample, channel (axis 1), token (all but the last
     axis) or pixel (all but axis 1). A sample without such axes is one group.
     """
@@ -52,10 +45,10 @@ def axes(v: Tensor, per: str) -> tuple[int, ...]:
     return every[1:] or every if per == "channel" else every
 
 
-def group_lengths(v: Tensor, per: str) -> Tensor:
+def _group_lengths(v: Tensor, per: str) -> Tensor:
     """The Euclidean length of every group, in float64, shaped to multiply v."""
     lengths: Tensor = torch.linalg.vector_norm(
-        v, dim=axes(v, per), keepdim=True, dtype=scalar_dtype(v.device)
+        v, dim=_axes(v, per), keepdim=True, dtype=scalar_dtype(v.device)
     )
     return lengths
 
@@ -84,15 +77,16 @@ class Renorm(Map):
 
     def __post_init__(self) -> None:
         finite(self, "rho", "least", "strength")
-        flag(self, "match")
+        need_flags(self, "match")
         if self.rho < 0 or not 0 <= self.least <= 1:
             raise ValueError(f"Renorm needs rho >= 0 and least in [0, 1]; got {self.rho} and {self.least}")
-        known_group(self)
-        known_space(self, "velocity", "mean")
+        if self.per not in _GROUPS:
+            raise ValueError(f"Renorm is per {', '.join(_GROUPS)}; got {self.per!r}")
+        need_space(self, "velocity", "mean")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        c = conditional(p, self.space)
-        wanted, actual = self.rho * group_lengths(c, self.per), group_lengths(c + g, self.per)
+        c = conditional_in(p, self.space)
+        wanted, actual = self.rho * _group_lengths(c, self.per), _group_lengths(c + g, self.per)
         ratio = torch.where(actual == 0, 1.0, wanted / actual)
         if not self.match:
             ratio = ratio.clamp(self.least, 1.0)
@@ -115,10 +109,10 @@ class EnergyMatch(Map):
         finite(self, "low", "high")
         if not 0 <= self.low < self.high <= 1:
             raise ValueError(f"EnergyMatch needs 0 <= low < high <= 1; got {self.low} and {self.high}")
-        known_space(self, "velocity", "mean")
+        need_space(self, "velocity", "mean")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        c = conditional(p, self.space)
+        c = conditional_in(p, self.space)
         wanted, actual = self._energy(c), self._energy(c + g)
         ratio = torch.where(actual == 0, 1.0, wanted / actual).sqrt()
         return _times(ratio.reshape(-1, *[1] * (g.dim() - 1)), c, g)
@@ -127,7 +121,7 @@ class EnergyMatch(Map):
         squares = v.flatten(1).to(scalar_dtype(v.device)).square()
         if self.low == 0 and self.high == 1:
             return squares.sum(1)
-        low, high = (quantile(squares, q) for q in (self.low, self.high))
+        low, high = (_quantile(squares, q) for q in (self.low, self.high))
         inside = (squares >= low) & (squares <= high)
         return torch.where(inside, squares, 0.0).sum(1)
 
@@ -145,18 +139,18 @@ class Multiply(Map):
 
     def __post_init__(self) -> None:
         finite_scale(self, "factor")
-        known_space(self, "noise", "velocity")
+        need_space(self, "noise", "velocity")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         more = at(self.factor, p.t) - 1
         if self.space == "velocity":
-            return g + per_sample(more, g) * (conditional(p, "velocity") + g)
+            return g + per_sample(more, g) * (conditional_in(p, "velocity") + g)
         # m - x / t is (t m - x) / t; divided first, a factor that goes to 1 fast enough stays regular at 0.
-        seen = conditional(p, "score") + per_sample(p.t, g) * g
-        return g + per_sample(more / elapsed(p.t), g) * seen
+        seen = conditional_in(p, "score") + per_sample(p.t, g) * g
+        return g + per_sample(more / time_passed(p.t), g) * seen
 
 
-def quantile(v: Tensor, q: float) -> Tensor:
+def _quantile(v: Tensor, q: float) -> Tensor:
     """The linear quantile along the last axis, kept; torch's own refuses more than 16 million elements."""
     if q == 1:
         return v.amax(-1, keepdim=True)
@@ -188,7 +182,7 @@ class Threshold(Map):
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         m = p.m_c + g
-        s = quantile(m.flatten(1).abs(), self.quantile).clamp(1.0, self.most)
+        s = _quantile(m.flatten(1).abs(), self.quantile).clamp(1.0, self.most)
         s = s.reshape(-1, *[1] * (m.dim() - 1))
         return torch.minimum(torch.maximum(m, -s), s) / s - p.m_c
 
@@ -216,7 +210,7 @@ class Mimic(Map):
     def __post_init__(self) -> None:
         finite_scale(self, "mimic")
         finite(self, "quantile", "phi")
-        flag(self, "separate")
+        need_flags(self, "separate")
         if not 0 < self.quantile <= 1 or not 0 <= self.phi <= 1:
             raise ValueError(
                 f"Mimic needs a quantile in (0, 1] and phi in [0, 1]; got {self.quantile} and {self.phi}"
@@ -228,7 +222,7 @@ class Mimic(Map):
             )
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        base = conditional(p, "velocity")
+        base = conditional_in(p, "velocity")
         shape = (*g.shape[:2], -1) if g.dim() > 2 else (g.shape[0], 1, -1)
         guided = (base + g).reshape(shape)
         gap = p.delta
@@ -251,7 +245,7 @@ class Mimic(Map):
         groups = centred if self.separate else centred.flatten(1)[:, None]
         if self.measure == "STD":
             return groups.std(2, keepdim=True) if groups.shape[2] > 1 else torch.zeros_like(groups)
-        return quantile(groups.abs(), self.quantile if q is None else q)
+        return _quantile(groups.abs(), self.quantile if q is None else q)
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
@@ -274,12 +268,11 @@ class Rescale(Map):
         finite(self, "phi")
         if not 0 <= self.phi <= 1:
             raise ValueError(f"Rescale needs phi between 0 (off) and 1; got {self.phi}")
-        if self.space not in ("velocity", "mean"):
-            raise ValueError(f"Rescale acts in the space 'velocity' or 'mean'; got {self.space!r}")
+        need_space(self, "velocity", "mean")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # (1 - t) v = m - x, and the factor 1 - t drops out of the ratio.
-        base = conditional(p, self.space)
+        base = conditional_in(p, self.space)
         if base.shape[1:].numel() == 1:
             return g  # one value has no spread to match
         guided = base + g

@@ -141,6 +141,10 @@ class Rule:
 
     turns: bool = True  # whether the direction may change
     caps: bool = False  # whether the rule only limits a displacement that other rules made
+    has_state: bool = False  # whether it remembers anything from step to step
+    reads_m_u: bool = (
+        True  # whether it reads m_u, or turns a zero g into another; False keeps g known without m_u
+    )
     needs: ClassVar[tuple[str, ...]] = ()  # names of the extra outputs that it reads, such as "negative"
 
     def init(self) -> State:
@@ -159,24 +163,26 @@ class Rule:
     def parts(self) -> tuple[Rule, ...]:
         return (self,)
 
-    @property
-    def has_state(self) -> bool:
-        return False
-
     def idle(self, t: float, state: State = None) -> bool:
-        """Whether at time t the result is zero and the next state known without m_u.
+        """Whether at time t neither the result nor the next state depends on m_u: it is zero, or remembered.
 
-        The network then need not compute m_u. Return False if in doubt. A chain is idle if one part is, the
-        later ones are factors, which keep zero at zero, and no other part has a state.
+        The network then need not compute m_u. Return False if in doubt. A chain is idle if one part is, no
+        later one reads m_u or they are factors that keep zero at zero, and no other part has a state of m_u.
         """
         return False
 
     def __or__(self, other: Rule) -> Chain:
         if not isinstance(other, Rule):
-            return NotImplemented
+            kind = type(other).__name__
+            raise TypeError(
+                f"| joins rules, such as CFG(7) | Cap(1.1); got a {kind}: make it a Factor or a Map"
+            )
         return Chain(self.parts + other.parts)
 
     def __str__(self) -> str:
+        if not dataclasses.is_dataclass(self):
+            name = type(self).__name__
+            raise TypeError(f"{name} cannot be printed: write @dataclass(frozen=True) above class {name}")
         return write(self)
 
 
@@ -212,26 +218,23 @@ class Chain(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", any(part.turns for part in self.rules))
         object.__setattr__(self, "caps", all(part.caps for part in self.rules))
+        object.__setattr__(self, "has_state", any(part.has_state for part in self.rules))
         object.__setattr__(self, "needs", names_needed(self.rules))
 
     @property
     def parts(self) -> tuple[Rule, ...]:
         return self.rules
 
-    @property
-    def has_state(self) -> bool:
-        return any(part.has_state for part in self.rules)
-
     def idle(self, t: float, state: State = None) -> bool:
-        zero = False
+        independent = zero = False  # of m_u
         for part, before in zip(self.rules, self.init() if state is None else state, strict=True):
             if part.idle(t, before):
-                zero = True
-            elif part.has_state:
+                independent, zero = True, not part.turns
+            elif part.reads_m_u and part.has_state:
                 return False
-            else:
-                zero = zero and isinstance(part, Factor)
-        return zero
+            elif part.reads_m_u:
+                independent = zero = zero and isinstance(part, Factor)
+        return independent
 
     def init(self) -> State:
         return tuple(part.init() for part in self.rules)

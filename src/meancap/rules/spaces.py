@@ -19,22 +19,22 @@ from ..prediction import Prediction
 from ..tensors import Number, per_sample
 from .rule import Rule
 
-SPACES = ("mean", "velocity", "noise", "score")
+_SPACES = ("mean", "velocity", "noise", "score")
 
 
 # Where a rule must divide by 1 - t or by t, it divides by no less than this.
-SHORTEST = 2.0**-20
+_SHORTEST = 2.0**-20
 
 
-def known_space(self: object, *allowed: str) -> None:
+def need_space(self: object, *allowed: str) -> None:
     """Refuses a `space` that the rule does not know."""
     space = getattr(self, "space")  # noqa: B009
-    if space not in (allowed or SPACES):
-        names = " or ".join(map(repr, allowed or SPACES))
+    if space not in (allowed or _SPACES):
+        names = " or ".join(map(repr, allowed or _SPACES))
         raise ValueError(f"{type(self).__name__} acts in the space {names}; got {space!r}")
 
 
-def seen(m: Tensor, p: Prediction, space: str) -> Tensor:
+def in_space(m: Tensor, p: Prediction, space: str) -> Tensor:
     """The prediction m in a space, up to one positive factor per sample: enough for angles and ratios."""
     if space == "mean":
         return m
@@ -44,17 +44,17 @@ def seen(m: Tensor, p: Prediction, space: str) -> Tensor:
     return p.x - along if space == "noise" else along - p.x
 
 
-def conditional(p: Prediction, space: str) -> Tensor:
+def conditional_in(p: Prediction, space: str) -> Tensor:
     """m_c seen in a space, without the difference m_c - x where the network's own output is that already."""
     return p.m_c if space == "mean" else _of_output(p, p.out_c, space)
 
 
-def unconditional(p: Prediction, space: str) -> Tensor:
+def unconditional_in(p: Prediction, space: str) -> Tensor:
     """m_u seen in a space, as `conditional` sees m_c."""
     return p.m_u if space == "mean" else _of_output(p, p.out_u, space)
 
 
-def pair(p: Prediction, space: str) -> tuple[Tensor, Tensor]:
+def both_in(p: Prediction, space: str) -> tuple[Tensor, Tensor]:
     """Both predictions in a space, up to one positive factor per sample that they share."""
     if space == "mean":
         return p.m_c, p.m_u
@@ -79,21 +79,21 @@ def stretch(t: Number, space: str) -> Number:
     if space == "mean":
         return 1.0
     if space == "velocity":
-        return 1 / rest(t)
-    return t / rest(t) if space == "noise" else t / rest(t) ** 2
+        return 1 / time_left(t)
+    return t / time_left(t) if space == "noise" else t / time_left(t) ** 2
 
 
-def rest(t: Number) -> Number:
+def time_left(t: Number) -> Number:
     """1 - t, but never zero."""
-    return (1 - t).clamp(min=SHORTEST) if isinstance(t, Tensor) else max(1 - t, SHORTEST)
+    return (1 - t).clamp(min=_SHORTEST) if isinstance(t, Tensor) else max(1 - t, _SHORTEST)
 
 
-def elapsed(t: Number) -> Number:
+def time_passed(t: Number) -> Number:
     """t, but never zero."""
-    return t.clamp(min=SHORTEST) if isinstance(t, Tensor) else max(t, SHORTEST)
+    return t.clamp(min=_SHORTEST) if isinstance(t, Tensor) else max(t, _SHORTEST)
 
 
-def whole_number_fields(self: object, *names: str) -> None:
+def need_whole_numbers(self: object, *names: str) -> None:
     """Refuses fields that are not whole numbers from 0 on; 5.0, as a text gives it, becomes 5."""
     for name in names:
         value = getattr(self, name)
@@ -105,7 +105,7 @@ def whole_number_fields(self: object, *names: str) -> None:
         object.__setattr__(self, name, int(value))
 
 
-def flag(self: object, *names: str) -> None:
+def need_flags(self: object, *names: str) -> None:
     """Refuses fields that are neither True nor False: a text such as 'no' would count as True."""
     for name in names:
         if not isinstance(value := getattr(self, name), bool):

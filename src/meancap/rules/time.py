@@ -26,9 +26,9 @@ from ..prediction import Prediction
 from ..schedules import Exponential, Scale, Schedule, at, finite, finite_scale
 from ..tensors import Number, exp, greater, lesser, magnitude, power
 from .catalogue import alias, method
-from .parts.scale import CFG, Interval
-from .phases import Held
+from .phases import StepValue
 from .rule import Displacement, Rule, State
+from .scale import CFG, Interval
 
 _SHAPES: dict[str, Callable[[Number], Number]] = {
     "linear": lambda t: 2 * t,
@@ -286,22 +286,20 @@ class CFGPP(Rule):
     renoise: str = "noise"
 
     turns = False
+    has_state = True  # the scale of the step
+    reads_m_u = False
 
     def __post_init__(self) -> None:
         finite_scale(self, "scale")
         if self.renoise not in ("noise", "velocity"):
             raise ValueError(f"CFGPP renoises by 'noise' or 'velocity'; got {self.renoise!r}")
 
-    @property
-    def has_state(self) -> bool:
-        return True
-
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        scale = state.value if isinstance(state, Held) else self._scale(p)
+        scale = state.value if isinstance(state, StepValue) else self._scale(p)
         return g.times(scale - 1), scale
 
     def within_step(self, before: State, after: State) -> State:
-        return Held(after)
+        return StepValue(after)
 
     def _scale(self, p: Prediction) -> Number:
         t, s = p.t, p.t_next

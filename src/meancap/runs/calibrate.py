@@ -1,7 +1,7 @@
 """Calibration without a knob: radii for a cap from an unguided pilot, or a scale from labelled examples.
 
 The pilot follows the conditional prediction alone, so that guidance cannot calibrate itself. What it finds,
-its file and the cap made from it are in `meancap.rules.parts.calibration`.
+its file and the cap made from it are in `meancap.rules.caps`.
 
 **A scale from data**: lambda(t) learned from examples whose label is trusted, with intervals.
 
@@ -41,7 +41,7 @@ from torch import Tensor
 from ..files import write_whole
 from ..lab.problems import problem
 from ..rules import CFG, Values
-from ..rules.parts.calibration import (
+from ..rules.caps import (
     FEWEST,
     LEVELS,
     Calibration,

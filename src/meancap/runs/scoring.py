@@ -144,7 +144,7 @@ class FeatureCache:
         for path in map(self._path, range(-(-self.count // BLOCK))):
             try:
                 blocks.append(load_file(path))
-                with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+                with safe_open(path, "pt") as file:
                     written = (file.metadata() or {}).get("sha256")
             except SafetensorError:
                 written = None

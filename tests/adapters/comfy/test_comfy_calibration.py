@@ -5,7 +5,7 @@ import torch
 from comfy_host import Spy, exact, node, sampled, words
 
 from meancap.adapters.comfy.hooks import noise_levels
-from meancap.rules.parts.calibration import load_calibration
+from meancap.rules.caps import load_calibration
 
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
 

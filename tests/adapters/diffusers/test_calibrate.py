@@ -13,7 +13,7 @@ from tiny_pipelines import call, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import calibrate, guided
-from meancap.rules.parts.calibration import load_calibration
+from meancap.rules.caps import load_calibration
 from meancap.schedules import Piecewise
 
 NAMES = ["StableDiffusion3Pipeline", "FluxPipeline", "WanPipeline", "StableAudio3Pipeline"]

@@ -290,10 +290,27 @@ def test_what_cannot_work_is_refused_in_one_sentence() -> None:
     with pytest.raises(NotImplementedError, match="does not follow the linear path"):
         PosteriorMeanCappedGuidance().bind(diffusers.DDIMScheduler())
     guider = ChainGuidance(str(CFG(7.0)))
-    guider.set_state(step=0, num_inference_steps=3, timestep=torch.tensor(0.7))
-    guider.prepare_inputs({"hidden_states": torch.zeros(1, 2)})
     with pytest.raises(ValueError, match="is not 1000 sigma"):
-        guider.forward(torch.ones(1, 2), torch.zeros(1, 2))
+        guider.set_state(step=0, num_inference_steps=3, timestep=torch.tensor(0.7))
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_an_interval_over_50_steps_costs_80_passes(bound: bool) -> None:
+    """Outside it the rule needs no unconditional prediction, and the guider prepares one batch."""
+    pipe, calls = modular(SD3), []
+    pipe.update_components(scheduler=diffusers.FlowMatchEulerDiscreteScheduler())
+    pipe.transformer.register_forward_hook(lambda *_: calls.append(1))
+    guider = ChainGuidance("CFG(7) | Interval(0.2, 0.8)")
+    assert guider.num_conditions == 2, "text encoders ask before the first step"
+    found = run(SD3, pipe, guider.bind(pipe) if bound else guider, num_inference_steps=50)
+    assert len(calls) == 80 and len(guider.record) == 50 and guider.record.unguided == 0
+    t, scale = (guider.record.stacked()[name] for name in ("t", "scale"))
+    expected = torch.where((t >= 0.2) & (t <= 0.8), 7.0, 1.0).double()
+    torch.testing.assert_close(scale, expected, rtol=1e-4, atol=0)
+    plain = modular(SD3)
+    plain.update_components(scheduler=diffusers.FlowMatchEulerDiscreteScheduler())
+    window = diffusers.ClassifierFreeGuidance(7.0, start=0.2, stop=0.8)
+    torch.testing.assert_close(found, run(SD3, plain, window, num_inference_steps=50), rtol=1e-3, atol=1e-3)
 
 
 def test_a_guider_at_scale_one_warns_and_its_record_says_why() -> None:

@@ -111,26 +111,41 @@ class PostCFG:
         # Outside its range the negative is all zeros, which is not a prediction: no gap, so nothing is added.
         return p if _negative_in_range(args) else replace(p, out_u=p.out_c)
 
+    def needs_negative(self, args: _Args, conds: Sequence[Any]) -> bool:
+        """Whether the host must evaluate the negative of `conds` (positive, negative) at this call.
+
+        It need not if the rule returns m_c and nothing acts on the result after this hook; m_c is then to be
+        passed in the place of m_u.
+        """
+        if self.rule.caps or len(conds) != 2 or conds[1] is None or self._inside(args) is not True:
+            return True
+        functions = (args["model_options"] or {}).get("sampler_post_cfg_function") or [None]
+        sigma, first = _sigmas(args), self._place(args) > self._reached
+        if functions[-1] is not self or bool((sigma != sigma[0]).any()):
+            return True
+        return not self.stepper.idle(float(noise_levels(args).time(sigma)[0]), first=first)
+
     def _begins_step(self, args: _Args) -> bool:
-        """Whether this evaluation is the first at a noise level of the sampler's grid.
+        """Whether this evaluation is the first at a noise level of the sampler's grid."""
+        place = self._place(args)
+        first, self._reached = place > self._reached, max(place, self._reached)
+        return first
+
+    def _place(self, args: _Args) -> float:
+        """How far on the sampler's grid this evaluation is; on a grid of its own where the host passes none.
 
         Samplers of higher order evaluate between two levels, or twice at one; a rule advances once for each.
-        A host that passes no grid is assumed to make one evaluation per step.
         """
         levels, sigma = _grid(args), float(_sigmas(args)[0])
-        place = -sigma if levels is None else float((levels >= sigma).sum())
-        if place <= self._reached:
-            return False
-        self._reached = place
-        return True
+        return -sigma if levels is None else float((levels >= sigma).sum())
 
     def _inside(self, args: _Args) -> bool | Tensor:
-        """Whether each sample is between start and end; simply True where they are not set."""
+        """Whether each sample is between start and end; one bool if it is the same for all."""
         if self.start <= 0 and self.end >= 1:
             return True
         sigma, level = _sigmas(args), noise_levels(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
-        return inside if bool(inside.any()) else False
+        return bool(inside[0]) if bool((inside == inside[0]).all()) else inside
 
 
 def _column(mask: Tensor, like: Tensor) -> Tensor:

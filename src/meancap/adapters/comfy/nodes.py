@@ -18,7 +18,7 @@ from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import ComfyExtension, io, ui
 
 from ...rules import Cap, CapDisplacement, Rule, parse
-from ...rules.parts.calibration import FEWEST, LEVELS, Calibration, load_calibration
+from ...rules.caps import FEWEST, LEVELS, Calibration, load_calibration
 from ...sampling.checks import need_cap_last
 from .hooks import PilotHook, PostCFG
 from .run_report import draw_run
@@ -73,9 +73,16 @@ def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
         _log.info("%s: %s", rule, hook.run.headline())
         return latent
 
+    def predict(executor: Any, model: Any, conds: Any, x: Any, timestep: Any, options: Any) -> Any:
+        if hook.needs_negative({"model": model, "sigma": timestep, "model_options": options}, conds):
+            return executor(model, conds, x, timestep, options)
+        positive = executor(model, [conds[0], None], x, timestep, options)[0]
+        return [positive, positive]
+
     m = model.clone()
     m.set_model_sampler_post_cfg_function(hook)
     m.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, "meancap", run)
+    m.add_wrapper_with_key(WrappersMP.CALC_COND_BATCH, "meancap", predict)
     return m
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ...rules import Rule
-from ...rules.parts.calibration import Calibration
+from ...rules.caps import Calibration
 from ..attach import listen, override
 from ..session import Pilot, RunRecord, Session
 from .layouts import Layout, LayoutError, same_state, shown_state, verify_layout

@@ -65,7 +65,8 @@ class _RuleGuidance(BaseGuidance):
         self._x: Tensor | None = None
         self._shown_to = ""  # the denoiser at which x was observed, if it was
         self._undo: Undo | None = None
-        self._warned = False
+        self._warned = self._rounded = False
+        self._idle = False  # whether the rule needs no unconditional prediction at this step
 
     @property
     def rule(self) -> Rule:
@@ -114,6 +115,7 @@ class _RuleGuidance(BaseGuidance):
             self._session.begin()
             self.record.about = {"guider": type(self).__name__, "rule": str(self.rule)}
             self.record.idle = _OFF
+        self._idle = not self.rule.caps and self._acts() and self._session.is_idle(float(self._edge().t))
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "rule": str(self.rule)}
@@ -162,11 +164,13 @@ class _RuleGuidance(BaseGuidance):
         return x
 
     def forward(self, pred_cond: Tensor, pred_uncond: Tensor | None = None) -> GuiderOutput:
+        if self._idle:
+            pred_uncond = pred_cond
         if pred_uncond is None:
             self.record.unguided += 1
             self._warn_if_never()
             return GuiderOutput(pred=self._alone(pred_cond), pred_cond=pred_cond, pred_uncond=None)
-        if not self._warned and torch.equal(pred_cond, pred_uncond):
+        if not self._warned and not self._idle and torch.equal(pred_cond, pred_uncond):
             self._warned = True
             warnings.warn(SAME_PREDICTIONS.format("the pipeline"), stacklevel=2)
         nominal = self._nominal(pred_cond, pred_uncond)
@@ -201,7 +205,8 @@ class _RuleGuidance(BaseGuidance):
             raise ValueError(
                 f"timestep {float(t)} is not 1000 sigma; tell the scheduler with guider.bind(pipe)"
             )
-        if isinstance(t, Tensor) and not t.is_floating_point() and self._step == 0:
+        if isinstance(t, Tensor) and not t.is_floating_point() and self._step == 0 and not self._rounded:
+            self._rounded = True
             warnings.warn(
                 "this scheduler rounds its timesteps, so sigma is known to 0.001 only; "
                 "guider.bind(pipe) reads it exactly",
@@ -216,7 +221,7 @@ class _RuleGuidance(BaseGuidance):
     @property
     def num_conditions(self) -> int:
         """Also read before any step: text encoders use it to decide whether to encode the negative prompt."""
-        return 2 if self._acts() else 1
+        return 2 if self._acts() and not self._idle else 1
 
     def _acts(self) -> bool:
         if not self._enabled:

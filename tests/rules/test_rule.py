@@ -1,7 +1,7 @@
 """The contract that every rule keeps, and the published formulas written out."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -22,89 +22,30 @@ from meancap import (
     Momentum,
     Piecewise,
     Prediction,
-    Project,
     Rescale,
     Rule,
     apg,
     guide,
     guided_velocity,
     parse,
-    pmc,
 )
 from meancap.rules import Factor
 from meancap.rules.rule import Chain
 
 RULES = [
     CFG(3),
-    CFG(0),
-    CFG(-2.5),
-    CFG(Linear(1, 7)),
-    CFG(Cosine(1, 5)),
-    CFG(Exponential(2, 0.2)),
-    CFG(Constant(4)),
     CFG(Piecewise([0, 0.3, 1], [1, 6, 2])),
     CFG(4) | Interval(0.2, 0.6),
-    CFG(4) | Interval(0.6, 0.9),
     CFG(4) | Clip(0.5),
-    Project() | CFG(4),
-    Project(0.3) | CFG(4),
-    CFG(4) | Rescale(),
     CFG(4) | Rescale(1.0, space="mean"),
-    Momentum(-0.5) | CFG(4),
-    apg(7),
-    apg(4, radius=0.3, momentum=None),
-    pmc(7, 1.1),
+    apg(4, radius=0.3),
     CFG(7) | CapDisplacement(1.15),
     CFG(7) | Cap(1.1, per="channel"),
     CFG(7) | Cap(1.1, anchor="first"),
     CFG(7) | Cap(1.1, anchor=0.5, smooth=0.5, floor=0.2),
     CFG(7) | Cap(Linear(1, 2)) | CapDisplacement(1.5, floor=Constant(0.1)),
-    apg(7) | Cap(1.05),
 ]
 every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
-
-
-@every_rule
-@pytest.mark.parametrize("shape", [(4, 6), (4, 3, 8), (4, 3, 8, 8), (4, 2, 3, 4, 5), (4, 4096)])
-def test_a_batch_is_its_samples(rule, shape):
-    p = random_prediction(*shape)
-    m, _ = guide(rule, p)
-    assert m.shape == p.x.shape and m.dtype == p.x.dtype
-    for i in range(4):
-        one = replace(p, shown=p.shown[i : i + 1], out_c=p.out_c[i : i + 1], out_u=p.out_u[i : i + 1])
-        torch.testing.assert_close(guide(rule, one)[0], m[i : i + 1], rtol=1e-6, atol=1e-9)
-
-
-@every_rule
-def test_samples_may_change_places(rule):
-    p = random_prediction(5, 3, 4)
-    order = torch.tensor([3, 1, 4, 0, 2])
-    q = replace(p, shown=p.shown[order], out_c=p.out_c[order], out_u=p.out_u[order])
-    assert torch.equal(guide(rule, q)[0], guide(rule, p)[0][order])
-
-
-@every_rule
-def test_zero_gap_gives_the_unguided_mean(rule):
-    p = random_prediction(3, 3, 8)
-    q = Prediction(p.x, p.t, p.m_c, p.m_c)
-    torch.testing.assert_close(guide(rule, q)[0], p.m_c, rtol=1e-14, atol=1e-14)
-
-
-@every_rule
-def test_print_then_parse_is_the_identity(rule):
-    again = parse(str(rule))
-    assert again == rule and hash(again) == hash(rule) and str(again) == str(rule)
-
-
-@every_rule
-def test_velocities_and_means_are_guided_alike(rule):
-    g = torch.Generator().manual_seed(3)
-    x, v_c, v_u = (torch.randn(4, 3, 6, generator=g, dtype=torch.float64) for _ in range(3))
-    for t in (0.0, 0.35, 0.8, torch.tensor([0.1, 0.25, 0.5, 0.7], dtype=torch.float64)):
-        v, _ = guided_velocity(rule, x, t, v_c, v_u)
-        p = Prediction.from_velocity(x, t, v_c, v_u)
-        w = 1 - (t[:, None, None] if isinstance(t, torch.Tensor) else t)
-        torch.testing.assert_close(x + w * v, guide(rule, p)[0])
 
 
 @every_rule
@@ -116,23 +57,6 @@ def test_the_velocity_is_continuous_at_the_data(rule):
     assert at.isfinite().all()
     if "floor" not in str(rule) and "first" not in str(rule):
         torch.testing.assert_close(at, near, rtol=1e-4, atol=1e-4)
-
-
-@every_rule
-def test_state_is_a_value(rule):
-    first, second = random_prediction(2, 3, 4, seed=1), random_prediction(2, 3, 4, seed=2)
-    _, state = guide(rule, first)
-    once, _ = guide(rule, second, state)
-    twice, _ = guide(rule, second, state)
-    assert torch.equal(once, twice)
-    assert rule.has_state == any(name in str(rule) for name in ("Momentum", "'first'"))
-
-
-@every_rule
-def test_a_cap_after_any_rule_keeps_the_bound(rule):
-    p = random_prediction(6, 3, 8)
-    m, _ = guide(rule | Cap(1.05), p)
-    assert (m.flatten(1).norm(dim=1) <= 1.05 * p.m_c.flatten(1).norm(dim=1) * (1 + 1e-12)).all()
 
 
 @given(st.floats(-4, 15), st.floats(0, 0.99), st.integers(0, 999))
@@ -153,9 +77,6 @@ def apg_written_out(x, t, v_c, v_u, scale, eta, radius):
 
 
 def test_apg_is_the_published_formula():
-    v, _ = guided_velocity(apg(4, eta=0, radius=0.3, momentum=None), X, T, V_C, V_U)
-    expected = torch.tensor([[0.119065, -1.672382, 0.071411, 0.426050]], dtype=torch.float64)
-    torch.testing.assert_close(v, expected, rtol=0, atol=1e-6)
     v, _ = guided_velocity(apg(4, eta=0.3, radius=0.3, momentum=None), X, T, V_C, V_U)
     torch.testing.assert_close(v, apg_written_out(X, T, V_C, V_U, 4, 0.3, 0.3))
 
@@ -171,18 +92,6 @@ def test_momentum_adds_the_running_displacement():
     torch.testing.assert_close(m, third.m_c + 3 * (third.delta - 0.5 * running))
 
 
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [
-        ("velocity", [0.512466, -1.708221, 0.056941, 1.252696]),
-        ("mean", [0.205118, -1.962190, -0.039879, 0.701943]),
-    ],
-)
-def test_rescale_matches_the_standard_deviation(space, expected):
-    v, _ = guided_velocity(CFG(4) | Rescale(0.7, space=space), X, T, V_C, V_U)
-    torch.testing.assert_close(v, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("t", [0.0, 0.2, 0.5, 1.0])
 def test_outside_its_interval_a_rule_is_idle(t):
     g = torch.Generator().manual_seed(3)
@@ -190,18 +99,6 @@ def test_outside_its_interval_a_rule_is_idle(t):
     v, _ = guided_velocity(CFG(4) | Interval(0.2, 0.6), x, t, v_c, v_u)
     inside = 0.2 <= t <= 0.6
     assert torch.equal(v, guided_velocity(CFG(4 if inside else 1), x, t, v_c, v_u)[0])
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [Linear(1, 7), Cosine(1, 5), Exponential(2, 0.2), Constant(4), Piecewise([0.2, 0.6], [1, 3])],
-    ids=str,
-)
-def test_a_schedule_is_one_function_of_floats_and_of_tensors(schedule):
-    times = torch.linspace(0, 1, 41, dtype=torch.float64)
-    many = torch.as_tensor(schedule(times), dtype=torch.float64).expand(41)
-    one = torch.tensor([schedule(float(t)) for t in times], dtype=torch.float64)
-    torch.testing.assert_close(many, one)
 
 
 def test_schedules_have_the_values_they_promise():
@@ -267,6 +164,8 @@ def test_a_rule_of_ones_own_is_six_lines():
         (lambda: CFG(math.inf), "finite"),
         (lambda: CFG("7"), "finite"),
         (lambda: CFG(True), "finite"),
+        (lambda: CFG(lambda t: 7 * t), "CFG needs a number or a schedule for scale"),
+        (lambda: CFG([1, "a"]), "Values needs numbers"),
         (lambda: Interval(0.6, 0.2), "lo <= hi"),
         (lambda: Clip(0), "above 0"),
         (lambda: Rescale(2), "between 0"),
@@ -283,8 +182,19 @@ def test_nonsense_gets_one_sentence(make, message):
 
 
 def test_rules_join_only_rules():
-    with pytest.raises(TypeError):
-        CFG(3) | 4
+    for other in (4, lambda g, p: g, "Cap(1.1)"):
+        with pytest.raises(TypeError, match=r"\| joins rules, such as CFG\(7\) \| Cap\(1.1\); got a "):
+            CFG(3) | other
+
+
+def test_a_rule_that_is_no_dataclass_says_so_when_printed():
+    class Half(Factor):
+        def __init__(self, share):
+            self.share = share
+
+    for text in (lambda: str(Half(0.5)), lambda: f"{CFG(3) | Half(0.5)}"):
+        with pytest.raises(TypeError, match=r"write @dataclass\(frozen=True\) above class Half"):
+            text()
 
 
 def test_a_class_of_somebody_elses_is_called_for_its_own_factor():

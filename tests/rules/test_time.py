@@ -6,11 +6,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from meancap import CFG, Constant, Linear, parse
+from meancap import CFG, Constant, Cosine, Exponential, Linear, Piecewise, parse
 from meancap.rules import DG, Beta, Decay, Ramp, Steps, beta_cfg, by_step, limited_interval, triangle, tv_cfg
 
 SHAPES = ("linear", "cosine", "inverse-linear", "sine", "V", "Lambda", "powered-cosine")
 EVERY = [
+    Linear(1, 7),
+    Cosine(1, 5),
+    Exponential(2, 0.2),
+    Constant(4),
+    Piecewise([0.2, 0.6], [1, 3]),
     *(Ramp(4, shape) for shape in SHAPES),
     *(Ramp(4, shape, on="gain", least=0.5) for shape in SHAPES),
     Ramp(4, "powered-cosine", power=4),

@@ -1,6 +1,7 @@
 """Parts that remember, beside their recursions written out."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,10 +9,11 @@ import torch
 from rule_cases import norm, velocities
 
 from cases import random_prediction
-from meancap import CFG, Prediction, euler, guide, guided_velocity, heun, sample, trajectory, uniform
+from meancap import CFG, Prediction, euler, guide, guided_velocity, heun, parse, sample, trajectory, uniform
 from meancap.rules import (
     Converged,
     Momentum,
+    Reuse,
     StepInterval,
     ZeroInit,
     apg,
@@ -127,6 +129,30 @@ def test_rules_that_count_count_steps_and_not_evaluations():
         assert [torch.equal(one.m, one.x) for one in still] == [True, True, False, False]
         assert torch.equal(still[1].x_next, x)
     assert len(seen) == 2 * 4 + 2 * 7
+
+
+@pytest.mark.parametrize("space", ["mean", "velocity"])
+def test_reuse_adds_the_last_fresh_gap_to_the_conditional_prediction_of_now(space):
+    rule, state, gap = Reuse(3, until=0.6, space=space) | CFG(4), None, None
+    for i, t in enumerate((0.0, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)):
+        x, v_c, v_u = velocities(i)
+        unit = 1 - t if space == "mean" else 1.0
+        if i in (0, 3):
+            gap = unit * (v_c - v_u)
+        v, state = guided_velocity(rule, x, t, v_c, v_u, state)
+        torch.testing.assert_close(v, v_c + 3 * gap / unit)
+
+
+def test_each_sample_stops_computing_gaps_at_its_own_time():
+    first, second = random_prediction(2, 6, seed=1), random_prediction(2, 6, seed=2)
+    late = replace(second, t=torch.tensor([0.4, 0.7], dtype=torch.float64))
+    _, state = guide(Reuse(1, until=0.5), first)
+    m, _ = guide(Reuse(1, until=0.5), late, state)
+    torch.testing.assert_close(m, late.m_c + torch.stack([late.delta[0], first.delta[1]]))
+
+
+def test_cfg_gating_is_cfg_up_to_the_gate_and_needs_no_other_prediction_beyond():
+    assert parse("cfg_gating(4, gate=0.3)") == Reuse(1, until=0.3, space="velocity") | CFG(4)
 
 
 def test_adaptive_guidance_stops_for_good():

@@ -1,1 +1,0 @@
-"""Parts that chain with `|`: the scale, and the caps."""

@@ -1,0 +1,276 @@
+"""The catalogue: what it names exists, a method is one edit, and rules of other packages are known."""
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from worked_example import guided_example
+
+import meancap.bench.policy
+import meancap.rules
+import meancap.sampling
+from meancap import Interval, parse
+from meancap.bench.families import families
+from meancap.bench.ratios import Result
+from meancap.cli import main
+from meancap.rules import (
+    CFG,
+    Rule,
+    apg,
+    catalogue,
+    cfg_zero_star,
+    cfgpp,
+    pmc,
+    pmc_displacement,
+    register,
+    renorm,
+    skimmed,
+)
+from meancap.rules.catalogue import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
+from meancap.rules.parse import all_names, part_classes
+from tools.rules_page import drawing, drawn_mean, page, write_rules_page
+
+SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "rules.md"
+
+
+def test_the_page_in_the_docs_is_what_the_tool_writes(tmp_path):
+    (tmp_path / "benchmark").symlink_to(PAGE.parent / "benchmark")
+    write_rules_page(tmp_path)
+    made, kept = (
+        {p.relative_to(root).as_posix(): p.read_text() for p in (root / "rules.md", *root.glob("rules/*"))}
+        for root in (tmp_path, PAGE.parent)
+    )
+    wrong = [name for name in {*made, *kept} if made.get(name) != kept.get(name)]
+    assert not wrong, f"{', '.join(sorted(wrong))} differ: run tools/rules_page.py docs"
+
+
+def test_drawn_means_lie_where_the_rules_put_them():
+    side = 0.35 * math.sqrt(3) / 2
+    assert drawn_mean(CFG(1)) == pytest.approx((1, 0, 0), abs=1e-6)
+    assert drawn_mean(CFG(4)) == pytest.approx((1 + 3 * 0.175, 3 * side, 0), abs=1e-6)
+    capped, moved = drawn_mean(pmc(4, 1.1)), drawn_mean(pmc_displacement(4, 1.15))
+    assert math.hypot(capped.x, capped.y) == pytest.approx(1.1, abs=1e-6)
+    assert math.hypot(moved.x - 1, moved.y) == pytest.approx(0.15, abs=1e-6)
+    assert drawn_mean(apg(4, eta=0, momentum=None)).x == pytest.approx(1, abs=1e-6)  # nothing along m_c
+    far = drawing(replace(entry("CFG"), scale=40.0))
+    assert "scale 40" in far and "outside the frame" in far
+
+
+def test_pages_count_the_methods_that_there_are():
+    count, pages = len(catalogue()), [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    said = {
+        (p.name, int(n)) for p in pages for n in re.findall(r"\[?(\d+) (?:published )?methods", p.read_text())
+    }
+    wrong = sorted(name for name, n in said if n != count)
+    assert said and not wrong, f"there are {count} methods; correct the number in {', '.join(wrong)}"
+
+
+def test_every_entry_is_whole():
+    names = [e.name for e in catalogue(forms=True)]
+    assert len({n.lower() for n in names}) == len(names), "two methods share a name; rename the new one"
+    for e in catalogue():
+        assert e.confidence in CONFIDENCE and e.space in SPACES and e.family in FAMILIES, e.name
+        assert e.family != "other" and len(e.title) < 80, e.name
+        for text in (e.title, e.use, e.formula, *e.notes, *(v for d in e.defaults for v in d)):
+            fits = "`" not in text and not text.endswith(".")
+            assert fits, f"{e.name}: no backticks, no full stop; got {text!r}"
+
+
+def test_every_entry_can_be_typed_or_imported():
+    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap.bench.policy}
+    for e in catalogue():
+        if e.kind == "rule":
+            assert isinstance(e.rule(), Rule)
+            assert e.name in all_names() and e.name in meancap.rules.__all__
+        else:
+            assert any(e.name in name for name in dir(places[e.kind])), e.name
+            with pytest.raises(ValueError, match="not a rule"):
+                e.rule()
+
+
+def test_every_method_has_an_entry_and_every_part_is_public():
+    names = {e.name for e in catalogue(forms=True)}
+    missing = all_names().keys() - part_classes().keys() - names
+    assert not missing, f"put @method(...) above {', '.join(sorted(missing))}"
+    hidden = part_classes().keys() - {*meancap.rules.__all__, *meancap.__all__}
+    assert not hidden, f"add {', '.join(sorted(hidden))} to __all__ of meancap.rules"
+
+
+@pytest.mark.parametrize("e", [e for e in catalogue(forms=True) if e.check], ids=lambda e: e.name)
+def test_the_check_value_is_what_the_rule_makes_of_the_worked_example(e):
+    made = tuple(guided_example(e.rule(), e.axes))
+    assert made == pytest.approx(e.check, abs=1.1e-6), (
+        f"if {made} is right by hand, write it as check= above {e.name}; otherwise mend the recipe"
+    )
+
+
+def test_only_rules_that_need_a_larger_image_have_no_check_value():
+    without = [e.name for e in catalogue() if e.kind == "rule" and not e.check]
+    assert without == ["fdg"], f"write check= (its worked example) into @method above {', '.join(without)}"
+
+
+def test_the_command_lists_and_tells(capsys):
+    assert main(["rules"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == [e.name for e in catalogue()]
+    assert main(["rules", "APG", "adg"]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "Sadat" in told and "Momentum(-0.5) | Clip(15) | Project() | CFG(4)" in told and "Rotation(4)" in told
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("cap", {"pmc", "pmc_displacement"}),
+        ("Qwen", {"renorm"}),
+        ("memory", {"smc", "higs"}),
+        ("2410.02416", {"apg"}),
+    ],
+)
+def test_a_word_that_is_no_name_is_searched_in_names_families_and_sheets(word, names, capsys):
+    assert main(["rules", word]) == 0
+    assert names <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_an_unknown_name_is_one_sentence_and_code_two(capsys):
+    assert main(["rules", "apq"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "'apq'" in said and "apg" in said
+
+
+SHEET = """In the middle. An example.
+
+    formula: m = m_u + scale (m_c - m_u)
+        for 1/4 <= t <= 3/4
+    space: any
+    source: nobody
+    evidence: here
+    use when: the ends of the run
+        need no guidance
+    state: none
+    defaults:
+        - any model: scale 4, in two
+          lines (its code)
+    notes:
+        - first
+        - second, which
+          goes on
+    """
+
+
+def _middle(sheet=SHEET):
+    def middle(scale):
+        return CFG(scale) | Interval(0.25, 0.75)
+
+    middle.__doc__ = sheet
+    return method(check=(1.0,))(middle)
+
+
+def test_a_method_is_known_everywhere_after_one_edit():
+    _middle()
+    assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
+    result = Result(ROOT / "docs" / "benchmark")
+    assert "middle" in catalogue_table() and "### middle" in page(result)
+    assert "middle" in {family.name for family in families()}
+
+
+def test_an_entry_is_what_the_docstring_says():
+    _middle()
+    e = entry("middle")
+    assert (e.title, e.call, e.family) == ("In the middle", "middle({scale})", "other")
+    assert e.formula == "m = m_u + scale (m_c - m_u) for 1/4 <= t <= 3/4"
+    assert e.use == "the ends of the run need no guidance" and e.state == "none"
+    assert e.defaults == (("any model", "scale 4, in two lines", "its code"),)
+    assert e.notes == ("first", "second, which goes on")
+
+
+@pytest.mark.parametrize("field", ["formula", "space", "source", "evidence", "use when", "state"])
+def test_a_docstring_without_a_field_is_an_error_that_names_it(field):
+    plain = re.sub(r"\n {8}[a-z].*", "", SHEET)  # every text in one line
+    for sheet in (plain.replace(f"{field}:", "other:"), re.sub(rf"{field}: .*", f"{field}:", plain)):
+        _middle(sheet)
+        with pytest.raises(ValueError, match=f"the docstring of middle lacks {field};"):
+            catalogue()
+
+
+def test_a_default_without_its_source_is_an_error():
+    _middle(SHEET.replace(" (its code)", ""))
+    with pytest.raises(ValueError, match="defaults in the docstring of middle"):
+        catalogue()
+
+
+def test_a_registered_rule_says_what_its_docstring_says():
+    @register
+    def twice(scale: float):
+        """CFG with twice the gap."""
+        return CFG(2 * scale - 1)
+
+    assert parse("twice(4)") == CFG(7)
+    assert entry("twice").title == "CFG with twice the gap" and entry("twice").rule() == CFG(7)
+
+
+def test_names_of_ours_cannot_be_taken():
+    with pytest.raises(ValueError, match="'apg' is a rule of meancap already"):
+        register(lambda scale: CFG(scale), name="apg")
+    with pytest.raises(ValueError, match="'Cap' is a rule of meancap already"):
+        register(lambda scale: CFG(scale), name="Cap")
+
+
+def test_an_earlier_name_still_parses_and_imports_with_a_warning():
+    assert parse("apg_diffusers(4, radius=0.3)") == apg(4, form="diffusers", eta=1, radius=0.3, momentum=None)
+    assert parse("apg_mix()") == parse("apg(10, form='diffusers', radius=10, steps=6)")
+    with pytest.warns(DeprecationWarning, match="meancap.rules.qwen_image is deprecated"):
+        from meancap.rules import qwen_image
+    assert qwen_image(4) == renorm(4, form="lumina2")
+    assert "qwen_image" in builds() and "qwen_image" not in {e.name for e in catalogue()}
+
+
+@pytest.mark.parametrize("recipe", [apg, cfg_zero_star, cfgpp, renorm, skimmed])
+def test_an_unknown_form_is_one_sentence(recipe):
+    with pytest.raises(ValueError, match=f"{recipe.__name__} has the forms .*; got 'nobody'"):
+        recipe(0.6, form="nobody")
+
+
+USES = """
+from meancap import CFG, Cap, parse
+from meancap.cli import main
+from meancap.rules import catalogue
+from meancap.bench.families import families, family_of
+
+rule = parse("late_cap(7)")
+assert str(rule) == "CFG(7) | Late() | Cap(1.1)" and parse(str(rule)) == rule
+assert {"Late", "late_cap"} <= {e.name for e in catalogue()}
+assert "late_cap" in {f.name for f in families()} and family_of("CFG(3) | Late(2)").knobs
+assert main(["rules", "late_cap"]) == 0
+"""
+
+
+def test_an_installed_package_brings_its_rules_and_one_that_fails_is_left_out(tmp_path):
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
+    source = ROOT / "examples" / "rule_package"
+    subprocess.run([*pip, str(tmp_path / "site"), str(source)], check=True, capture_output=True)
+    info = tmp_path / "site" / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[meancap.rules]\nBroken = no_such_module:Broken\n")
+    script = tmp_path / "uses.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n" + USES)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "late_cap: CFG that grows with time" in done.stdout
+    assert "the rule 'Broken' of no_such_module:Broken was left out" in done.stderr
+
+
+def test_every_family_is_a_module_that_is_loaded():
+    """Nothing else would say that the methods of a new file are not there."""
+    for file in Path(*meancap.rules.__path__).glob("*.py"):
+        if "\n@method(" in file.read_text():
+            assert file.stem in FAMILIES and f"meancap.rules.{file.stem}" in sys.modules, file.name
