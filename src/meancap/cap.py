@@ -69,7 +69,7 @@ UNBOUNDED = 1e150  # a larger gamma is no cap: its square leaves float64's range
 RUN = 128  # elements of a float32 sum at most: in a longer one a large element swallows the digits of others
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths for which a float32 sum of squares is accurate
 _SAFE = 1e-150, 1e150  # the same for float64
-_ELEMENTS, _NUMBERS = (torch.float32, torch.bfloat16), (torch.float64,)  # what the compiled leaves read
+_ELEMENTS = (torch.float32, torch.bfloat16)  # what the compiled leaves read
 
 
 class Lengths(NamedTuple):
@@ -120,7 +120,7 @@ def cap_share(
     `seen` has |y|, |direction| and the component of y along the direction. A floor of 0 or less is none.
     A zero coefficient keeps 1, even if the direction is not finite.
     """
-    fast = fast_leaves(*seen, *(v for v in (c, gamma, floor) if isinstance(v, Tensor)), types=_NUMBERS)
+    fast = fast_leaves(numbers=(*seen, c, gamma, floor)) if seen.m.is_cpu else None
     if fast is not None:
         found: Tensor = fast.share(seen, c, gamma, floor, ball, margin)
         return found
@@ -156,12 +156,12 @@ def blend(base: Tensor, d: Tensor, c: Number, other: Tensor | None = None) -> Te
     return result
 
 
-def fast_leaves(*tensors: Tensor, types: tuple[torch.dtype, ...] = _ELEMENTS) -> ModuleType | None:
-    """`meancap.fast` if numba works here and these are plain CPU tensors of these types; otherwise None."""
+def fast_leaves(*tensors: Tensor, numbers: tuple[Number, ...] = ()) -> ModuleType | None:
+    """`meancap.fast` if numba works here and these are plain CPU tensors that it reads; otherwise None."""
     for v in tensors:
-        if v.dtype not in types:
+        if not v.is_cpu or type(v) is not Tensor or v.dtype not in _ELEMENTS:
             return None
-    return import_fast() if on_host(*tensors) else None
+    return None if transformed(*tensors, *numbers) else import_fast()
 
 
 @cache

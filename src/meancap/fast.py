@@ -160,31 +160,30 @@ def _share(m, d, along, c, gamma, floor, ball, margin, found):
 
 
 @_compile
-def _blend(base, c, u, coefficient, direct, exact, found):
+def _blend(base, c, u, coefficient, exact, found):
     for i in range(len(c)):
         w = np.float32(coefficient[i if len(coefficient) > 1 else 0])
         away = exact and w == _AWAY
         for j in range(c.shape[1]):
             first, conditional, other = _widen(base[i, j]), _widen(c[i, j]), _widen(u[i, j])
-            v = first + w * (other if direct else conditional - other)
+            v = first + w * (conditional - other)
             v = other if away else v
             found[i, j] = _narrow(first if w == _ZERO else v, found[i, j])
 
 
 def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, *, direct: bool = False) -> Lengths:
     """The lengths of every sample; with `direct` u is the direction itself."""
-    found, out = np.empty((3, len(c))), _rows(c)
+    found = np.empty((3, len(c)))
     # If a = 0 the mean does not depend on x, which is not read and may hold anything.
-    state = out if not isinstance(a, Tensor) and a == 0 else _rows(x)
-    _gram(state, out, _rows(u), _numbers(a, c), _numbers(k, c), direct, found)
+    rows = _rows(c if not isinstance(a, Tensor) and a == 0 else x, c, u)
+    _gram(*rows, *_numbers(len(c), a, k), direct, found)
     return Lengths(*torch.from_numpy(found).unbind(0))
 
 
 def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, margin: float) -> Tensor:
     """The share of c * direction that the cap keeps, for every sample."""
     found = np.empty(len(seen.m))
-    numbers = [_numbers(v, seen.m) for v in (*seen, c, gamma, floor)]
-    _share(*numbers, ball, margin, found)
+    _share(*_numbers(len(seen.m), *seen, c, gamma, floor), ball, margin, found)
     return torch.from_numpy(found)
 
 
@@ -195,24 +194,31 @@ def blend(
     coefficient: Number,
     dtype: torch.dtype,
     *,
-    direct: bool = False,
     exact: bool = False,
 ) -> Tensor:
-    """base + coefficient d in this precision; `base` itself for 0, with `exact` u itself for -1."""
+    """base + coefficient (c - u) in this precision; `base` itself for 0, with `exact` u itself for -1."""
     found = torch.empty(c.shape, dtype=dtype)
-    _blend(_rows(base), _rows(c), _rows(u), _numbers(coefficient, c), direct, exact, _rows(found))
+    base_rows, c_rows, u_rows, rows = _rows(base, c, u, found)
+    _blend(base_rows, c_rows, u_rows, *_numbers(len(c), coefficient), exact, rows)
     return found
 
 
-def _rows(v: Tensor) -> Any:
-    """A tensor as (batch, size), element after element; a bfloat16 as its 16 bits."""
-    v = v.detach().resolve_neg().contiguous()
-    return (v.view(torch.int16) if v.dtype == torch.bfloat16 else v).flatten(1).numpy()
+def _rows(*tensors: Tensor) -> list[Any]:
+    """Tensors as (batch, size), element after element; a bfloat16 as its 16 bits."""
+    found = []
+    for v in tensors:
+        v = v.detach().resolve_neg().contiguous()
+        found.append((v.view(torch.int16) if v.dtype == torch.bfloat16 else v).flatten(1).numpy())
+    return found
 
 
-def _numbers(v: Number, like: Tensor) -> Any:
-    """One number for all samples of `like`, or one for each."""
-    if not isinstance(v, Tensor):
-        return np.array([v], np.float64)
-    need_one_each(len(like), v.numel())
-    return np.ascontiguousarray(v.detach().resolve_neg().numpy().reshape(-1), np.float64)
+def _numbers(samples: int, *values: Number) -> list[Any]:
+    """Each value as one number for all samples, or one for each."""
+    found = []
+    for v in values:
+        if isinstance(v, Tensor):
+            if v.numel() != samples:
+                need_one_each(samples, v.numel())
+            v = v.detach().resolve_neg().numpy().reshape(-1)
+        found.append(np.ascontiguousarray(v, np.float64).reshape(-1))
+    return found

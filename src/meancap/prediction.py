@@ -100,7 +100,7 @@ class Prediction:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        fast = fast_leaves(self.shown, self.out_c, self.out_u)
+        fast = fast_leaves(self.shown, self.out_c, self.out_u, numbers=(self.a, self.k))
         if fast is not None:
             found: Lengths = fast.gram(self.shown, self.out_c, self.out_u, self.a, self.k)
             return found

@@ -102,7 +102,7 @@ class Cap(Factor):
         if self.anchor == "first" and state is None:
             state = p.m_u
         gamma, floor = at(self.gamma, p.t), 0.0 if self.floor is None else at(self.floor, p.t)
-        if below(gamma, 1.0):
+        if gamma is not self.gamma and below(gamma, 1.0):  # a number was checked when the cap was made
             raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {p.t} it is {gamma}")
         if isinstance(gamma, Tensor):  # if its values cannot be read, it is 1 at least
             gamma = gamma.clamp(min=1.0)

@@ -21,7 +21,6 @@ from .rule import Displacement, Recorder, Rule, State
 __all__ = ["Stepper", "displace", "guide", "guided_velocity", "respond"]
 
 _LATEST = 1 - 2.0**-20
-_BY_DEVICE = hasattr(torch.amp, "is_autocast_available")  # from torch 2.4; Forge has 2.3
 
 
 def displace(
@@ -48,7 +47,7 @@ def displace(
 
 def _autocast(device: str) -> bool:
     """Whether torch lowers the precision of products on this device."""
-    if _BY_DEVICE:
+    if hasattr(torch.amp, "is_autocast_available"):  # from torch 2.4; Forge has 2.3
         return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
 

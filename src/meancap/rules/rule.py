@@ -22,7 +22,7 @@ from ..cap import Lengths, blend, fast_leaves, lengths
 from ..notation import write
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import Number, need_one_each, on_host, once, per_sample, scalar_dtype, vector
+from ..tensors import Number, need_one_each, per_sample, scalar_dtype, vector
 
 __all__ = ["Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State"]
 
@@ -44,10 +44,12 @@ class Displacement:
         direction: Tensor | None = None,
         requested: Number | None = None,
         bound: Tensor | None = None,
+        lengths: Lengths | None = None,
     ) -> None:
         self.p, self.coefficient, self.requested, self.bound = p, coefficient, requested, bound
+        self._lengths = lengths
         self.direction = p.gap if direction is None else direction
-        if isinstance(coefficient, Tensor):
+        if isinstance(coefficient, Tensor) and coefficient.shape != p.shown.shape[:1]:
             need_one_each(len(p.shown), coefficient.numel())
 
     @property
@@ -60,33 +62,31 @@ class Displacement:
         """g as a tensor."""
         return per_sample(self.coefficient, self.toward) * self.toward
 
-    @once
+    @property
     def lengths(self) -> Lengths:
         """|m_c|, |direction| and the component of m_c along it, for each sample."""
-        if self.direction is None or self.direction is self.p.gap:
+        if self.direction is self.p.gap:
             return self.p.lengths
-        return lengths(self.p.m_c, self.direction)
+        if self._lengths is None:
+            self._lengths = lengths(self.p.m_c, self.toward)
+        return self._lengths
 
     def times(self, factor: Number) -> Displacement:
         """The same direction with the coefficient multiplied."""
         if isinstance(factor, Tensor):
             factor = factor.to(scalar_dtype(factor.device))
-        return self._with(factor * self.coefficient, self.requested)
+        c = factor * self.coefficient
+        return Displacement(self.p, c, self.direction, self.requested, None, self._lengths)
 
     def capped(self, share: Tensor, bound: Tensor | None = None) -> Displacement:
         """The share of it that a cap keeps; remembers what was requested and the bound."""
         requested = self.coefficient if self.requested is None else self.requested
-        return self._with(share * self.coefficient, requested, bound)
+        c = share * self.coefficient
+        return Displacement(self.p, c, self.direction, requested, bound, self._lengths)
 
     def turn(self, g: Tensor) -> Displacement:
         """Another displacement of the same mean, from a tensor."""
         return Displacement(self.p, 1.0, g, self.requested)
-
-    def _with(self, c: Number, requested: Number | None, bound: Tensor | None = None) -> Displacement:
-        changed = Displacement(self.p, c, self.direction, requested, bound)
-        if "lengths" in self.__dict__:
-            changed.__dict__["lengths"] = self.lengths
-        return changed
 
     def mean(self) -> Tensor:
         """The guided mean m_c + g, in the precision of the prediction."""
@@ -95,14 +95,12 @@ class Displacement:
             return blend(p.m_c, self.direction, c)
         if isinstance(p.k, float) and p.k == 1 and isinstance(p.a, float) and p.a == 0:
             return self._output(p.dtype)
-        if _may_be_minus_one(c):
+        fast = fast_leaves(p.shown, p.out_c, p.out_u, numbers=(c, p.a, p.k))
+        if fast is None or (bool((c == -1).any()) if isinstance(c, Tensor) else c == -1):
             return blend(p.m_c, p.delta, c, p.m_u)
         # From m_c and not from the output: x and k out may cancel, and the displacement must not lose by it.
-        fast = fast_leaves(p.m_c, p.out_c, p.out_u)
-        if fast is not None:
-            result: Tensor = fast.blend(p.m_c, p.out_c, p.out_u, c * p.k, p.dtype)
-            return result
-        return blend(p.m_c, p.difference, c * p.k)
+        result: Tensor = fast.blend(p.m_c, p.out_c, p.out_u, c * p.k, p.dtype)
+        return result
 
     def output(self, dtype: torch.dtype) -> Tensor:
         """The guided output of the network, in its own units: out_c + g / k."""
@@ -115,17 +113,11 @@ class Displacement:
 
     def _output(self, dtype: torch.dtype) -> Tensor:
         p, c = self.p, self.coefficient
-        fast = fast_leaves(p.out_c, p.out_u)
+        fast = fast_leaves(p.out_c, p.out_u, numbers=(c,))
         if fast is not None and dtype in (torch.float32, torch.bfloat16):
             result: Tensor = fast.blend(p.out_c, p.out_c, p.out_u, c, dtype, exact=True)
             return result
         return blend(p.conditional, p.difference, c, p.out_u).to(dtype)
-
-
-def _may_be_minus_one(c: Number) -> bool:
-    if isinstance(c, Tensor):
-        return not on_host(c) or bool((c == -1).any())
-    return c == -1
 
 
 class Recorder(Protocol):
