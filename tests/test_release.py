@@ -115,7 +115,8 @@ def test_the_registry_gets_what_it_asks_for():
     assert re.fullmatch(r"[a-z][a-z0-9]*([._-][a-z0-9]+)*", found["project"]["name"])
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
     assert found["project"]["urls"]["Repository"].startswith("https://github.com/")
-    assert re.fullmatch(r">=\d+\.\d+\.\d+", comfy["requires-comfyui"])
+    assert "comfyui" not in found["project"]["name"] and comfy["DisplayName"] and comfy["PublisherId"]
+    assert comfy["requires-comfyui"] == ">=0.3.48"
     assert "Operating System :: OS Independent" in found["project"]["classifiers"]
     icon = ROOT / comfy["Icon"].split("/main/")[1]
     assert icon.suffix == ".svg" and icon.read_text(encoding="utf-8").startswith("<svg")

@@ -116,16 +116,6 @@ def test_the_pack_asks_the_package_manager_for_nothing():
     assert not (ROOT / "install.py").exists()
 
 
-def test_the_registry_finds_its_metadata():
-    tomllib = pytest.importorskip("tomllib")
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    name, comfy = found["project"]["name"], found["tool"]["comfy"]
-    assert len(name) < 100 and not name[0].isdigit() and "comfyui" not in name.lower()
-    assert comfy["DisplayName"] and comfy["PublisherId"] and comfy["requires-comfyui"] == ">=0.3.48"
-    version = (ROOT / comfy["version"]["path"]).read_text(encoding="utf-8")
-    assert any(line.startswith("__version__ = ") for line in version.splitlines())
-
-
 def test_the_nodes_and_their_inputs():
     assert schemas() == {
         "MeancapPosteriorMeanCap": ["model", "gamma", "form", "start", "end"],

@@ -53,7 +53,7 @@ def test_skipped_layers_are_the_weak_prediction_in_the_steps_that_skip_them() ->
 def test_a_prediction_that_a_pipeline_does_not_make_is_one_sentence() -> None:
     for rule, name in ((perp_neg(3), "negative"), (CFG(3) | AwayFrom("weak", 2), "weak")):
         pipe = pipeline(PAG)  # one that an error stopped keeps its attention changed
-        with guided(pipe, rule), pytest.raises(ValueError, match=f"looks at the prediction '{name}'"):
+        with guided(pipe, rule), pytest.raises(ValueError, match=f"needs the prediction '{name}'"):
             call(PAG, pipe, pag_scale=0.0 if name == "weak" else 2.0)
     with pytest.raises(ValueError, match="order"):
         Layout("together", "ucx")
