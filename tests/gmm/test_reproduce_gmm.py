@@ -146,11 +146,11 @@ def test_every_seed_row_and_repeat_has_noise_of_its_own():
 def test_numbers_do_not_depend_on_whether_numba_is_there(monkeypatch):
     start = start_noise(SETTINGS[-1], GMMConfig(samples=20_000))
     by_numba = row_values(SETTINGS[-1], start)
-    monkeypatch.setattr(sampler, "find_spec", lambda name: None)
-    by_torch = row_values(SETTINGS[-1], start)
+    monkeypatch.setattr(sampler, "import_fast", lambda: None)
+    by_library = row_values(SETTINGS[-1], start)
     for metric, values in by_numba.items():
-        assert values == pytest.approx(by_torch[metric], abs=1e-3 if "ratio" in metric else 1e-2)
-    assert by_numba["occupancy_percent"] == pytest.approx(by_torch["occupancy_percent"], abs=0.011)
+        assert values == pytest.approx(by_library[metric], abs=1e-3 if "ratio" in metric else 1e-2)
+    assert by_numba["occupancy_percent"] == pytest.approx(by_library["occupancy_percent"], abs=0.011)
 
 
 def test_a_run_has_the_same_bytes_again_also_when_it_was_stopped(small, without_figure_data, tmp_path):
