@@ -100,7 +100,8 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
         base = torch.where(each == 0, 0.0, each * x)
     elif a != 1:
         base = a * x.to(dtype)
-    return base + per_sample(k, out) * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
+    each = per_sample(k, out) if isinstance(k, Tensor) else k
+    return base + each * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
 
 
 def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ class Prediction:
     @once
     def m_c(self) -> Tensor:
         """The conditional posterior mean."""
-        return self._mean(self.conditional)
+        return path.mean_of(self.shown, self.out_c, self.a, self.k, self.dtype)
 
     @once
     def m_u(self) -> Tensor:

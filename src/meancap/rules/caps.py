@@ -108,8 +108,9 @@ class Cap(Factor):
             gamma = gamma.clamp(min=1.0)
         if self.anchor is not None or self.whiten is not None or self.per == "channel":
             return g.capped(self._own_share(g, gamma, floor, state)), state
-        share = self._share(g.lengths, g.coefficient, gamma, floor, margin_of(p.dtype))
-        return g.capped(share, self._bound(g.lengths.m, gamma, floor)), state
+        seen = g.lengths
+        share = self._share(seen, g.coefficient, gamma, floor, margin_of(p.dtype))
+        return g.capped(share, self._bound(seen.m, gamma, floor)), state
 
     def within_step(self, before: State, after: State) -> State:
         return after  # the first evaluation fixes the anchor for the whole run

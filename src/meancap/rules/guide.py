@@ -148,10 +148,12 @@ class Stepper:
 
     def mean(self, p: Prediction, *, first: bool = True, record: Recorder | None = None) -> Tensor:
         """The guided mean; `first` is False in the later evaluations of one step."""
-        m, after = guide(self.rule, p, self._next if first else self._within, record=record)
+        g, after = displace(self.rule, p, self._next if first else self._within)
         if first and self._keeps:
             self._advance(after)
-        return m
+        if record is not None:
+            record.add(g, p)
+        return g.mean()
 
     def output(
         self, p: Prediction, nominal: Tensor, *, first: bool = True, record: Recorder | None = None

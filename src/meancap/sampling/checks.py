@@ -60,22 +60,23 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
             "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
             f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {_kind(p)}"
         )
-    if not transformed(x):
-        time = p.t if not isinstance(p.t, Tensor) else float(p.t.flatten()[0]) if on_host(p.t) else t
-        if abs(time - t) > _SAME_TIME:
+    if p.shown is x and type(p.t) is float and abs(p.t - t) <= _SAME_TIME or transformed(x):
+        return p
+    time = p.t if not isinstance(p.t, Tensor) else float(p.t.flatten()[0]) if on_host(p.t) else t
+    if abs(time - t) > _SAME_TIME:
+        raise ValueError(
+            f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {time:.6g}: give "
+            "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
+        )
+    if first and p.shown is not x and (on_host(x, p.shown) or t <= _EARLY):
+        off = float((p.x - x).abs().max()) if p.x.shape == x.shape and x.numel() else 0.0
+        size = float(x.abs().max()) if x.numel() else 0.0
+        if off > 64 * torch.finfo(p.shown.dtype).eps * size:
             raise ValueError(
-                f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {time:.6g}: give "
-                "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
+                f"predict(x, t) returned a prediction at another x, which differs by up to {off:.3g} at "
+                f"t = {t:.3g}: give the constructor the state that it describes, x on the linear path, "
+                "or x in the network's units with its alpha and sigma"
             )
-        if first and p.shown is not x and (on_host(x, p.shown) or t <= _EARLY):
-            off = float((p.x - x).abs().max()) if p.x.shape == x.shape and x.numel() else 0.0
-            size = float(x.abs().max()) if x.numel() else 0.0
-            if off > 64 * torch.finfo(p.shown.dtype).eps * size:
-                raise ValueError(
-                    f"predict(x, t) returned a prediction at another x, which differs by up to {off:.3g} at "
-                    f"t = {t:.3g}: give the constructor the state that it describes, x on the linear path, "
-                    "or x in the network's units with its alpha and sigma"
-                )
     return p
 
 
