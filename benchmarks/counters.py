@@ -4,7 +4,8 @@
 
 `tests/test_cost.py` counts again and fails where one has grown.
 
-    kernels   what torch dispatches, views and allocations apart
+    kernels   what torch dispatches, views and allocations apart: `reference` on the CPU, without numba and
+              with a record; `device` as on a GPU
     bytes     what these kernels read and write, in sizes of one input tensor
     memory    the most that is held beyond the inputs, the result included, in the same unit
     network   samples that go through the network for one picture
@@ -88,6 +89,7 @@ def collect() -> Iterator[tuple[str, float]]:
         yield f"reference: kernels, {name}", len(kernels)
         yield f"reference: bytes, {name}", round(moved / size, 2)
         yield f"reference: memory, {name}", round(peak_bytes(without_numba(run)) / size, 2)
+        yield f"device: kernels, {name}", device_kernels(shape, dtype)
         yield f"step: memory, {name}", round(peak_bytes(run) / size, 2)
     for name, (rule, solver) in RULES.items():
         yield f"generation: network, {name}", network(rule, solver)
@@ -96,6 +98,12 @@ def collect() -> Iterator[tuple[str, float]]:
         few, many = called(lambda run=run: run(4)), called(lambda run=run: run(5))
         yield f"calls per step, {name}", len(many) - len(few)
         yield f"changes of file per step, {name}", _changes(many) - _changes(few)
+
+
+def device_kernels(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """Kernels of one step as a device runs it, counted on meta tensors: nothing may wait for a value."""
+    x, v_c, v_u = (torch.empty(shape, dtype=dtype, device="meta") for _ in range(3))
+    return len(counted(lambda: guided_velocity(CFG(5) | Cap(1.1), x, 0.3, v_c, v_u))[0])
 
 
 def called(run: Callable[[], object]) -> list[str]:

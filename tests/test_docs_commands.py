@@ -18,7 +18,7 @@ from pages import PAGES, ROOT, blocks
 INLINE = re.compile(r"(?<!`)`((?:meancap|make|python) [^`\n]*(?:\n[^`\n]*)?)`(?!`)")
 RULE = re.compile(rf"(?<!`)`((?:{'|'.join(all_names())})\([^`\n]*\))`(?!`)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-ELSEWHERE = {"cd", "git"}
+ELSEWHERE = {"npm", "cd", "git"}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 OPTIONAL = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split("[project.optional-dependencies]")[1]
 EXTRAS = set(re.findall(r"^(\w+) = \[", OPTIONAL.split("\n[")[0], re.MULTILINE))

@@ -7,7 +7,6 @@ from threading import Barrier, Thread
 
 import pytest
 
-from meancap import files
 from meancap.files import is_temporary, remove_leftovers, write_whole, writing
 
 
@@ -37,12 +36,12 @@ def test_nothing_has_the_name_before_the_block_ends(tmp_path):
 
 def test_a_kill_in_the_middle_keeps_the_old_file_and_its_leftover_can_be_removed(tmp_path):
     path = write_whole(tmp_path / "a.json", "old")
-    script = (  # by its path: the package would import torch
-        "import os, runpy, signal, sys\nwriting = runpy.run_path(sys.argv[2])['writing']\n"
+    script = (
+        "import os, signal, sys\nfrom meancap.files import writing\n"
         "with writing(sys.argv[1]) as temporary:\n"
         "    temporary.write_text('ne')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", script, str(path), files.__file__], check=False)
+    killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert path.read_text() == "old"
     assert [is_temporary(p) for p in sorted(tmp_path.iterdir())] == [True, False]

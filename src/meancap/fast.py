@@ -111,7 +111,7 @@ def _sums_of_runs(x, c, u, i, a, k, direct):
             some_q += m * m
             some_r += d * d
             some_b += m * d
-        q, r, b = q + some_q, r + some_r, b + some_b
+        q, r, b = q + float(some_q), r + float(some_r), b + float(some_b)
     return q, r, b
 
 
@@ -219,6 +219,7 @@ def _numbers(samples: int, *values: Number) -> list[Any]:
         if isinstance(v, Tensor):
             if v.numel() != samples:
                 need_one_each(samples, v.numel())
-            v = v.detach().resolve_neg().numpy().reshape(-1)
-        found.append(np.ascontiguousarray(v, np.float64).reshape(-1))
+            found.append(np.ascontiguousarray(v.detach().resolve_neg().numpy().reshape(-1), np.float64))
+        else:
+            found.append(np.array([v], np.float64))
     return found

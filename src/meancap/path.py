@@ -100,8 +100,8 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
         base = torch.where(each == 0, 0.0, each * x)
     elif a != 1:
         base = a * x.to(dtype)
-    each = per_sample(k, out) if isinstance(k, Tensor) else k
-    return base + each * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
+    move = per_sample(k, out) if isinstance(k, Tensor) else k
+    return base + move * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
 
 
 def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:

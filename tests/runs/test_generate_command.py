@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from meancap.cli import main
 from meancap.models.checkpoint import save_sit
@@ -183,26 +182,6 @@ def test_a_full_disk_keeps_the_blocks_and_the_same_command_finishes(tmp_path, mo
     assert main(options(model, tmp_path / "r", *more)) == 0
     assert main(options(model, tmp_path / "whole", *more)) == 0
     assert contents(tmp_path / "r") == contents(tmp_path / "whole")
-
-
-def test_train_writes_a_model_that_generate_takes(tmp_path, capsys):
-    data = tmp_path / "data"
-    data.mkdir()
-    g = np.random.default_rng(0)
-    for part in ("train", "t10k"):
-        images, labels = g.integers(0, 256, (20, 28, 28)), g.integers(0, 10, 20)
-        for name, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
-            head = bytes((0, 0, 8, array.ndim)) + b"".join(n.to_bytes(4, "big") for n in array.shape)
-            (data / name).write_bytes(head + array.astype(np.uint8).tobytes())
-    threads = torch.get_num_threads()
-    train = ["train", "--folder", str(data), "--out", str(tmp_path / "t"), "--images", "32", "--batch", "8"]
-    assert main([*train, "--width", "32", "--depth", "1", "--threads", str(threads)]) == 0
-    assert json.loads((tmp_path / "t" / "log.jsonl").read_text().splitlines()[-1])["images"] == 32
-    trained = tmp_path / "t" / "model.safetensors"
-    assert main(options(trained, tmp_path / "r", "--classes", "sneaker", "--per-class", "1")) == 0
-    assert Run.open(tmp_path / "r").images().shape == (1, 28, 28, 1)
-    assert main([*train, "--width", "64", "--depth", "1"]) == 2
-    assert "begun with another recipe: model was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

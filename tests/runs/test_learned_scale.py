@@ -95,14 +95,3 @@ def test_the_command_and_its_refusals(tmp_path, capsys):
     for times, words in (((0.0, 0.5), "between 0 and 1"), ((0.5,), "at least 32 examples")):
         with pytest.raises(ValueError, match=words):
             learn_scale([(problem("under-8").model().predict, torch.zeros(3, 8).double())], times)
-
-
-def test_the_figure_has_one_curve_and_one_band_for_each_file(tmp_path):
-    pytest.importorskip("matplotlib")
-    from meancap.report.scale_curve import scale_curve, write_scale_curve
-
-    one = LearnedScale((0.1, 0.5), (1.1, 1.2), (1.0, 1.1), (1.2, 1.3), 300, model="one")
-    axes = scale_curve([one, replace(one, model="two")]).axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["one", "two"]
-    assert len(axes.collections) == 2
-    assert write_scale_curve([one.save(tmp_path / "s.json")], tmp_path / "s.png").stat().st_size > 1000

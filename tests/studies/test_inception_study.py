@@ -9,12 +9,6 @@ pytest.importorskip("PIL")
 from studies.inception import study
 
 
-def test_the_page_has_the_numbers_of_the_readings():
-    page = (study.HERE / "README.md").read_text(encoding="utf-8")
-    assert page == study.write_page()
-    assert len(page.split("<!-- numbers -->")[0].split() + page.split("<!-- /numbers -->")[1].split()) <= 300
-
-
 def test_every_reading_carries_its_protocol():
     with (study.HERE / "readings.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

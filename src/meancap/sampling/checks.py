@@ -60,7 +60,7 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
             "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
             f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {_kind(p)}"
         )
-    if p.shown is x and type(p.t) is float and abs(p.t - t) <= _SAME_TIME or transformed(x):
+    if (p.shown is x and type(p.t) is float and abs(p.t - t) <= _SAME_TIME) or transformed(x):
         return p
     time = p.t if not isinstance(p.t, Tensor) else float(p.t.flatten()[0]) if on_host(p.t) else t
     if abs(time - t) > _SAME_TIME:
