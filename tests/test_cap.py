@@ -171,13 +171,24 @@ def test_float64_is_capped_over_its_whole_range(kind, decade):
     assert (ratio <= 1.05 * (1 + 1e-14)).all() and (ratio > 0.9).all()
 
 
-@pytest.mark.parametrize("wrong", ["1 - t", "2 * x", "a fixed t"])
+@pytest.mark.parametrize("kind", [Cap, CapDisplacement])
+@pytest.mark.parametrize("numba", [True, False])
+def test_the_bound_holds_where_the_coefficient_is_subnormal(kind, numba, monkeypatch):
+    if not numba:
+        without_numba(monkeypatch)
+    m, u = torch.tensor([[7.3e-26, 7.3e-26]]), torch.tensor([[-1e19, 3e18]])
+    guided, _ = guide(CFG(7) | kind(1.1), Prediction.from_mean(m, 0.3, m, u))
+    assert (guided - m).double().norm() <= 0.1 * m.double().norm() * (1 + 4 * UNIT)
+
+
+@pytest.mark.parametrize("wrong", ["1 - t", "2 * x", "a fixed t", "one t of two", "one sample"])
 def test_a_prediction_at_another_state_or_time_is_an_error(wrong):
     def predict(x, t):
-        x_given, t_given = {"1 - t": (x, 1 - t), "2 * x": (2 * x, t), "a fixed t": (x, 0.3)}[wrong]
-        return Prediction.from_velocity(x_given, t_given, torch.sin(x), torch.cos(x))
+        given = {"1 - t": (x, 1 - t), "2 * x": (2 * x, t), "a fixed t": (x, 0.3), "one sample": (x[:1], t)}
+        y, t = given.get(wrong, (x, torch.tensor([t, 0.0])))
+        return Prediction.from_velocity(y, t, torch.sin(y), torch.cos(y))
 
-    with pytest.raises(ValueError, match="returned a prediction at"):
+    with pytest.raises(ValueError, match="returned a prediction"):
         sample(predict, CFG(3) | Cap(1.1), noise(range(2), (5,)), uniform(4))
 
 

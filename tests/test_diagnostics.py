@@ -14,6 +14,7 @@ from meancap import (
     CFG,
     Cap,
     CapDisplacement,
+    Certificate,
     Prediction,
     Record,
     Rescale,
@@ -205,3 +206,11 @@ def test_a_lost_sample_takes_nothing_from_what_is_said_of_the_others():
     assert found.proved and torch.equal(found.bound[others], bound.bound[others]) and found.bound[2].isnan()
     assert "over 3 samples (nothing of 1, which are NaN), proved" in str(found)
     assert "nan" not in broken.summary() and broken.summary().startswith("asked for 7.0")
+
+
+def test_a_bound_stays_one_when_it_is_printed():
+    for value in (8.77730, 1.00001, 9.9999, 0.0123449, 12345.6, 3.0):
+        printed = float(
+            str(Certificate(torch.tensor([value], dtype=torch.float64), (), 1.1, True)).split()[2]
+        )
+        assert value <= printed <= value * 1.001

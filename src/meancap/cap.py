@@ -148,8 +148,11 @@ def blend(base: Tensor, d: Tensor, c: Number, other: Tensor | None = None) -> Te
         if c == 0:
             return base
         return other if c == -1 and other is not None else torch.add(base, d, alpha=each)
+    read = on_host(each)
+    if read:  # a subnormal coefficient is rounded by more than the margin
+        each = torch.where(each.abs() < torch.finfo(each.dtype).tiny, 0.0, each)
     result = torch.addcmul(base, d, each)
-    if not on_host(each) or bool(((each == 0) | (each == -1)).any()):
+    if not read or bool(((each == 0) | (each == -1)).any()):
         result = torch.where(each == 0, base, result)
         if other is not None:
             result = torch.where(each == -1, other, result)

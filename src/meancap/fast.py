@@ -32,7 +32,7 @@ _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 _SUMMED: dict[str, Any] = {**_EXACT, "fastmath": {"contract", "nsz", "arcp", "reassoc"}}
 # A cached kernel names its module; ComfyUI imports this package under the name of its folder.
 _CACHE = __name__.startswith("meancap.")
-_ZERO, _AWAY = np.float32(0), np.float32(-1)
+_ZERO, _AWAY, _NORMAL = np.float32(0), np.float32(-1), np.finfo(np.float32).tiny
 
 
 def _compile(kernel):
@@ -149,6 +149,7 @@ def _share(m, d, along, c, gamma, floor, ball, margin, found):
 def _blend(base, c, u, coefficient, exact, found):
     for i in range(len(c)):
         w = np.float32(coefficient[i if len(coefficient) > 1 else 0])
+        w = w if abs(w) >= _NORMAL else w - w  # a subnormal is rounded by more than the margin: 0, or NaN
         away = exact and w == _AWAY
         for j in range(c.shape[1]):
             first, conditional, other = _widen(base[i, j]), _widen(c[i, j]), _widen(u[i, j])

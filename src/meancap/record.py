@@ -284,6 +284,14 @@ def _largest(values: Tensor) -> float:
     return float(known.max()) if known.numel() else math.nan
 
 
+def _round_up(value: float) -> str:
+    """Four digits that are not below the value: a bound stays one when it is printed."""
+    text = f"{value:.4g}"
+    if not math.isfinite(value) or float(text) >= value:
+        return text
+    return f"{float(text) + 10.0 ** (math.floor(math.log10(value)) - 3):.4g}"
+
+
 def span(values: Tensor) -> str:
     """The lowest and the highest of some scales, or the one that they all are: "1.2 to 7.0", "7.0"."""
     known = values[~values.isnan()]  # a sample that is lost says nothing of the others
@@ -320,7 +328,7 @@ class Certificate:
     def __str__(self) -> str:
         lost = int(self.bound.isnan().sum())
         but = f" (nothing of {lost}, which are NaN)" if lost else ""
-        bound = f"|x| <= {_largest(self.bound):.4g} over {self.bound.numel() - lost} samples{but}"
+        bound = f"|x| <= {_round_up(_largest(self.bound))} over {self.bound.numel() - lost} samples{but}"
         if self.proved:
             what = f"{bound}, proved by the cap from the conditional means alone"
         else:

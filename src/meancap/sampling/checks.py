@@ -66,14 +66,23 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
     same = p.shown is x and isinstance(p.unit, float) and p.unit == 1
     if (same and type(p.t) is float and abs(p.t - t) <= _SAME_TIME) or transformed(x):
         return p
-    time = p.t if not isinstance(p.t, Tensor) else float(p.t.flatten()[0]) if on_host(p.t) else t
+    if p.shown.shape != x.shape:
+        raise ValueError(
+            f"predict(x, t) was called with x of shape {tuple(x.shape)} and returned a prediction of shape "
+            f"{tuple(p.shown.shape)}; they must be the same"
+        )
+    time: float = t
+    if not isinstance(p.t, Tensor):
+        time = p.t
+    elif on_host(p.t):  # the one that is farthest from t
+        time = float(p.t.flatten()[(p.t.flatten() - t).abs().argmax()])
     if abs(time - t) > _SAME_TIME:
         raise ValueError(
             f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {time:.6g}: give "
             "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
         )
     if first and not same and (on_host(x, p.shown) or t <= _EARLY):
-        off = float((p.x - x).abs().max()) if p.x.shape == x.shape and x.numel() else 0.0
+        off = float((p.x - x).abs().max()) if x.numel() else 0.0
         size = float(x.abs().max()) if x.numel() else 0.0
         if off > 64 * torch.finfo(p.shown.dtype).eps * size:
             if p.shown is x:
