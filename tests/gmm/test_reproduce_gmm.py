@@ -21,7 +21,7 @@ from meancap.gmm.settings import start_noise
 from meancap.lab import sampler
 from meancap.report import style
 from meancap.runs.folder import RunRefused
-from meancap.runs.protocols import paper_run, paper_source, paper_table
+from meancap.runs.paper_protocols import paper_run, paper_source, paper_table
 
 SMALL = GMMConfig(samples=1000, seed=3, repeats=2)
 

@@ -27,7 +27,7 @@ from ..lab.condition import Condition
 from ..lab.volume import displaced, kl_terms, log_volumes
 from ..record import Record
 from ..rules import Rule, guide
-from ..runs.protocols import paper_source, paper_table
+from ..runs.paper_protocols import paper_source, paper_table
 from ..sampling import trajectory
 from . import comparison
 from .comparison import PRESETS, RULE_ERRORS, Box, Plane, Settings

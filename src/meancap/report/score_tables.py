@@ -11,7 +11,7 @@ from io import StringIO
 
 from ..metrics.protocols import PROTOCOLS, direction
 from ..metrics.score import Estimate
-from ..runs.protocols import paper_table
+from ..runs.paper_protocols import paper_table
 from .document import Table
 from .scored_runs import (
     DISTANCES,

@@ -29,8 +29,8 @@ from ..scenes.model import scenes
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
 from .generate import make_run
+from .paper_protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .prepare import ClassSource, SceneSource, open_model
-from .protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .scoring import read_scores, score_runs
 
 
