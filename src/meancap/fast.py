@@ -19,7 +19,7 @@ from typing import Any
 import numba  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 import torch
-from numba.extending import intrinsic, overload  # type: ignore[import-untyped,unused-ignore]
+from numba.extending import overload  # type: ignore[import-untyped,unused-ignore]
 from torch import Tensor
 
 from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths
@@ -43,20 +43,6 @@ def _compile(kernel):
         return numba.njit(**_EXACT)(kernel)
 
 
-def _bitcast(source, target):
-    def cast(_, bits):
-        def code(context, builder, signature, arguments):
-            return builder.bitcast(arguments[0], context.get_value_type(target))
-
-        return target(source), code
-
-    return intrinsic(cast)
-
-
-as_float = _bitcast(numba.int32, numba.float32)
-_as_bits = _bitcast(numba.float32, numba.int32)
-
-
 @numba.njit(inline="always", **_EXACT)
 def capped_length(along, room):
     """The scalar statement of the cap: the largest length l with l^2 + 2 along l <= room (a square)."""
@@ -71,7 +57,7 @@ def _widen(v):
 @overload(_widen, inline="always")
 def _typed_widen(v):
     if v == numba.int16:
-        return lambda v: as_float(np.int32(np.int32(v) << np.int32(16)))
+        return lambda v: np.int32(np.int32(v) << np.int32(16)).view(np.float32)
     return lambda v: v
 
 
@@ -85,7 +71,7 @@ def _typed_narrow(v, like):
         return lambda v, like: v
 
     def rounded(v, like):
-        bits = _as_bits(v)
+        bits = np.float32(v).view(np.int32)
         last = np.int32(np.int32(bits >> np.int32(16)) & np.int32(1))
         up = np.int32(np.int32(bits + np.int32(0x7FFF)) + last)
         return np.int16(np.int32(up >> np.int32(16))) if v == v else np.int16(0x7FC0)
@@ -188,18 +174,12 @@ def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, ma
 
 
 def blend(
-    base: Tensor,
-    c: Tensor,
-    u: Tensor,
-    coefficient: Number,
-    dtype: torch.dtype,
-    *,
-    exact: bool = False,
+    base: Tensor, c: Tensor, u: Tensor, coefficient: Number, dtype: torch.dtype, *, exact: bool = False
 ) -> Tensor:
     """base + coefficient (c - u) in this precision; `base` itself for 0, with `exact` u itself for -1."""
     found = torch.empty(c.shape, dtype=dtype)
-    base_rows, c_rows, u_rows, rows = _rows(base, c, u, found)
-    _blend(base_rows, c_rows, u_rows, *_numbers(len(c), coefficient), exact, rows)
+    *rows, written = _rows(base, c, u, found)
+    _blend(*rows, *_numbers(len(c), coefficient), exact, written)
     return found
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..cap import margin_of
-from ..fast import as_float, capped_length
+from ..fast import capped_length
 from .sampler import Plan
 
 MOST = 12  # components; beyond it the compiler no longer unrolls the inner loops
@@ -54,7 +54,7 @@ def _exp2(x: Any) -> Any:
     p = np.float32(p * f + _C2)
     p = np.float32(p * f + _C1)
     p = np.float32(p * f + _C0)
-    return np.float32(p * as_float(np.int32((np.int32(n) + np.int32(127)) << np.int32(23))))
+    return np.float32(p * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32))
 
 
 exp2 = numba.njit(inline="always", **_OPTIONS)(_exp2)
