@@ -24,6 +24,7 @@ from meancap import (
     trajectory,
     uniform,
 )
+from meancap.sampling import from_edm
 
 START = noise(range(4), (3, 8, 8))
 RULE = CFG(3) | Cap(1.1)
@@ -40,6 +41,21 @@ def predict(x, t):
     return Prediction.from_velocity(x, t, v, v - 0.5)
 
 
+TWO = torch.ones(2)
+SIGMAS = from_karras([80.0, 20.0, 5.0, 1.0, 0.2, 0.0])
+
+
+def denoise(x, sigma):
+    """D(x; sigma) of data N(0.5, 0.25), with the condition and without."""
+    d = 0.5 + 0.25 / (0.25 + sigma**2) * (x - 0.5)
+    return d, d - 1
+
+
+def scale_forgotten(x, t):
+    sigma = (1 - t) / t
+    return Prediction.from_denoiser(x, sigma, *denoise(x, sigma))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -51,6 +67,21 @@ def predict(x, t):
         (lambda: sample(predict, RULE, 4, uniform(4)), TypeError, r"noise to start from.*got 4"),
         (lambda: Prediction.from_velocity(START, 0.5, START, None), TypeError,
          "the prediction without it must be a tensor; got None"),
+        (lambda: sample(predict, RULE, [START, START], uniform(4)), TypeError,
+         "one tensor with the samples along its first axis.*got a list of 2 tensors$"),
+        (lambda: sample(predict, RULE, {"video": START}, uniform(4)), TypeError, "got a dict of 1 tensors$"),
+        (lambda: Prediction.from_velocity([START], 0.5, START, START), TypeError,
+         "^x must be a tensor; got a list of 1 tensors$"),
+        (lambda: Prediction.from_mean(START, 0.5, {"a": START}, START), TypeError,
+         "the prediction with the condition must be a tensor; got a dict of 1 tensors$"),
+        (lambda: Prediction.from_noise((START, START), START, START, alpha=TWO, sigma=TWO),
+         TypeError, "^x must be a tensor; got a tuple of 2 tensors$"),
+        (lambda: sample(from_edm(lambda x, s: (x, x)), RULE, START, uniform(4)), ValueError,
+         r"no finite sigma at t = 0.*from_karras"),
+        (lambda: sample(from_edm(lambda x, s: x), RULE, START, SIGMAS), TypeError,
+         r"denoise\(x, sigma\) must return two tensors.*got a tensor of shape"),
+        (lambda: sample(scale_forgotten, RULE, START, SIGMAS), ValueError,
+         r"multiply it by alpha \+ sigma, which is 1 \+ sigma for EDM.*from_edm"),
         (lambda: sample(predict, RULE, START, 50), TypeError, r"such as uniform\(50\); got 50"),
         (lambda: sample(predict, RULE, START, uniform(4), "heun"), TypeError, "without quotes; got 'heun'"),
         (lambda: sample(predict, Cap(1.1), START, uniform(4)), ValueError,
@@ -119,20 +150,49 @@ def test_a_karras_grid_is_the_same_flow_in_other_units():
     """Euler on x = data + sigma noise with a denoiser, and Euler on the linear path."""
     sigmas = [80.0, 20.0, 5.0, 1.0, 0.2, 0.0]
 
-    def denoise(x, sigma):
-        return 0.5 + 0.25 / (0.25 + sigma**2) * (x - 0.5)
-
     x = sigmas[0] * START.double()
     y = x / (1 + sigmas[0])
     for a, b in pairwise(sigmas):
-        x = x + (b - a) * (x - denoise(x, a)) / a
+        x = x + (b - a) * (x - denoise(x, a)[0]) / a
 
-    def asked(y, t):
-        sigma = (1 - t) / t
-        d = denoise(y * (1 + sigma), sigma)
-        return Prediction.from_denoiser(y * (1 + sigma), sigma, d, d - 1)
+    end = sample(from_edm(denoise), CFG(1), y, from_karras(sigmas))
+    torch.testing.assert_close(end, x, rtol=1e-9, atol=1e-9)
 
-    torch.testing.assert_close(sample(asked, CFG(1), y, from_karras(sigmas)), x, rtol=1e-9, atol=1e-9)
+
+@pytest.mark.parametrize("size", [80.0, 0.01])
+def test_a_start_that_is_not_unit_noise_is_warned_of_once(size):
+    with pytest.warns(UserWarning, match=r"standard deviation of .*divide a state .* by 1 \+ sigma") as said:
+        sample(from_edm(denoise), RULE, size * START, SIGMAS)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("x", "times"),
+    [
+        (START, SIGMAS),
+        (80 / 81 * START, SIGMAS),
+        (0.6 * START, SIGMAS),
+        (80 * START[:, :, 0, 0], SIGMAS),  # too few elements
+        (torch.zeros_like(START), SIGMAS),
+        (80 * START, from_karras([5.0, 1.0, 0.0])),  # a later state has the spread of its data
+    ],
+)
+def test_other_starts_are_not_warned_of(x, times):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample(from_edm(denoise), RULE, x, times)
+
+
+@pytest.mark.parametrize("batch", [16, 64])
+def test_a_reversed_sign_is_flagged_for_few_points_off_centre(batch):
+    """The mean of the data differs between the coordinates, which is no uncertainty of the slope."""
+    goal = torch.tensor([4.0, 0.0])
+
+    def wrong(x, t):
+        return Prediction.from_velocity(x, t, x - goal, x)
+
+    with pytest.warns(UserWarning, match="reversed"):
+        next(trajectory(wrong, RULE, noise(range(batch), (2,)), uniform(8)))
 
 
 # The certificate

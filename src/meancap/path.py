@@ -66,7 +66,7 @@ def number(v: float | Tensor, x: Tensor, name: str) -> Number:
         if compiling() or not on_host(v):
             return v.to(scalar_dtype(v.device)).reshape(1)
         return float(v)
-    if v.shape != x.shape[:1]:
+    if isinstance(x, Tensor) and v.shape != x.shape[:1]:  # any other x is an error of the prediction's own
         raise ValueError(
             f"{name} must be one number, or one per sample with shape ({x.shape[0]},); got {tuple(v.shape)}"
         )

@@ -191,7 +191,7 @@ def need_same_shapes(**tensors: Tensor) -> None:
     (first, reference), *rest = tensors.items()
     for name, v in tensors.items():
         if not isinstance(v, Tensor):
-            raise TypeError(f"{name} must be a tensor; got {v!r}")
+            raise TypeError(f"{name} must be a tensor; got {described(v)}")
         if not v.is_floating_point():
             raise TypeError(f"guidance needs floating-point tensors; got {v.dtype}")
     if reference.dim() < 2:
@@ -208,3 +208,14 @@ def need_same_shapes(**tensors: Tensor) -> None:
                 f"{name} has shape {tuple(tensor.shape)}, but {first} has {tuple(reference.shape)}; "
                 "they must be the same"
             )
+
+
+def described(value: object) -> str:
+    """What was passed, short enough for an error of one sentence."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    tensors = len(items) > 0 and all(isinstance(v, Tensor) for v in items)
+    return f"a {type(value).__name__}" + (f" of {len(items)} tensors" if tensors else "")

@@ -20,6 +20,7 @@ from .stochastic import Stochastic, ancestral
 from .wrappers import (
     autoguidance,
     beside,
+    from_edm,
     manifold_sample,
     manifold_trajectory,
     open_loop,
@@ -39,6 +40,7 @@ __all__ = [
     "density_feedback",
     "euler",
     "field",
+    "from_edm",
     "from_karras",
     "from_sigmas",
     "graded",

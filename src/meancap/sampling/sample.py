@@ -32,6 +32,7 @@ from .checks import (
     need_step,
     warn_if_not_finite,
     warn_if_reversed,
+    warn_if_start_is_not_noise,
 )
 from .density_ratio import Tracker, follower
 from .solvers import StepMethod, checked, euler, weights
@@ -89,6 +90,7 @@ def _steps(
 ) -> Iterator[Step]:
     need_start(x)
     times, x = checked(times), promoted(x)
+    warn_if_start_is_not_noise(x, times[0])
     stepper = Stepper(rule)
     method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
     need_step(method)

@@ -1,5 +1,6 @@
 """Methods around the loop: wrappers of `predict`, tables from data, and CFG-MP, which moves x.
 
+from_edm         a denoiser D(x; sigma) of x = data + sigma noise, as EDM and k-diffusion have it
 beside           extra predictions by name, for rules that read them: something to avoid, a weaker model
 autoguidance     the reference is a weaker model under the same condition (Karras et al. 2024)
 rectified_cfgpp  the gap is taken a little ahead of x, where the conditional flow leads (Saini et al. 2025)
@@ -21,14 +22,14 @@ guidance uses. It moves x, so it is no rule; any rule may follow it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction, need_same_shapes
+from ..prediction import Prediction, described, need_same_shapes
 from ..rules import Recorder, Rectify, Rule, Stepper
 from ..rules.catalogue import not_a_rule
 from ..schedules import Piecewise, Values
@@ -36,6 +37,32 @@ from ..tensors import promoted
 from .checks import warn_if_not_finite
 from .sample import Predict, Step, with_needs
 from .solvers import checked
+
+
+def from_edm(denoise: Callable[[Tensor, float], tuple[Tensor, Tensor]]) -> Predict:
+    """predict(x, t) on the linear path from denoise(x, sigma) -> (d_c, d_u) on x = data + sigma noise.
+
+    The network gets (1 + sigma) x at sigma = (1 - t) / t. Use it on the grid from_karras(sigmas), from the
+    start noise * s / (1 + s) with the largest sigma s: at t = 0 sigma would be infinite.
+    """
+
+    def predict(x: Tensor, t: float) -> Prediction:
+        if t <= 0:
+            raise ValueError(
+                "from_edm has no finite sigma at t = 0: begin at the largest sigma that the network knows, "
+                "with times = from_karras([80.0, ..., 0.0])"
+            )
+        sigma = (1 - t) / t
+        y = (1 + sigma) * x
+        outputs = denoise(y, sigma)
+        if not isinstance(outputs, tuple | list) or len(outputs) != 2:
+            raise TypeError(
+                "denoise(x, sigma) must return two tensors, the denoised x with the condition and without; "
+                f"got {described(outputs)}"
+            )
+        return Prediction.from_denoiser(y, sigma, *outputs)
+
+    return predict
 
 
 def beside(predict: Predict, **others: Predict) -> Predict:
