@@ -34,10 +34,10 @@ from meancap.metrics.score import Estimate
 from meancap.models import data
 from meancap.models.classes import ClassModel, fashion
 from meancap.rules import CFG, Cap, Rule, apg, parse
-from meancap.runs import protocols
+from meancap.runs import paper_protocols
 from meancap.runs.calibrate import calibrate
 from meancap.runs.config import sample_seed
-from meancap.runs.protocols import ImageSetting
+from meancap.runs.paper_protocols import ImageSetting
 from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import noise, sample, uniform
 from studies.common import Cells, chosen, command, option, write_csv, write_figures, write_page
@@ -68,7 +68,7 @@ QUICK = Study(3, (2.0, 6.0), (), 4, (0, 1))
 def settings(study: Study, pilots: dict[str, Any]) -> Iterator[ImageSetting]:
     """Every rule at every scale."""
     n, calibrated = study.evaluations, parse(pilots["calibrated"])
-    for s in protocols.fashion(study.per_class, study.scales, [n]).settings:
+    for s in paper_protocols.fashion(study.per_class, study.scales, [n]).settings:
         radius = pilots["radii"].get(f"{s.scale:g}")
         rule = apg(s.scale, radius=radius) if s.method == "APG" else s.rule
         yield ImageSetting(s.method, s.scale, rule, n, s.gamma)

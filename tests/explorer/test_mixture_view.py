@@ -18,9 +18,9 @@ from meancap.gmm import SETTINGS
 from meancap.gmm.experiment import row_values
 from meancap.lab.branches import branches
 from meancap.lab.condition import PAIR, SINGLE, TRIPLE
+from meancap.lab.measures import displaced, kl_terms, log_volumes
 from meancap.lab.problems import problem
 from meancap.lab.sampler import flow
-from meancap.lab.volume import displaced, kl_terms, log_volumes
 from meancap.record import Record
 from meancap.sampling import rk4
 

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import statistics
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from meancap.gmm.settings import start_noise
 from meancap.lab import sampler
 from meancap.report import style
 from meancap.runs.folder import RunRefused
-from meancap.runs.protocols import paper_run, paper_source, paper_table
+from meancap.runs.paper_protocols import paper_source, paper_table
 
 SMALL = GMMConfig(samples=1000, seed=3, repeats=2)
 
@@ -233,7 +234,8 @@ def test_a_file_is_refused_as_a_folder(tmp_path, capsys):
 
 
 def test_the_spread_in_the_package_was_made_by_this_command_and_describes_it():
-    run, rows = paper_run("gmm_spread"), paper_table("gmm_spread")
+    shipped = resources.files("meancap") / "paper_tables" / "gmm_spread.json"
+    run, rows = json.loads(shipped.read_text(encoding="utf-8")), paper_table("gmm_spread")
     assert run["experiment"] == "gmm" and run["config"]["samples"] == 200_000
     assert {r["repeats"] for r in rows} == {str(run["config"]["repeats"])}
     assert [r["rule"] for r in run["rows"]] == [str(s.rule) for s in SETTINGS]

@@ -8,10 +8,9 @@ import torch
 from meancap import CFG, Cap, sample, uniform
 from meancap.lab import Condition, Mixture
 from meancap.lab.condition import TRIPLE, circle
-from meancap.lab.measures import Lines, Ruler, fan
+from meancap.lab.measures import Lines, Ruler, displaced, fan, kl_terms, log_volumes
 from meancap.lab.problems import problem
 from meancap.lab.theory import Guided, euler_variance_ratio, graded_times, pushforward
-from meancap.lab.volume import displaced, kl_terms, log_volumes
 
 
 def generator(seed=0):

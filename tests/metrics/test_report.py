@@ -22,7 +22,7 @@ from meancap.report import score_tables as tables
 from meancap.report.score_page import blocks
 from meancap.report.score_tables import reading, tally
 from meancap.report.scored_runs import Name, ScoredRun, at_level, collect, method_name
-from meancap.runs.protocols import paper_source, paper_table
+from meancap.runs.paper_protocols import paper_source, paper_table
 from meancap.runs.scoring import write_scores
 from small_sit import random_sit
 

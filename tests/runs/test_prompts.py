@@ -10,9 +10,9 @@ from meancap.runs import prompts as texts
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Run
 from meancap.runs.generate import make_run
+from meancap.runs.paper_protocols import PINNED_SIGMAS
 from meancap.runs.prepare import open_model
 from meancap.runs.prompts import read_prompts
-from meancap.runs.protocols import PINNED_SIGMAS
 
 pytest.importorskip("diffusers")
 pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their own future

@@ -55,9 +55,9 @@ def spread(knobs: int, count: int = SPREAD) -> list[Place]:
     return [((i + 0.5) / count, *((0.5 + i * turn) % 1 for turn in turns)) for i in range(count)]
 
 
-def around(best: Place, count: int = SPREAD) -> list[Place]:
-    """REFINED points round the best of a spread of `count`, within the cube."""
-    gap = 1 / count
+def around(best: Place) -> list[Place]:
+    """REFINED points round the best of a spread, within the cube."""
+    gap = 1 / SPREAD
     if len(best) == 1:
         moves: list[Place] = [(k * gap / 3,) for k in (-2, -1, 1, 2)]
     else:

@@ -67,10 +67,10 @@ def tables(result: Result) -> dict[str, Table]:
     return {"rules": rules, "kinds": kinds}
 
 
-def text_table(result: Result, first: int = 15) -> str:
-    """The first rows at the smallest number of evaluations, and every rule of the user's own."""
+def text_table(result: Result) -> str:
+    """The first 15 rows at the smallest number of evaluations, and every rule of the user's own."""
     n = min(result.runs)
-    rows = [row for i, row in enumerate(result.rows(n)) if i < first or row.group == "yours"]
+    rows = [row for i, row in enumerate(result.rows(n)) if i < 15 or row.group == "yours"]
     lines = [f"{'rule':<42}{'one setting for all':<22}{'worst':<8}{'tuned':<22}at equal alignment"]
     for row in rows:
         worst = f"{row.regret_worst:.2f}" if row.regret.n else "–"

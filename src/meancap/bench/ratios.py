@@ -104,14 +104,14 @@ class Result:
         pairs = zip(run["problems"], own, other, strict=False)
         return {name: math.log(a / b) for name, a, b in pairs if a is not None}
 
-    def aligned_logs(self, evaluations: int, rule: str, score: str = "sw2") -> Logs:
+    def aligned_logs(self, evaluations: int, rule: str) -> Logs:
         """The same at equal alignment, where both reach it."""
         run = self.runs[evaluations]
         if rule not in run["aligned"]:
             return {}
         own, other = run["aligned"][rule], run["aligned"][FIXED.name]
         return {
-            name: math.log(own[score][i] / other[score][i])
+            name: math.log(own["sw2"][i] / other["sw2"][i])
             for i, name in enumerate(run["problems"])
             if own["sw2"][i] is not None
             and other["sw2"][i] is not None
@@ -228,8 +228,8 @@ def least_squares(table: torch.Tensor, values: Sequence[float]) -> list[Ratio]:
 
 
 @lru_cache
-def student(freedom: int, level: float = LEVEL) -> float:
-    """The t with P(|T| <= t) = level, by bisection on Simpson's rule in the angle atan(T / sqrt(freedom))."""
+def student(freedom: int) -> float:
+    """The t with P(|T| <= t) = LEVEL, by bisection on Simpson's rule in the angle atan(T / sqrt(freedom))."""
 
     def inside(t: float) -> float:
         # With T = sqrt(f) tan(a) the density is proportional to cos(a)^(f - 1).
@@ -238,10 +238,11 @@ def student(freedom: int, level: float = LEVEL) -> float:
     low, high = 0.0, 1000.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle) < level else (low, middle)
+        low, high = (middle, high) if inside(middle) < LEVEL else (low, middle)
     return (low + high) / 2
 
 
-def _simpson(freedom: int, end: float, parts: int = 400) -> float:
+def _simpson(freedom: int, end: float) -> float:
+    parts = 400
     values = [max(math.cos(end * i / parts), 0.0) ** (freedom - 1) for i in range(parts + 1)]
     return end / parts / 3 * (values[0] + values[-1] + 4 * sum(values[1::2]) + 2 * sum(values[2:-1:2]))

@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
-from .bench import add_bench
-from .calibrate import add_calibrate
-from .explore import add_explore
-from .generate import add_generate
-from .listing import add_pipelines, add_rules
-from .reproduce import add_reproduce
-from .score import add_demo, add_pictures, add_report, add_score
-from .weights import add_weights
+from .lab_commands import add_bench, add_calibrate
+from .run_commands import add_generate, add_reproduce
+from .score_commands import add_demo, add_pictures, add_report, add_score, add_weights
+from .show_commands import add_explore, add_pipelines, add_rules
 
 # Every command, in the order of `meancap --help`.
 COMMANDS: tuple[Callable[[Any], None], ...] = (

@@ -7,7 +7,7 @@ mixture/meter   every rule on a few samples: paths, guided means, effective scal
 mixture/field   one rule at one time: p(condition | x), velocities, and where a cap acts
 
 occupancy, tv, mean_error, ratios   `lab.branches`; occupancy with its binomial standard error
-kl                                  `lab.volume`: KL(q | p) of what the sampler makes, +- one error
+kl                                  `lab.measures`: KL(q | p) of what the sampler makes, +- one error
 points                              int16 in units of a box, base64; -32768 marks what lies outside it
 """
 
@@ -24,10 +24,10 @@ from torch import Tensor
 from ..gmm.settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..lab.branches import branches
 from ..lab.condition import Condition
-from ..lab.volume import displaced, kl_terms, log_volumes
+from ..lab.measures import displaced, kl_terms, log_volumes
 from ..record import Record
 from ..rules import Rule, guide
-from ..runs.protocols import paper_source, paper_table
+from ..runs.paper_protocols import paper_source, paper_table
 from ..sampling import trajectory
 from . import comparison
 from .comparison import PRESETS, RULE_ERRORS, Box, Plane, Settings

@@ -41,7 +41,7 @@ from ..lab.sampler import engine_for, flow
 from ..lab.theory import euler_variance_ratio, graded_times
 from ..runs.config import versions
 from ..runs.folder import Ledger, RunRefused, write_npz
-from ..runs.protocols import paper_table
+from ..runs.paper_protocols import paper_table
 from ..sampling import rk4
 from .figure_data import figure_data
 from .settings import PAPER_SAMPLES, SETTINGS, STEPS, TIMES, GMMConfig, Setting, start_noise

@@ -228,9 +228,9 @@ def modulate(h: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return h * (1 + scale) + shift
 
 
-def _waves(t: Tensor, count: int, longest: float = 1e4) -> Tensor:
-    """cos and sin of t at count / 2 frequencies, from 1 down to almost 1 / longest."""
-    rates = torch.exp(-math.log(longest) * torch.arange(count // 2, device=t.device) / (count // 2))
+def _waves(t: Tensor, count: int) -> Tensor:
+    """cos and sin of t at count / 2 frequencies, from 1 down to almost 1e-4."""
+    rates = torch.exp(-math.log(1e4) * torch.arange(count // 2, device=t.device) / (count // 2))
     angles = t.float()[:, None] * rates
     return torch.cat([angles.cos(), angles.sin()], dim=1)
 

@@ -105,8 +105,9 @@ def class_panels(
     return figure
 
 
-def _prompt_rows(runs: Sequence[Run], titles: Sequence[str], page: float = 4.05) -> Figure:
-    """One row for each run, a column for each prompt; `page` inches wide, to be read on a phone."""
+def _prompt_rows(runs: Sequence[Run], titles: Sequence[str]) -> Figure:
+    """One row for each run, a column for each prompt; narrow, to be read on a phone."""
+    page = 4.05  # inches
     need_matched(runs)
     count, side = len(runs[0]), (page - 1.0) / len(runs[0])
     figure = Figure(figsize=(page, side * len(runs) + 0.55))
@@ -263,7 +264,7 @@ def mean_lengths(meter: Mapping[str, Array]) -> tuple[Array, Array]:
     return m_c, np.sqrt(np.maximum(squared, 0))
 
 
-def mechanism(runs: Sequence[Run], titles: Sequence[str] = (), samples: int = 30) -> Figure:
+def mechanism(runs: Sequence[Run], samples: int = 30) -> Figure:
     """Three panels over time for each run: norms of the means, gap, effective scale."""
     figure = Figure(figsize=(PAGE, 0.4 + 1.7 * len(runs)), layout="constrained")
     axes: Any = figure.subplots(len(runs), 3, squeeze=False, sharex=True, sharey="col")
@@ -278,7 +279,7 @@ def mechanism(runs: Sequence[Run], titles: Sequence[str] = (), samples: int = 30
         row[2].plot(
             t, meter["asked"].mean(1), color=VERMILION, linestyle="--", linewidth=0.9, label="nominal"
         )
-        row[0].set_ylabel(titles[k] if titles else run.rule)
+        row[0].set_ylabel(run.rule)
         if k == 0:
             row[0].legend(loc="best")
             row[2].legend(loc="best")

@@ -22,7 +22,7 @@ from .. import __version__
 from ..files import write_whole
 from ..metrics.protocols import PROTOCOLS
 from ..metrics.score import Estimate
-from ..runs.protocols import paper_source
+from ..runs.paper_protocols import paper_source
 from . import score_tables as tables
 from . import style
 from .document import Block, FigureFile, Heading, Items, Text, html, markdown

@@ -11,7 +11,7 @@ from io import StringIO
 
 from ..metrics.protocols import PROTOCOLS, direction
 from ..metrics.score import Estimate
-from ..runs.protocols import paper_table
+from ..runs.paper_protocols import paper_table
 from .document import Table
 from .scored_runs import (
     DISTANCES,
@@ -116,15 +116,13 @@ def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
     return Table(("method", "λ", "Γ", "evaluations", *head), (tuple(rows),), names=4)
 
 
-def equal_scale(
-    entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
-) -> Table:
+def equal_scale(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str]) -> Table:
     """Each rule minus fixed CFG at the same nominal scale and evaluations, image by image."""
     chosen = [e for e in entries if protocol in e.scores]
     groups: dict[tuple[int, float], list[tuple[str, ...]]] = {}
-    for e in (e for e in chosen if e.name.method != base):
+    for e in (e for e in chosen if e.name.method != _BASE):
         at = [b for b in chosen if b.evaluations == e.evaluations and b.name.scale == e.name.scale]
-        for b in companions([b for b in at if b.name.method == base], e)[:1]:
+        for b in companions([b for b in at if b.name.method == _BASE], e)[:1]:
             cells = [
                 marked(contrast(e, b, protocol, c), c) if both_have(e, b, protocol, c) else "—"
                 for c in columns
@@ -135,16 +133,14 @@ def equal_scale(
     return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
 
 
-def equal_alignment(
-    entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str], base: str = "Fixed CFG"
-) -> Table | None:
+def equal_alignment(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str]) -> Table | None:
     """Each rule where it aligns as well as fixed CFG at some scale, minus fixed CFG there."""
     curves = sweeps(entries, protocol)
     groups = []
     for (evaluations, label), runs in curves.items():
-        if label != base:
+        if label != _BASE:
             continue
-        for b in (e for e in runs if e.name.method == base):
+        for b in (e for e in runs if e.name.method == _BASE):
             alignment = alignment_of(b.scores[protocol])
             if alignment is None:
                 return None
@@ -158,7 +154,7 @@ def equal_alignment(
                     *(_reached(at_alignment(sweep, b, protocol, c), c) for c in columns),
                 )
                 for (n, name), sweep in curves.items()
-                if n == evaluations and name != base
+                if n == evaluations and name != _BASE
             ]
             groups.append(tuple(lines))
     head = ("alignment", "method − fixed CFG", "evaluations")

@@ -29,8 +29,8 @@ from ..scenes.model import scenes
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
 from .generate import make_run
+from .paper_protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .prepare import ClassSource, SceneSource, open_model
-from .protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .scoring import read_scores, score_runs
 
 
@@ -175,11 +175,11 @@ def tiny_sd35(folder: Path) -> tuple[Path, Path]:
     return pipeline, prompts
 
 
-def _tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
+def _tiny_sit(path: Path) -> Path:
     """A bare `.pt` like the released SiT files: a published width, one block, 8 x 8 latents."""
-    config = SiTConfig(size=8, channels=4, patch=2, width=384, depth=1, heads=6, classes=classes)
+    config = SiTConfig(size=8, channels=4, patch=2, width=384, depth=1, heads=6, classes=1000)
     model = SiT(config).requires_grad_(False)
-    _randomise(model, seed, 0.05)
+    _randomise(model, 0, 0.05)
     with torch.no_grad():
         model.y_embedder.embedding_table.weight.mul_(40)  # classes far apart, so that a cap has work to do
     with writing(path) as temporary:
@@ -187,7 +187,7 @@ def _tiny_sit(path: Path, *, classes: int = 1000, seed: int = 0) -> Path:
     return path
 
 
-def _tiny_vae(folder: Path, *, seed: int = 0) -> Path:
+def _tiny_vae(folder: Path) -> Path:
     """An autoencoder of 4-channel latents that doubles height and width."""
     from diffusers import AutoencoderKL
 
@@ -202,12 +202,12 @@ def _tiny_vae(folder: Path, *, seed: int = 0) -> Path:
         up_block_types=["UpDecoderBlock2D"] * 2,
         scaling_factor=0.18215,
     )
-    _randomise(vae, seed, 0.3)
+    _randomise(vae, 0, 0.3)
     vae.save_pretrained(folder)
     return folder
 
 
-def tiny_sd3(folder: Path, *, seed: int = 0) -> Path:
+def tiny_sd3(folder: Path) -> Path:
     """A StableDiffusion3Pipeline with three small text encoders, all of them reading letter by letter."""
     import transformers
     from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
@@ -246,10 +246,10 @@ def tiny_sd3(folder: Path, *, seed: int = 0) -> Path:
     encoders: list[Any] = [*(CLIPTextModelWithProjection(text) for _ in range(2)), T5EncoderModel(third)]
     from diffusers import AutoencoderKL
 
-    vae: Any = AutoencoderKL.from_pretrained(_tiny_vae(folder / "tiny-vae", seed=seed))  # type: ignore[no-untyped-call]
+    vae: Any = AutoencoderKL.from_pretrained(_tiny_vae(folder / "tiny-vae"))  # type: ignore[no-untyped-call]
     vae.register_to_config(shift_factor=0.0609, scaling_factor=1.5305)
     for i, module in enumerate((transformer, *encoders)):
-        _randomise(module, seed + i, 0.2)
+        _randomise(module, i, 0.2)
     scheduler: Any = FlowMatchEulerDiscreteScheduler
     pipe_class: Any = StableDiffusion3Pipeline
     pipe = pipe_class(

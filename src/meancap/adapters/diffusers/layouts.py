@@ -100,10 +100,10 @@ class Layout:
             pieces = [whole[i * batch : (i + 1) * batch] for i in range(len(self.order))]
         return {letter: self._cut(v, nominal, name) for letter, v in zip(self.order, pieces, strict=True)}
 
-    def further(self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0) -> list[Tensor]:
+    def further(self, outputs: list[Any], nominal: Tensor, name: str) -> list[Tensor]:
         """What the calls beside the parts said."""
         own = len(self.order) if self.calls == "apart" else 1
-        return [self._cut(_output_tensor(out, stream), nominal, name) for out in outputs[own:]]
+        return [self._cut(_output_tensor(out), nominal, name) for out in outputs[own:]]
 
     def others(
         self, parts: dict[str, Tensor], outputs: list[Any], nominal: Tensor, name: str

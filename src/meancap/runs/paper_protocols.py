@@ -16,13 +16,11 @@ paper's tables come with the package as data. `plan_text` prints what a protocol
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -232,12 +230,6 @@ def paper_source(name: str) -> str:
     """Where the table comes from, as one line."""
     lines = _text(f"{name}.csv").splitlines()
     return " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
-
-
-def paper_run(name: str) -> dict[str, Any]:
-    """The run.json of a table that one of our own commands made."""
-    content: dict[str, Any] = json.loads(_text(f"{name}.json"))
-    return content
 
 
 def _text(name: str) -> str:

@@ -1,8 +1,10 @@
-"""`meancap reproduce KIND`: an experiment of the paper, from one command."""
+"""`meancap generate` and `reproduce KIND`: samples into run folders, in this process or in several."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import signal
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,14 +12,144 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runs.config import add_options, config_of
-from ..runs.processes import place
-from .command import add_command, comma_numbers, progress
-from .generate import add_processes, device_of, start_processes, starts_processes, unwritable
+from ..runs.processes import ENDED, end_with_parent, place, without_interrupts
+from .command import add_command, bar, comma_numbers, progress
 
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
-    from ..runs.protocols import ImageProtocol
+    from ..runs.paper_protocols import ImageProtocol
     from ..runs.reproduce import BlockProgress
+
+_GENERATE = """\
+  meancap generate --model fashion --rule "CFG(4) | Cap(1.1)" --per-class 100 --out runs/cap
+  meancap generate --model scenes --prompt "a red disc left of a blue square" --rule "CFG(4)" --out runs/s
+  meancap generate --model sit:SiT-XL-2-256.pt --vae stabilityai/sd-vae-ft-mse --npz --out runs/xl
+  meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.1)" --guidance-scale 7 --out runs/sd
+  torchrun --nproc_per_node 2 -m meancap generate ...          the same files, made by two processes
+  srun --ntasks 16 --gpus-per-task 1 meancap generate ...      the same on several machines, under SLURM
+
+Rerun a command to resume it after a stop; a folder with another configuration raises an error.
+"""
+
+
+def add_generate(commands: Any) -> None:
+    p = add_command(
+        commands, "generate", generate, "make samples of a model under a rule into a run folder", _GENERATE
+    )
+    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
+    add_options(p)
+    _add_processes(p)
+
+
+def _add_processes(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--processes", type=int, default=1, metavar="N", help="processes to start here (1)")
+
+
+def generate(args: argparse.Namespace) -> int:
+    if _starts_processes(args):
+        return _start_processes(args)
+    from ..runs.generate import make_run
+    from ..runs.prepare import open_model
+
+    rank, world, local = place()
+    config = config_of(args)
+    prepared = open_model(config, _device_of(args, local)).prepare(config)
+    store = prepared.store(args.out)
+    mine = range(rank, prepared.config.blocks, world)
+    try:
+        name = args.out.name if world == 1 else f"{args.out.name} [{rank}]"
+        for _ in bar(make_run(store, prepared.make, rank, world), len(store.missing(mine)), name):
+            pass
+    except OSError as error:
+        kept = len(mine) - len(store.missing(mine))
+        raise SystemExit(_unwritable(args.out, error, f"{kept} of {len(mine)} blocks are kept")) from None
+    if store.finished:
+        print(f"{args.out}: {prepared.config.count} samples, {prepared.config.rule or 'no rule'}")
+    else:
+        missing = len(store.missing(range(prepared.config.blocks)))
+        print(
+            f"meancap: {args.out} is unfinished: {missing} of {prepared.config.blocks} blocks are missing, "
+            f"none of process {rank} of {world}; if the other processes have ended, rerun the command",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _unwritable(out: Path, error: OSError, kept: str) -> int:
+    """Prints the disk's error and what was saved; returns the exit code."""
+    print(
+        f"meancap: cannot write to {out} ({error.strerror or error}); {kept}: make room and rerun it",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _device_of(args: argparse.Namespace, local: int = 0) -> str:
+    """The device of this process; on a CPU it also fixes the number of threads, on which bits depend."""
+    import torch
+
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    device: str = args.device or ("cuda" if here["cuda"] else "cpu")
+    if not here.get(device.partition(":")[0]):
+        present = ", ".join(kind for kind, there in here.items() if there)
+        raise ValueError(f"--device {device} is not on this machine; it has {present}")
+    if device == "cpu":
+        torch.set_num_threads(args.threads)
+    return f"cuda:{local % torch.cuda.device_count()}" if device == "cuda" else device
+
+
+def _starts_processes(args: argparse.Namespace) -> bool:
+    """Whether --processes asks for several and no launcher has started this one among others."""
+    if args.processes < 1:
+        raise ValueError(f"--processes must be at least 1; got {args.processes}")
+    return args.processes > 1 and place()[1] == 1
+
+
+def _start_processes(args: argparse.Namespace) -> int:
+    """Runs this command in several processes, each with its rank, as torchrun starts them."""
+    fresh = multiprocessing.get_context("spawn")
+    running = [fresh.Process(target=_one_of, args=(args, rank)) for rank in range(args.processes)]
+    try:
+        with without_interrupts():
+            for one in running:
+                one.start()
+        for one in running:
+            one.join()
+    except KeyboardInterrupt:  # the others do not hear it
+        started = [one for one in running if one.pid]
+        for one in started:
+            one.terminate()
+        for one in started:
+            one.join()
+        raise
+    codes = [one.exitcode or 0 for one in running]
+    if (killed := min(codes)) < 0:  # such a process could not print why
+        print(
+            f"meancap: {args.out} is unfinished: a process was ended by signal {-killed}, perhaps for want "
+            "of memory; rerun the command to go on",
+            file=sys.stderr,
+        )
+    return max(map(abs, codes))
+
+
+def _one_of(args: argparse.Namespace, rank: int) -> None:
+    """One process of several; only the first prints errors that all of them meet."""
+    import os
+
+    end_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # in order: semaphores are given back
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": args.processes}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    try:
+        code = args.run(args)
+    except (ValueError, OSError, ImportError) as error:
+        if rank == 0:
+            print(f"meancap: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)
+
 
 _MACHINE = ("dtype", "device", "threads")
 _GMM_EXAMPLES = """\
@@ -87,7 +219,7 @@ def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> a
         kinds, name, run, about, "\n".join(lines) + "\n\nRerun a command to resume it after a stop."
     )
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of all its runs")
-    add_processes(p)
+    _add_processes(p)
     if not example:
         how = p.add_mutually_exclusive_group()
         how.add_argument(
@@ -130,9 +262,9 @@ def gmm(args: argparse.Namespace) -> int:
 
 
 def imagenet(args: argparse.Namespace) -> int:
-    from ..runs import protocols
+    from ..runs import paper_protocols
 
-    protocol = protocols.imagenet(args.per_class)
+    protocol = paper_protocols.imagenet(args.per_class)
     if args.tiny:
         from ..runs.reproduce import tiny_imagenet
 
@@ -141,9 +273,9 @@ def imagenet(args: argparse.Namespace) -> int:
         few = replace(few, classes=("0", "207", "387", "980"), diagnostics=True)
         return _run(replace(protocol, samples=4), few, args)
     if args.plan:
-        needs = protocols.imagenet_needs(args.checkpoint, args.vae)
+        needs = paper_protocols.imagenet_needs(args.checkpoint, args.vae)
         given = f"--checkpoint {args.checkpoint or 'SiT-XL-2-256.pt'} --vae {args.vae} "
-        print(protocols.plan_text(protocol, needs, args.out, picture=256, given=given))
+        print(paper_protocols.plan_text(protocol, needs, args.out, picture=256, given=given))
         return 0
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
@@ -152,31 +284,31 @@ def imagenet(args: argparse.Namespace) -> int:
 
 def sd35(args: argparse.Namespace) -> int:
     from ..files import write_whole
-    from ..runs import protocols
+    from ..runs import paper_protocols
     from ..runs.prompts import read_prompts
 
-    protocol = protocols.sd35_categories()
+    protocol = paper_protocols.sd35_categories()
     if args.categories:
         if args.prompts is not None:
             raise ValueError("--categories has prompts of its own; leave --prompts out")
         args.prompts = args.out / "prompts.txt"
         if not args.plan:
             args.out.mkdir(parents=True, exist_ok=True)
-            write_whole(args.prompts, "\n".join(protocols.category_prompts()) + "\n")
+            write_whole(args.prompts, "\n".join(paper_protocols.category_prompts()) + "\n")
     if args.tiny:
         from ..runs.reproduce import tiny_sd35
 
         pipeline, prompts = tiny_sd35(args.out / "tiny")
         lines = args.prompts if args.categories else prompts
         few = config_of(args, model=f"diffusers:{pipeline}", prompts=lines, size=(32, 32), diagnostics=True)
-        return _run(protocol if args.categories else protocols.sd35(2), few, args)
+        return _run(protocol if args.categories else paper_protocols.sd35(2), few, args)
     if not args.categories:
         given = args.prompts is not None and args.prompts.is_file()
-        protocol = protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
+        protocol = paper_protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
     if args.plan:
-        needs = protocols.sd35_needs(args.pipeline, args.prompts)
+        needs = paper_protocols.sd35_needs(args.pipeline, args.prompts)
         given = "--categories " if args.categories else f"--prompts {args.prompts or 'coco-val-5000.txt'} "
-        print(protocols.plan_text(protocol, needs, args.out, picture=args.size[0], given=given))
+        print(paper_protocols.plan_text(protocol, needs, args.out, picture=args.size[0], given=given))
         return 0
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
@@ -184,10 +316,10 @@ def sd35(args: argparse.Namespace) -> int:
 
 
 def fashion(args: argparse.Namespace) -> int:
-    from ..runs import protocols
+    from ..runs import paper_protocols
 
     scales, counts = comma_numbers(args.scales, float), comma_numbers(args.evaluations, int)
-    protocol = protocols.fashion(args.per_class, scales, [int(n) for n in counts], args.seed)
+    protocol = paper_protocols.fashion(args.per_class, scales, [int(n) for n in counts], args.seed)
     return _run(protocol, config_of(args, model="fashion", images="npz", diagnostics=True), args, "fashion")
 
 
@@ -195,14 +327,14 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
     """Makes the runs of a protocol and shows the table."""
     from ..runs.reproduce import finish, reproduce
 
-    if starts_processes(args):
-        return start_processes(args)
+    if _starts_processes(args):
+        return _start_processes(args)
     rank, world, local = place()
-    steps = reproduce(protocol, base, args.out, device=device_of(args, local), rank=rank, world=world)
+    steps = reproduce(protocol, base, args.out, device=_device_of(args, local), rank=rank, world=world)
     try:
         _watch(steps, protocol.name)
     except OSError as error:
-        raise SystemExit(unwritable(args.out, error, "finished blocks are kept")) from None
+        raise SystemExit(_unwritable(args.out, error, "finished blocks are kept")) from None
     if finish(protocol, args.out, score_by):
         print((args.out / "table.csv").read_text(encoding="utf-8"), end="")
         _draw(protocol, args.out)

@@ -16,10 +16,10 @@ from meancap.cli import main, parser
 from meancap.metrics.inception import Inception
 from meancap.models.sit import SiT, named
 from meancap.report.sweep import read_table
-from meancap.runs import protocols
+from meancap.runs import paper_protocols as protocols
 from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
-from meancap.runs.protocols import plan_text, sit_work
+from meancap.runs.paper_protocols import plan_text, sit_work
 from meancap.runs.reproduce import setting_configs, tiny_imagenet
 
 
@@ -64,7 +64,12 @@ def test_the_figure_of_categories_rehearses(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "p",
-    [protocols.imagenet(), protocols.sd35(), protocols.sd35_categories(), protocols.fashion()],
+    [
+        protocols.imagenet(),
+        protocols.sd35(),
+        protocols.sd35_categories(),
+        protocols.fashion(),
+    ],
     ids=lambda p: p.name,
 )
 def test_names_are_distinct_and_rules_parse(p):
