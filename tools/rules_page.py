@@ -192,7 +192,7 @@ sample. `| Cap(gamma)` may follow any rule and keeps its bound. The names can be
 **The figures** are of [the benchmark](benchmark.md) at {evaluations} evaluations: SW2 over that of CFG tuned
 on each problem, geometric mean over at most {count} problems. *One setting for all* was chosen on other
 problems, *tuned* on each problem on other noise; ▼ better and ▲ worse than tuned CFG by a 95 % interval.
-Small mixtures are no images.
+Results on small mixtures may not hold for images.
 [Which rule when](which-rule.md) tells the families apart.
 
 **The drawings** show one gap, in the plane of `m_c` and `m_c - m_u` and in units of `|m_c|`: u and c are the

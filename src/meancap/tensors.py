@@ -73,11 +73,6 @@ def promoted(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
-def working_dtype(*tensors: Tensor) -> torch.dtype:
-    """The precision for tensors that are used together: float64 if any of them has it, else float32."""
-    return torch.float64 if torch.float64 in [v.dtype for v in tensors] else torch.float32
-
-
 def scalar_dtype(device: torch.device) -> torch.dtype:
     """The widest floating type that a device has."""
     return torch.float32 if device.type == "mps" else torch.float64

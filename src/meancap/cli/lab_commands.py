@@ -33,7 +33,7 @@ def add_bench(commands: Any) -> None:
         "what", choices=("run", "table", "lab"), help="run it, or show what has finished; lab is run"
     )
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help="the folder of the benchmark")
-    p.add_argument("--quick", action="store_true", help="21 problems at 10 evaluations: two minutes")
+    p.add_argument("--quick", action="store_true", help="21 problems at 10 evaluations")
     p.add_argument("--problems", type=int, default=None, metavar="N", help="the first N of 252 problems")
     p.add_argument("--rules", nargs="+", default=None, metavar="NAME", help="only these of the list")
     p.add_argument(
