@@ -110,6 +110,18 @@ def test_the_summary_shows_the_lowest_scale_wherever_it_was():
     assert record.summary().startswith(f"asked for 7.0, got {scales[1]:.1f} to 7.0; capped on 33% of steps")
 
 
+@pytest.mark.parametrize("rule", ["apg(8)", "CFG(8) | Interval(0.2, 0.8)", "apg(8) | Cap(1.05)"])
+def test_the_summary_prints_the_typed_scale_and_calls_the_rest_effective(rule, tmp_path):
+    record = Record()
+    sample(predict, rule, noise(range(5), (3, 8, 8)), uniform(10), record=record)
+    asked = record.stacked()["asked"]
+    effective = f"{asked.min():.1f} to {asked.max():.1f}"
+    assert record.summary().startswith(f"asked for 8.0 (effective {effective}), got ")
+    assert Record.load(record.save(tmp_path / "meter.json")).summary() == record.summary()
+    sample(predict, "CFG(3)", noise(range(5), (3, 8, 8)), uniform(10), record=record)
+    assert record.summary().startswith("asked for 3.0, got 3.0"), "a record that is used again forgets"
+
+
 def test_a_saved_record_opens_as_json(tmp_path):
     record = Record()
     sample(predict, CFG(7) | Cap(1.1), noise(range(2), (3, 4)), uniform(3), record=record)

@@ -27,7 +27,8 @@ from torch import Tensor
 from .cap import Lengths, lengths
 from .files import write_whole, writing
 from .prediction import Prediction, need_same_shapes
-from .rules.rule import Displacement
+from .rules.rule import Displacement, Rule
+from .schedules import at
 from .tensors import Number, vector
 
 _PANELS = {
@@ -101,6 +102,7 @@ class Record:
         self._seen: list[Measure | _Displacement] = []
         self._start: Tensor | None = None
         self._weights: tuple[tuple[float, ...], ...] | None = ()
+        self._typed: list[Number] = []  # the scale that the rule's text names, at each evaluation
 
     def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]] | None) -> None:
         """Called by the solver with its start and with how each step combines x and the means.
@@ -108,10 +110,11 @@ class Record:
         None says that the steps add noise, so that no blend of x and the means bounds the state.
         """
         self._seen.clear()
+        self._typed.clear()
         self._start, self._weights = lengths(x, x).m, None if weights is None else tuple(weights)
 
-    def add(self, g: Displacement, p: Prediction) -> None:
-        """Adds one displacement at the prediction p, from the numbers that its rule already has.
+    def add(self, g: Displacement, p: Prediction, rule: Rule | None = None) -> None:
+        """Adds one displacement that `rule` made at the prediction p, from the numbers that it already has.
 
         It is measured directly: late in a run it is far smaller than the mean, and m - m_c loses its digits.
         """
@@ -123,6 +126,9 @@ class Record:
         self._seen.append(
             _Displacement(p.t, seen, g.coefficient, g.requested, gap, toward, turned, g.bound, ratio)
         )
+        scales = [part.scale for part in rule.parts if hasattr(part, "scale")] if rule is not None else []
+        if len(scales) == 1:
+            self._typed.append(at(scales[0], p.t))
 
     def note(self, measure: Measure) -> None:
         """Adds one evaluation that was measured already."""
@@ -155,9 +161,20 @@ class Record:
         capped = "never capped" if share == 0 else f"capped on {share:.0%} of steps"
         followed = f"; log R {span(s['log_ratio'])}" if "log_ratio" in s else ""
         return (
-            f"asked for {span(s['asked'])}, got {span(s['scale'])}; {capped}; "
+            f"asked for {self.asked_span(s['asked'])}, got {span(s['scale'])}; {capped}; "
             f"largest ratio {_largest(s['ratio']):.3f}{followed}"
         )
+
+    def asked_span(self, effective: Tensor) -> str:
+        """The scale that the rule names, and the effective one if that differs: "8.0 (effective 1.6 to 8.9)".
+
+        Rules such as apg or an interval change their scale before any cap; a cap over a host names none.
+        """
+        typed = span(self._typed_scales()) if self._typed else span(effective)
+        return typed if typed == span(effective) else f"{typed} (effective {span(effective)})"
+
+    def _typed_scales(self) -> Tensor:
+        return torch.cat([torch.as_tensor(one).double().cpu().flatten() for one in self._typed])
 
     def rows(self) -> list[dict[str, float | int | bool]]:
         """One flat row per evaluation and sample, for tables and data frames."""
@@ -190,13 +207,15 @@ class Record:
         """
         path = Path(path)
         text = path.read_text(encoding="utf-8")
-        rows = list(csv.DictReader(StringIO(text))) if path.suffix == ".csv" else json.loads(text)["rows"]
+        is_csv = path.suffix == ".csv"
+        held: dict[str, Any] = {"rows": csv.DictReader(StringIO(text))} if is_csv else json.loads(text)
         steps: dict[int, list[dict[str, float]]] = {}
-        for row in rows:
+        for row in held["rows"]:
             steps.setdefault(int(row["step"]), []).append(
                 {name: _number(row[name]) for name in _COLUMNS[2:] if row.get(name) not in (None, "")}
             )
         record = cls()
+        record._typed = held.get("typed", [])
         for step in steps.values():
             names = (*_FIELDS, "log_ratio") if all("log_ratio" in row for row in step) else _FIELDS
             columns = {
@@ -210,7 +229,9 @@ class Record:
     def contents(self) -> dict[str, Any]:
         """What a JSON file of the record holds; JSON knows neither nan nor inf, so they become null."""
         rows = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in self.rows()]
-        return {"summary": self.summary(), "rows": rows}
+        scales = self._typed_scales() if self._typed else None
+        typed = {} if scales is None else {"typed": [float(scales.min()), float(scales.max())]}
+        return {"summary": self.summary(), **typed, "rows": rows}
 
     def certificate(self) -> Certificate:
         """What is proved of the final state; warns where a step was not convex.

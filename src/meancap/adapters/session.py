@@ -39,6 +39,7 @@ class RunRecord(Record):
     def restart(self) -> None:
         """Clears the previous run; every call of a pipeline is a separate run."""
         self._seen.clear()
+        self._typed.clear()
         self.about = {}
         self.idle, self.unguided = _NO_STEP, 0
 

@@ -70,7 +70,7 @@ def guide(
     """
     displacement, state = displace(rule, p, state, g=g)
     if record is not None:
-        record.add(displacement, p)
+        record.add(displacement, p, rule)
     return displacement.mean(), state
 
 
@@ -96,7 +96,7 @@ def respond(
         g = Displacement(replace(p, out_u=nominal, gap=None), -1.0)
     displacement, state = displace(rule, p, state, g=g)
     if record is not None:
-        record.add(displacement, p)
+        record.add(displacement, p, rule)
     return displacement.output(kind), state
 
 
@@ -152,7 +152,7 @@ class Stepper:
         if first and self._keeps:
             self._advance(after)
         if record is not None:
-            record.add(g, p)
+            record.add(g, p, self.rule)
         return g.mean()
 
     def output(

@@ -96,7 +96,8 @@ class HookRun:
         if not bool(inside.any()):
             return ["No step lay between start and end.", *lines]
         ratio = float(s["ratio"][inside].max())
-        lines.insert(0, f"asked for CFG {span(s['asked'][inside])}; largest |m|/|m_c| {ratio:.3f}")
+        asked = self.record.asked_span(s["asked"][inside])
+        lines.insert(0, f"asked for CFG {asked}; largest |m|/|m_c| {ratio:.3f}")
         if self.rule.caps and not bool(s["active"].any()):
             lines.append("Nothing exceeded the bound: the result is the workflow's own, bit for bit.")
         elif self.rule.caps and len(self.record) == self.calls and bool(s["active"].all()):
