@@ -53,7 +53,7 @@ from .compare import NUMBERS, compared, contrast_rows, read_readings
 from .page import CLAUSES, draw_curves, draw_sheet, parts
 
 HERE = Path(__file__).parent
-WRONG = HERE / "scenes_wrong.safetensors"
+WRONG = HERE.parent / "axes" / "scenes_wrong.safetensors"
 WRONG_SHARE = 0.2  # of the captions of the second model; they are drawn at random, as feedback supposes
 PARTS = ("scenes", "negative", "wrong")
 SHIFT, PILOT_SEED, TRUTH_SEED, TV_GROUPS = 3.0, 1000, 2000, 12

@@ -12,7 +12,7 @@ from meancap.scenes import codes, detector, draw, measure_pictures, scenes, viol
 from meancap.scenes.model import SHIPPED
 
 CARD = SHIPPED.with_suffix(".md")
-WRONG = Path(__file__).parents[2] / "studies" / "scenes" / "scenes_wrong.safetensors"
+WRONG = Path(__file__).parents[2] / "studies" / "axes" / "scenes_wrong.safetensors"
 N = 24
 
 

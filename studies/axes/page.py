@@ -1,0 +1,315 @@
+"""The page of the study: tables, comparisons with fixed guidance at equal adherence, and the two figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, ScalarFormatter
+from torch import Tensor
+
+from meancap.metrics.score import Estimate, difference
+from meancap.report.score_tables import cell
+from meancap.report.style import (
+    AMBER,
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    PAGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    panels,
+)
+from studies.common import markdown, read_csv
+
+NAMES = {
+    "garments": "garments",
+    "scenes": "scenes, right captions",
+    "wrong": "scenes, a fifth of the captions wrong",
+}
+ADHERENCE = {"garments": "alignment", "scenes": "right and drawn", "wrong": "right and drawn"}
+ANCHORED, INTERVAL = "Cap(1.1, anchor='first')", "Interval(0.2, 1)"
+COLUMNS = {
+    "garments": ("FD", "alignment", "recall", "diversity", "SW2", "brightness", "white"),
+    "scenes": ("right", "drawn", "right and drawn", "FD", "recall", "diversity", "SW2", "tv background",
+               "tv radius", "saturation", "clipped"),
+}  # fmt: skip
+COLOURS = {
+    "CFG": VERMILION, ANCHORED: INK, INTERVAL: BLUE, "Cap(1.1)": GREEN, "apg, tuned": AMBER,
+    "CapDisplacement(1.15)": SKY, "calibrated cap": PURPLE, "Rescale(0.7)": YELLOW, "Cap(1.05)": GREY,
+    "learned λ(t)": GREY, "path-matched": INK,
+}  # fmt: skip
+SCALELESS = ("learned λ(t)", "path-matched")
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A rule at a scale over all complete seeds of a model; the scale of real pictures is 0."""
+
+    model: str
+    evaluations: int
+    method: str
+    scale: float
+    seeds: tuple[int, ...]
+    numbers: Mapping[str, Estimate]
+
+    @property
+    def label(self) -> str:
+        return "real pictures" if self.method == "real" else self.method
+
+
+def read_readings(path: Path) -> list[Reading]:
+    """Every setting; a seed counts if it has all settings of its model and number of evaluations."""
+    groups: dict[tuple[str, int, str, float], dict[int, dict[str, Estimate]]] = {}
+    for row in read_csv(path):
+        key = row["model"], int(row["evaluations"]), row["method"], float(row["scale"] or 0)
+        parts = torch.tensor([float(v) for v in row["parts"].split()], dtype=torch.float64)
+        value = float(row["value"])
+        e = Estimate(row["number"], value, int(row["pictures"]), parts - parts.mean() + value)
+        groups.setdefault(key, {}).setdefault(int(row["seed"]), {})[e.name] = e
+    readings = []
+    for key, seeds in groups.items():
+        same = [own for other, own in groups.items() if other[:2] == key[:2]]
+        whole = [seed for seed in seeds if len(same) == 1 or all(seed in own for own in same)]
+        if whole:
+            numbers = {name: _pooled([seeds[seed][name] for seed in whole]) for name in seeds[whole[0]]}
+            readings.append(Reading(*key, tuple(whole), numbers))
+    return readings
+
+
+def _pooled(estimates: Sequence[Estimate]) -> Estimate:
+    parts = torch.cat([e.parts for e in estimates if e.parts is not None])
+    value = sum(e.value for e in estimates) / len(estimates)
+    return Estimate(estimates[0].name, value, sum(e.n for e in estimates), parts)
+
+
+class Comparison:
+    """The readings of one model at one number of evaluations, and fixed guidance between its scales.
+
+    Fixed guidance at equal adherence has the smallest scale that reaches it, on straight lines over log λ
+    between scales that were run. Intervals are 95 %: groups of pictures are drawn again with replacement, the
+    same ones for all rules, and the whole comparison is made again, the matching scale included.
+    """
+
+    def __init__(self, readings: Sequence[Reading], model: str, evaluations: int = 20) -> None:
+        self.own = [r for r in readings if (r.model, r.evaluations) == (model, evaluations)]
+        self.adherence = ADHERENCE[model]
+        self.fixed = sorted((r for r in self.own if r.method == "CFG"), key=lambda r: r.scale)
+        self.log_scales = torch.tensor([math.log(r.scale) for r in self.fixed], dtype=torch.float64)
+        self.weights = drawn_again(len(_parts(self.fixed[0], "SW2")))
+
+    def find(self, method: str, scale: float) -> Reading:
+        return next(r for r in self.own if (r.method, r.scale) == (method, scale))
+
+    def curve(self, number: str) -> Tensor:
+        """(scales, draws) of fixed guidance."""
+        return torch.stack([self.weights @ _parts(r, number) for r in self.fixed])
+
+    def matched(self, r: Reading, number: str) -> tuple[float, float, float, float]:
+        """The fixed scale with the adherence of r; r less fixed guidance there, and its interval."""
+        at = reaching(self.log_scales, self.curve(self.adherence), self.weights @ _parts(r, self.adherence))
+        less = self.weights @ _parts(r, number) - interpolated(self.log_scales, self.curve(number), at)
+        redrawn = less[1:][~less[1:].isnan()]
+        ends = [math.nan, math.nan]
+        # If the match fails in more than a tenth of the draws, the rest would be a selection of them.
+        if len(redrawn) >= 0.9 * DRAWS:
+            ends = torch.quantile(redrawn, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+        return math.exp(float(at[0])), float(less[0]), ends[0], ends[1]
+
+
+def _parts(r: Reading, number: str) -> Tensor:
+    parts = r.numbers[number].parts
+    assert parts is not None
+    return parts
+
+
+def drawn_again(n: int, draws: int = DRAWS) -> Tensor:
+    """(1 + draws, n) weights of groups: the groups themselves, then random draws of them."""
+    picks = torch.randint(n, (draws, n), generator=torch.Generator().manual_seed(0))
+    counts = torch.zeros(draws, n, dtype=torch.float64).scatter_add_(1, picks, torch.ones(draws, n).double())
+    return torch.cat([torch.ones(1, n, dtype=torch.float64), counts]) / n
+
+
+def interpolated(log_scales: Tensor, curve: Tensor, at: Tensor) -> Tensor:
+    """Each column of curve (scales, draws) at its own log scale (draws,); nan outside the scales."""
+    left = (torch.searchsorted(log_scales, at.nan_to_num(0.0)) - 1).clamp(0, len(log_scales) - 2)
+    low, high = log_scales[left], log_scales[left + 1]
+    below, above = (curve.gather(0, (left + k)[None])[0] for k in (0, 1))
+    inside = (at >= log_scales[0] - 1e-9) & (at <= log_scales[-1] + 1e-9)
+    return torch.where(inside, below + (at - low) / (high - low) * (above - below), torch.nan)
+
+
+def reaching(log_scales: Tensor, curve: Tensor, level: Tensor) -> Tensor:
+    """The smallest log scale at which each column of the curve reaches its level; nan if it never does."""
+    found = torch.full_like(level, torch.nan)
+    for i in reversed(range(len(log_scales) - 1)):
+        a, b = curve[i], curve[i + 1]
+        at = log_scales[i] + (level - a) / (b - a).clamp(min=1e-12) * (log_scales[i + 1] - log_scales[i])
+        found = torch.where((a < level) & (level <= b), at, found)
+    return torch.where(curve[0] >= level, log_scales[0], found)
+
+
+def parts(folder: Path) -> dict[str, str]:
+    """The marked parts of the page."""
+    readings = read_readings(folder / "readings.csv")
+    tables = {model: table(readings, model) for model in ADHERENCE}
+    equal = {f"{model} equal": equal_table(Comparison(readings, model)) for model in ADHERENCE}
+    return (
+        tables
+        | equal
+        | {
+            "seeds": seeds_line(readings),
+            "evaluations": evaluations_table(readings),
+            "precision": precision_table(readings),
+        }
+    )
+
+
+def _at_twenty(readings: Sequence[Reading], model: str) -> list[Reading]:
+    """Real pictures, fixed guidance and the other rules; the two models of scenes share their renders."""
+    real = "garments" if model == "garments" else "scenes"
+    own = [r for r in readings if (r.model, r.evaluations) in ((real, 0), (model, 20))]
+    return sorted(own, key=lambda r: (r.evaluations, r.method != "CFG"))
+
+
+def table(readings: Sequence[Reading], model: str) -> str:
+    """All settings of a model at 20 evaluations; values with half of their 95 % interval."""
+    columns = COLUMNS["garments" if model == "garments" else "scenes"]
+    own = _at_twenty(readings, model)
+    lines = [
+        [
+            r.label,
+            f"{r.scale:g}" if r.scale and r.method not in SCALELESS else "–",
+            *(cell(r.numbers[c]) for c in columns),
+        ]
+        for r in own
+    ]
+    return markdown(["rule", "λ", *columns], lines)
+
+
+def equal_table(c: Comparison, numbers: Sequence[str] = ("FD", "SW2", "recall", "diversity")) -> str:
+    """Every rule less fixed guidance at the same adherence; strong if the interval leaves zero out."""
+    lines = []
+    for r in (r for r in c.own if r.method != "CFG"):
+        found = [c.matched(r, number) for number in numbers]
+        scale = "not reached" if math.isnan(found[0][1]) else f"{found[0][0]:.2f}"
+        label = [r.label, "–" if r.method in SCALELESS else f"{r.scale:g}"]
+        lines.append([*label, cell(r.numbers[c.adherence]), scale, *(_less(*f[1:]) for f in found)])
+    return markdown(["rule", "λ", c.adherence, "fixed λ", *numbers], lines)
+
+
+def _less(value: float, low: float, high: float) -> str:
+    if math.isnan(value):
+        return "–"
+    text = f"{value:+.3f}" if math.isnan(low) else f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def seeds_line(readings: Sequence[Reading]) -> str:
+    """How many seeds are complete."""
+    counts = {r.model: len(r.seeds) for r in readings if r.evaluations == 20}
+    words = [f"{NAMES[model]}: {n}" for model, n in counts.items() if model in NAMES]
+    return f"Complete seeds of five: {'; '.join(words)}."
+
+
+def evaluations_table(readings: Sequence[Reading]) -> str:
+    """The few settings that ran at other numbers of evaluations, one seed, beside 20."""
+    others = {(r.model, r.method, r.scale) for r in readings if r.evaluations not in (0, 20)}
+    lines = []
+    for r in (r for r in readings if (r.model, r.method, r.scale) in others):
+        numbers = [cell(r.numbers[n]) for n in ("FD", ADHERENCE[r.model], "SW2")]
+        lines.append([NAMES[r.model], r.method, f"{r.scale:g}", str(r.evaluations), *numbers])
+    if not lines:
+        return "Other numbers of evaluations: not run."
+    return markdown(["model", "rule", "λ", "evaluations", "FD", "adherence", "SW2"], sorted(lines))
+
+
+def precision_table(readings: Sequence[Reading]) -> str:
+    """Garments by a network in bfloat16 less the same garments in float32."""
+    own = {(r.model, r.method, r.scale): r for r in readings if r.model.startswith("garments ")}
+    lines = []
+    for (model, method, scale), r in own.items():
+        other = own.get(("garments float32", method, scale))
+        if model == "garments bfloat16" and other is not None:
+            names = ("FD", "alignment", "recall", "SW2", "brightness")
+            less = [cell(difference(r.numbers[n], other.numbers[n]), sign=True) for n in names]
+            lines.append([method, f"{scale:g}", *less])
+    if not lines:
+        return "Float32: not run."
+    return markdown(["bfloat16 less float32", "λ", "FD", "alignment", "recall", "SW2", "brightness"], lines)
+
+
+FRONTS = (
+    ("garments", "alignment"),
+    ("garments", "FD"),
+    ("scenes", "right and drawn"),
+    ("wrong", "right and drawn"),
+)
+ROBUST = {
+    "garments": ("FD", "alignment", "recall", "SW2", "brightness"),
+    "scenes": ("FD", "right and drawn", "tv background", "SW2", "clipped"),
+}
+LINES = ("CFG", "Cap(1.1)", ANCHORED, INTERVAL)
+
+
+def draw_fronts(readings: Sequence[Reading]) -> Figure:
+    """SW2 of the pixels against adherence (and FD): a curve per rule, larger points for larger scales."""
+    figure, axes = panels(2, 2, PAGE, 6.0)
+    for place, (model, number) in zip(axes.flat, FRONTS, strict=True):
+        own = _at_twenty(readings, model)
+        for method in dict.fromkeys(r.method for r in own):
+            some = sorted((r for r in own if r.method == method), key=lambda r: r.scale)
+            x, y = ([r.numbers[n].value for r in some] for n in (number, "SW2"))
+            bars = [[1.96 * r.numbers[n].error for r in some] for n in (number, "SW2")]
+            mark = "*" if method == "real" else "o"
+            sizes = [90 if method == "real" else 8 + 3 * r.scale for r in some]
+            colour, name = COLOURS.get(method, AMBER), some[0].label
+            place.errorbar(x, y, bars[1], bars[0], fmt="none", ecolor=PALE, elinewidth=0.7, zorder=1)
+            place.plot(x, y, color=colour, linewidth=0.9, zorder=2)
+            place.scatter(
+                x, y, sizes, color=colour, marker=mark, edgecolor="white", linewidth=0.4, label=name, zorder=3
+            )
+        place.set_title(NAMES[model])
+        place.set_xlabel(number + (" (less is better)" if number == "FD" else " (more is better)"))
+        place.set_ylabel("SW2 of the pixels (less is better)")
+        place.set_yscale("log")
+        place.yaxis.set_major_formatter(ScalarFormatter())
+        place.yaxis.set_minor_formatter(ScalarFormatter())
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4)
+    return figure
+
+
+def draw_robustness(readings: Sequence[Reading]) -> Figure:
+    """Numbers over the scale; the dashed line is where real pictures are."""
+    figure, axes = panels(2, 5, PAGE, 3.8)
+    for line, (model, numbers) in zip(axes, ROBUST.items(), strict=True):
+        own = _at_twenty(readings, model)
+        start = next(r for r in own if (r.method, r.scale) == ("CFG", 1.0))
+        real = next(r for r in own if r.method == "real")
+        for place, number in zip(line, numbers, strict=True):
+            for method in LINES:
+                some = [start, *(r for r in own if r.method == method and r.scale > 1)]
+                x, y = [r.scale for r in some], [r.numbers[number].value for r in some]
+                bars = [1.96 * r.numbers[number].error for r in some]
+                look = {"color": COLOURS[method], "linewidth": 1, "marker": "o", "markersize": 2}
+                place.errorbar(x, y, bars, elinewidth=0.6, label=method, **look)
+            level = real.numbers[number].value
+            place.axhline(level, color=GREY, linestyle="--", linewidth=0.8, label="real pictures")
+            place.set_xscale("log")
+            place.set_xticks([1, 2, 4, 8, 15], ["1", "2", "4", "8", "15"])
+            place.xaxis.set_minor_locator(NullLocator())
+            place.set_title(number)
+        line[0].set_ylabel(NAMES[model])
+    figure.supxlabel("guidance scale λ", fontsize=7.5)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    return figure
