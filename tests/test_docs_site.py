@@ -18,8 +18,8 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 EVERY = (*PAGES, ROOT / "CHANGELOG.md", *sorted((DOCS / "api").glob("*.md")))
-# Command line and web page are used from outside Python (commands.md, explorer.md); `drawing` is deprecated.
-NOT_A_LIBRARY = {"__main__", "cli", "drawing", "explorer"}
+# Command line and web page are used from outside Python (commands.md, explorer.md).
+NOT_A_LIBRARY = {"__main__", "cli", "explorer"}
 
 
 def prose(page: Path) -> str:

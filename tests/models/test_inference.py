@@ -40,9 +40,9 @@ def test_the_shipped_network_keeps_every_bit(count, threads):
     network = fashion().network
     x, labels = batch(network, count)
     v_c, v_u = plain(network, x, 0.3, labels)
-    found = Predictor(network, labels)._velocities(x, 0.3, 2)
+    found = Predictor(network, labels).velocities(x, 0.3, 2)
     assert torch.equal(found, torch.cat([v_c, v_u]))
-    assert torch.equal(Predictor(network, labels)._velocities(x, 0.3, 1), v_c)
+    assert torch.equal(Predictor(network, labels).velocities(x, 0.3, 1), v_c)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -52,7 +52,7 @@ def test_other_shapes_and_precisions_keep_every_bit(dtype, monkeypatch):
     x, labels = batch(network, 7)
     assert len(pieces(14, 64, x.device)) == 4
     assert torch.equal(
-        Predictor(network, labels)._velocities(x, 0.7, 2), torch.cat(plain(network, x, 0.7, labels))
+        Predictor(network, labels).velocities(x, 0.7, 2), torch.cat(plain(network, x, 0.7, labels))
     )
 
 
@@ -96,7 +96,7 @@ def test_one_label_for_each_sample():
     network = random_sit(WIDE)
     x, labels = batch(network, 4)
     for predict in (Predictor(network, labels[:2]), Predictor(network, labels[:2]).conditional):
-        with pytest.raises(ValueError, match="4 samples for 2 labels"):
+        with pytest.raises(ValueError, match="4 samples for 2 conditions"):
             predict(x, 0.5)
 
 

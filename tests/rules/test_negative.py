@@ -261,7 +261,7 @@ def test_the_garments_have_the_class_to_avoid_in_the_place_of_none_or_beside_it(
     assert torch.equal(p.m_c, plain(x, 0.3).m_c) and torch.equal(p.m_u, avoided(x, 0.3).m_c)
     assert torch.equal(both.m_u, plain(x, 0.3).m_u) and torch.equal(both.other("negative"), p.m_u)
     assert predict.including(("weak",)) is predict
-    with pytest.raises(ValueError, match="negative label"):
+    with pytest.raises(ValueError, match="has classes 0 to"):
         model.predict(labels, negative=10)
 
 

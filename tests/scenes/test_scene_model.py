@@ -81,7 +81,7 @@ def test_a_file_gives_the_network_back(model, tmp_path):
 def test_what_does_not_fit_is_named(model, tmp_path):
     with pytest.raises(ValueError, match="3 prompts and 2 negative"):
         model.predict(["", "", ""], ["", ""])
-    with pytest.raises(ValueError, match="1 samples for 2 prompts"):
+    with pytest.raises(ValueError, match="1 samples for 2 conditions"):
         model.predict(["", ""])(state(model, 1), 0.5)
     with pytest.raises(ValueError, match="know no 'cat'"):
         model.predict(["a red cat"])

@@ -25,13 +25,13 @@ def model():
 
 
 def test_no_arm_asks_the_network_more_often_than_the_others_may(model, monkeypatch):
-    asked, real = [], Predictor._velocities
+    asked, real = [], Predictor.velocities
 
     def counted(self, x, t, times):
         asked.append(times * len(x))
         return real(self, x, t, times)
 
-    monkeypatch.setattr(Predictor, "_velocities", counted)
+    monkeypatch.setattr(Predictor, "velocities", counted)
     study = Study(samples=20, calls=20)
     for arm in arms(0.3, LEARNED, study.calls):
         asked.clear()

@@ -8,7 +8,7 @@ predict   (x, t) -> Prediction, for one class per sample; two networks' answers 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from ..extras import need
 from ..files import sha256_of
 from .checkpoint import load_pretrained, load_sit
 from .data import FASHION
-from .sit import ConditionCache, Predictor, SiT
+from .sit import ConditionCache, FlowModel, Predictor, SiT
 
 _Decode = Callable[[Tensor], Tensor]
 
@@ -26,11 +26,9 @@ SHIPPED = Path(__file__).parent / "weights" / "fashion.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class ClassModel:
+class ClassModel(FlowModel):
     """A class-conditional flow model. `channels` guides only that many leading channels; None guides all."""
 
-    name: str
-    sha256: str
     network: SiT
     decode: _Decode
     names: tuple[str, ...] = ()
@@ -46,20 +44,6 @@ class ClassModel:
     @property
     def classes(self) -> int:
         return self.network.config.classes
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the data."""
-        c = self.network.config
-        return c.channels, c.size, c.size
-
-    @property
-    def device(self) -> torch.device:
-        return self.network.pos_embed.device
-
-    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> ClassModel:
-        """The same model elsewhere or in another precision; guidance stays in float32."""
-        return replace(self, network=self.network.to(device, dtype))
 
     def label(self, text: str) -> int:
         """The class that a number or a name stands for."""
@@ -91,11 +75,7 @@ class ClassModel:
         y = torch.as_tensor(labels, dtype=torch.long, device=self.device)
         if y.dim() != 1 or bool(((y < 0) | (y >= self.classes)).any()):
             raise ValueError(f"{self.name} needs labels from 0 to {self.classes - 1}; got {y.tolist()}")
-        if negative is not None and not 0 <= negative < self.classes:
-            raise ValueError(
-                f"{self.name} needs a negative label from 0 to {self.classes - 1}; got {negative}"
-            )
-        avoided = None if negative is None else [negative] * len(y)
+        avoided = None if negative is None else [self.label(str(negative))] * len(y)
         return Predictor(self.network, y.tolist(), self.channels, kept, avoided)
 
 
@@ -120,27 +100,20 @@ def open_sit(path: str | Path, *, name: str = "", decode: _Decode | None = None)
     return ClassModel(name or f"sit:{path.name}", sha256_of(path), network, decode, names)
 
 
-def decoder(
-    source: str | Path,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    chunk: int = 4,
-) -> Callable[[Tensor], Tensor]:
-    """From latents to pictures through diffusers' AutoencoderKL, `chunk` at a time.
+def decoder(source: str | Path, *, device: torch.device | str = "cpu") -> _Decode:
+    """From latents to pictures through diffusers' AutoencoderKL in float32, four at a time.
 
     `source` is a folder or a name in the local Hugging Face cache. latents = factor * encode(pictures), with
     0.18215 in Stable Diffusion's first autoencoders, which SiT uses.
     """
-    vae = load_pretrained(need("diffusers", "diffusers").AutoencoderKL, source, dtype)
+    vae = load_pretrained(need("diffusers", "diffusers").AutoencoderKL, source, torch.float32)
     vae = vae.to(device).eval().requires_grad_(False)
     factor = float(vae.config.scaling_factor)
 
     @torch.no_grad()
     def decode(latents: Tensor) -> Tensor:
-        z = latents.to(device, dtype) / factor
-        parts = [z[i : i + chunk] for i in range(0, len(z), chunk)]
-        return torch.cat([_to_bytes(vae.decode(part).sample) for part in parts])
+        z = latents.to(device, torch.float32) / factor
+        return torch.cat([_to_bytes(vae.decode(part).sample) for part in torch.split(z, 4)])
 
     return decode
 

@@ -21,10 +21,12 @@ calls. `SiT.forward` remains the definition.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -136,14 +138,13 @@ class _Patches(nn.Module):
 class TimeEmbedder(nn.Module):
     """256 cosines and sines of t, then two layers."""
 
-    def __init__(self, width: int, frequencies: int = 256) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.frequencies = frequencies
-        self.mlp = nn.Sequential(nn.Linear(frequencies, width), nn.SiLU(), nn.Linear(width, width))
+        self.mlp = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, t: Tensor) -> Tensor:
         first: nn.Linear = self.mlp[0]  # type: ignore[assignment]
-        result: Tensor = self.mlp(_waves(t, self.frequencies).to(first.weight.dtype))
+        result: Tensor = self.mlp(_waves(t, 256).to(first.weight.dtype))
         return result
 
 
@@ -169,12 +170,15 @@ class _Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, h: Tensor) -> Tensor:
-        batch, tokens, width = h.shape
-        qkv = self.qkv(h).view(batch, tokens, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        result: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        result: Tensor = self.proj(attend(self.qkv(h), self.heads))
         return result
+
+
+def attend(qkv: Tensor, heads: int) -> Tensor:
+    """Self-attention of (batch, tokens, 3 width) queries, keys and values."""
+    batch, tokens, width = qkv.shape
+    q, k, v = qkv.view(batch, tokens, 3, heads, width // (3 * heads)).permute(2, 0, 3, 1, 4).unbind(0)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width // 3)
 
 
 class _FeedForward(nn.Module):
@@ -191,7 +195,7 @@ class _FeedForward(nn.Module):
 
 
 class _SiTBlock(nn.Module):
-    """_Attention and feed-forward, each shifted, scaled and gated by the condition (adaLN-zero)."""
+    """Attention and feed-forward, each shifted, scaled and gated by the condition (adaLN-zero)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -252,12 +256,52 @@ _ROWS = 1250  # tokens in a piece, for each thread: enough for a matrix product,
 _KEEP = 2**27  # bytes of conditions that are kept at most
 
 
-class Predictor:
-    """(x, t) -> Prediction for one label per sample. `kept` holds conditions for as long as the caller likes.
+class NetworkPredictor:
+    """(x, t) -> Prediction of a network that takes one condition per sample.
 
     `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
-    `negative`, one label per sample, is the reference in place of no class at all; `including` has both.
+    `negative` is the reference of guidance in place of the empty condition; `including` has both.
     """
+
+    channels: int | None = None  # guide only this many leading channels
+
+    def __init__(self, wanted: Any, empty: Any, negative: Any = None) -> None:
+        self.wanted, self.empty, self.negative = wanted, empty, negative
+        self.rows = [wanted, empty if negative is None else negative]
+
+    def including(self, names: tuple[str, ...]) -> Self:
+        """The same predictor, with the negative condition beside the empty one for a rule that reads it."""
+        if "negative" not in names or self.negative is None:
+            return self
+        both = copy.copy(self)
+        both.rows = [self.wanted, self.empty, self.negative]
+        return both
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        v_c, *others = self._checked(x, t, len(self.rows)).chunk(len(self.rows))
+        if self.channels is not None:
+            # As in the reference sampler: the other channels keep the conditional prediction.
+            others = [torch.cat([v[:, : self.channels], v_c[:, self.channels :]], dim=1) for v in others]
+        p = Prediction.from_velocity(x.to(v_c.device), t, v_c, others[0])
+        return p if len(others) == 1 else p.beside(negative=others[1])
+
+    def conditional(self, x: Tensor, t: float) -> Prediction:
+        v_c = self._checked(x, t, 1)
+        return Prediction.from_velocity(x.to(v_c.device), t, v_c, v_c)
+
+    @torch.no_grad()
+    def _checked(self, x: Tensor, t: float, count: int) -> Tensor:
+        if len(x) != len(self.wanted):
+            raise ValueError(f"got {len(x)} samples for {len(self.wanted)} conditions; give one each")
+        return self.velocities(x, t, count)
+
+    def velocities(self, x: Tensor, t: float, count: int) -> Tensor:
+        """In float32, under the first `count` of `rows`, one after the other."""
+        raise NotImplementedError
+
+
+class Predictor(NetworkPredictor):
+    """The predictor of a SiT, for one label per sample. `kept` holds conditions from batch to batch."""
 
     def __init__(
         self,
@@ -267,38 +311,15 @@ class Predictor:
         kept: ConditionCache | None = None,
         negative: Sequence[int] | None = None,
     ) -> None:
-        self.network, self.channels, self.kept, self.negative = network, channels, kept, negative
-        self.rows = [tuple(labels), tuple(negative or [network.config.classes] * len(labels))]
+        empty = (network.config.classes,) * len(labels)
+        super().__init__(tuple(labels), empty, None if negative is None else tuple(negative))
+        self.network, self.channels, self.kept = network, channels, kept
 
-    def including(self, names: tuple[str, ...]) -> Predictor:
-        """The same predictor, with the negative labels beside no class for a rule that looks at them."""
-        if "negative" not in names or self.negative is None:
-            return self
-        both = Predictor(self.network, self.rows[0], self.channels, self.kept)
-        both.rows.append(tuple(self.negative))
-        return both
-
-    def __call__(self, x: Tensor, t: float) -> Prediction:
-        v_c, *others = self._velocities(x, t, len(self.rows)).chunk(len(self.rows))
-        if self.channels is not None:
-            # As in the reference sampler: the other channels keep the conditional prediction.
-            others = [torch.cat([v[:, : self.channels], v_c[:, self.channels :]], dim=1) for v in others]
-        p = Prediction.from_velocity(x.to(v_c.device), t, v_c, others[0])
-        return p if len(others) == 1 else p.beside(negative=others[1])
-
-    def conditional(self, x: Tensor, t: float) -> Prediction:
-        v_c = self._velocities(x, t, 1)
-        return Prediction.from_velocity(x.to(v_c.device), t, v_c, v_c)
-
-    @torch.no_grad()
-    def _velocities(self, x: Tensor, t: float, times: int) -> Tensor:
-        """In float32: with the class, then as often as asked for without it and with the negative one."""
-        if len(x) != len(self.rows[0]):
-            raise ValueError(f"got {len(x)} samples for {len(self.rows[0])} labels; give one label each")
+    def velocities(self, x: Tensor, t: float, count: int) -> Tensor:
         network, weight = self.network, self.network.x_embedder.proj.weight
         conditions = self._conditions(float(t))
         h = network.x_embedder(x.to(weight.device, weight.dtype)) + network.pos_embed
-        h = torch.cat([h.contiguous()] * times)  # patches come channels first, which would cost every block
+        h = torch.cat([h.contiguous()] * count)  # patches come channels first, which would cost every block
         outputs = [
             _outward(network, h[piece], [[v[piece] for v in part] for part in conditions])
             for piece in pieces(len(h), network.config.tokens, h.device)
@@ -353,3 +374,32 @@ def _through(block: _SiTBlock, h: Tensor, condition: list[Tensor]) -> None:
     shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = condition
     h.add_(gate_a * block.attn(block.norm1(h) * scale_a + shift_a))
     h.add_(gate_m * block.mlp(block.norm2(h) * scale_m + shift_m))
+
+
+@dataclass(frozen=True, eq=False)
+class FlowModel:
+    """A network with its name and the hash of its weights."""
+
+    name: str
+    sha256: str
+    network: Any
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the data."""
+        c = self.network.config
+        return c.channels, c.size, c.size
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.network.pos_embed.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.network.pos_embed.dtype
+        return dtype
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Self:
+        """The same model elsewhere or in another precision; guidance stays in float32."""
+        return replace(self, network=self.network.to(device, dtype))

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -36,8 +36,7 @@ from torch.nn import functional as F
 
 from ..files import read_tensors, sha256_of, write_tensors
 from ..models.data import Pixels
-from ..models.sit import TimeEmbedder, modulate, position_embedding
-from ..prediction import Prediction
+from ..models.sit import FlowModel, NetworkPredictor, TimeEmbedder, attend, modulate, position_embedding
 from .law import BACKGROUNDS, COLOURS, PLACES, SHAPES
 from .prompt import Prompt, codes
 
@@ -49,27 +48,11 @@ _Sentence = str | Prompt
 
 
 @dataclass(frozen=True, eq=False)
-class SceneModel:
+class SceneModel(FlowModel):
     """A flow model of 32 x 32 colour pictures that is conditioned on sentences."""
 
-    name: str
-    sha256: str
     network: SceneNet
     pixels: Pixels
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the data."""
-        c = self.network.config
-        return c.channels, c.size, c.size
-
-    @property
-    def device(self) -> torch.device:
-        return self.network.pos_embed.device
-
-    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> SceneModel:
-        """The same model elsewhere or in another precision; guidance stays in float32."""
-        return replace(self, network=self.network.to(device, dtype))
 
     def predict(
         self, prompts: Sequence[_Sentence] | Tensor, negative: _Sentence | Sequence[_Sentence] | None = None
@@ -96,46 +79,19 @@ class SceneModel:
         return self.pixels.pictures(data)
 
 
-class ScenePredictor:
-    """(x, t) -> Prediction for one prompt per sample.
+class ScenePredictor(NetworkPredictor):
+    """The predictor of a SceneNet, for the (n, 6) codes of one prompt per sample."""
 
-    `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
-    """
+    def __init__(self, network: SceneNet, wanted: Tensor, negative: Tensor | None = None) -> None:
+        super().__init__(wanted, torch.full_like(wanted, -1), negative)
+        self.network = network
 
-    def __init__(
-        self, network: SceneNet, wanted: Tensor, negative: Tensor | None = None, *, both: bool = False
-    ) -> None:
-        self.network, self.wanted, self.negative = network, wanted, negative
-        self.references = [torch.full_like(wanted, -1)] if negative is None or both else [negative]
-        if negative is not None and both:
-            self.references.append(negative)
-
-    def including(self, names: tuple[str, ...]) -> ScenePredictor:
-        """The same predictor, with the negative prompts beside the empty one for a rule that wants both."""
-        if "negative" not in names or self.negative is None:
-            return self
-        return ScenePredictor(self.network, self.wanted, self.negative, both=True)
-
-    def __call__(self, x: Tensor, t: float) -> Prediction:
-        v_c, v_u, *avoided = self._velocities(x, t, [self.wanted, *self.references])
-        p = Prediction.from_velocity(x.to(v_c.device), t, v_c, v_u)
-        return p.beside(negative=avoided[0]) if avoided else p
-
-    def conditional(self, x: Tensor, t: float) -> Prediction:
-        (v_c,) = self._velocities(x, t, [self.wanted])
-        return Prediction.from_velocity(x.to(v_c.device), t, v_c, v_c)
-
-    @torch.no_grad()
-    def _velocities(self, x: Tensor, t: float, prompts: list[Tensor]) -> tuple[Tensor, ...]:
-        """In float32, one tensor for each list of prompts."""
-        if len(x) != len(self.wanted):
-            raise ValueError(f"got {len(x)} samples for {len(self.wanted)} prompts; give one prompt each")
-        weight = self.network.stem.weight
-        state = torch.cat([x.to(weight.device, weight.dtype)] * len(prompts))
-        code = torch.cat(prompts)
+    def velocities(self, x: Tensor, t: float, count: int) -> Tensor:
+        weight, code = self.network.stem.weight, torch.cat(self.rows[:count])
+        state = torch.cat([x.to(weight.device, weight.dtype)] * count)
         at = torch.full((len(code),), float(t), device=weight.device, dtype=weight.dtype)
         pieces = [slice(i, i + _PIECE) for i in range(0, len(code), _PIECE)]
-        return torch.cat([self.network(state[p], at[p], code[p]) for p in pieces]).float().chunk(len(prompts))
+        return torch.cat([self.network(state[p], at[p], code[p]) for p in pieces]).float()
 
 
 def scenes(path: str | Path | None = None) -> SceneModel:
@@ -310,16 +266,8 @@ class _ContextBlock(nn.Module):
 
     def forward(self, h: Tensor, c: Tensor) -> Tensor:
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaLN(c)[:, None].chunk(6, dim=2)
-        h = h + gate_a * self.attention(modulate(_normal(h), shift_a, scale_a))
+        h = h + gate_a * self.proj(attend(self.qkv(modulate(_normal(h), shift_a, scale_a)), self.heads))
         out: Tensor = h + gate_m * self.fc2(F.relu(self.fc1(modulate(_normal(h), shift_m, scale_m))))
-        return out
-
-    def attention(self, h: Tensor) -> Tensor:
-        batch, tokens, width = h.shape
-        qkv = self.qkv(h).view(batch, tokens, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(q, k, v)
-        out: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return out
 
 
