@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from meancap.runs import prompts as texts
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Run
-from meancap.runs.generate import make_run
+from meancap.runs.generate import make_run, open_model, read_prompts
 from meancap.runs.paper_protocols import PINNED_SIGMAS
-from meancap.runs.prepare import open_model
-from meancap.runs.prompts import read_prompts
 
 pytest.importorskip("diffusers")
 pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their own future
@@ -145,24 +142,3 @@ def test_absent_weights_are_not_downloaded(tmp_path):
 
 def test_versions_of_the_hosts_are_part_of_the_run():
     assert set(versions(("diffusers", "nonesuch"))) == {"meancap", "torch", "diffusers", "nonesuch"}
-
-
-def test_a_text_is_encoded_once_and_no_byte_changes(tmp_path, pipeline, source, monkeypatch):
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("a cat\nboats\na cat\n", encoding="utf-8")
-    pipe, asked = source.pipe, []
-    handles = [
-        encoder.text_model.register_forward_pre_hook(lambda *_: asked.append(1))
-        for encoder in (pipe.text_encoder, pipe.text_encoder_2)
-    ]
-    handles.append(pipe.text_encoder_3.encoder.register_forward_pre_hook(lambda *_: asked.append(1)))
-    lean = made(source, wanted(pipeline, prompts), tmp_path / "lean")
-    assert len(asked) == 3 * 3  # two prompts and the empty one, by three encoders
-    asked.clear()
-    monkeypatch.setattr(texts, "_MOST", 0)
-    plain = made(source, wanted(pipeline, prompts), tmp_path / "plain")
-    assert len(asked) == 3 * 6
-    for handle in handles:
-        handle.remove()
-    assert contents(lean) == contents(plain)
-    assert all("forward" not in encoder.__dict__ for encoder in (pipe.text_encoder, pipe.text_encoder_3))

@@ -4,7 +4,7 @@
     seed    of sample i: 1,000,003 times the run's seed, plus i; two runs of one seed share all their noise,
             two runs of different seeds none of it (up to a million samples)
 
-A user gives the options; opening the model (`meancap.runs.prepare`) fills in the rest: hashes, the grid, the
+A user gives the options; opening the model (`meancap.runs.generate`) fills in the rest: hashes, the grid, the
 number of samples. Fields up to `negative` are in run.json, in this order; the others only lead to them.
 """
 

@@ -269,8 +269,7 @@ class Store:
 
     def _tidy(self) -> None:
         """Removes what a finished run no longer needs, and what killed processes left behind."""
-        for leftover in (self.folder / "blocks", self.folder / ".parts"):  # .parts: of earlier versions
-            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(self.folder / "blocks", ignore_errors=True)
         for place in (self.folder, self.folder / "samples"):
             remove_leftovers(place)
 
@@ -359,11 +358,6 @@ class Run:
         if self.config["images"] == "npz":
             return np.stack([self._pixels[i] for i in chosen])
         return np.stack([_read_png(self.folder / sample_name(self.records[i]["index"])) for i in chosen])
-
-    def batches(self, size: int = 256) -> Iterator[Bytes]:
-        """All pictures in order, `size` at a time, without holding more."""
-        for start in range(0, len(self), size):
-            yield self.images(range(start, min(start + size, len(self))))
 
     @cached_property
     def meter(self) -> dict[str, npt.NDArray[Any]]:

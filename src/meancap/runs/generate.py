@@ -1,4 +1,7 @@
-"""Making the samples of a run, block by block; the caller owns the loop and its progress bar.
+"""From a run's options to its samples, block by block; the caller owns the loop and its progress bar.
+
+for block in generate("runs/small", RunConfig("fashion", rule="CFG(4) | Cap(1.1)", per_class=2)):
+    print(block, "is saved")
 
     rank, world   this process and the number of processes (`meancap.runs.processes`)
     block b       belongs to process b mod world; which process makes it changes no bit of it
@@ -11,22 +14,26 @@ puts most evaluations where the state is mostly noise, which is where shapes and
 
 from __future__ import annotations
 
-import warnings
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from ..models.classes import ClassModel
-from ..models.sit import ConditionCache, Predictor
+from ..files import sha256_of
+from ..models.checkpoint import local_folder
+from ..models.classes import ClassModel, decoder, fashion, open_sit
+from ..models.sit import ConditionCache, NetworkPredictor
 from ..prediction import Prediction
 from ..record import Record
-from ..rules import Rule, parse
-from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample
+from ..rules import parse
+from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
 from ..sampling.solvers import StepMethod
-from ..scenes.model import SceneModel, ScenePredictor
+from ..scenes import parse_prompt
+from ..scenes.model import SceneModel, scenes
 from ..torch_settings import torch_settings
 from .config import RunConfig, sample_seed, versions
 from .folder import Bytes, Store
@@ -45,90 +52,31 @@ class MadeBlock:
 
 
 MakeBlock = Callable[[int], MadeBlock]
-_Predictors = Callable[[Sequence[int]], Predictor | ScenePredictor]  # for the samples with these indices
 
 
-def class_blocks(model: ClassModel, config: RunConfig) -> MakeBlock:
-    """The maker of a class-conditional run's blocks."""
-    conditions: ConditionCache = {}  # the weights stay as they are while a run is made
-    labels = [int(label) for label in config.classes]
-    negative = None if config.negative is None else int(config.negative)
+@dataclass(frozen=True, eq=False)
+class PreparedRun:
+    """Everything that a run needs."""
 
-    def predictor(indices: Sequence[int]) -> Predictor:
-        own = [labels[i % len(labels)] for i in indices]
-        return model.predict(own, negative=negative, kept=conditions)
+    config: RunConfig
+    make: MakeBlock
+    made_with: dict[str, str]
 
-    return _blocks(model, config, predictor, lambda i: {"label": labels[i % len(labels)]})
-
-
-def scene_blocks(
-    model: SceneModel, config: RunConfig, prompts: Sequence[str], negatives: Sequence[str]
-) -> MakeBlock:
-    """The maker of a run of scenes; a negative prompt may be empty."""
-
-    def predictor(indices: Sequence[int]) -> ScenePredictor:
-        here = [i % len(prompts) for i in indices]
-        return model.predict([prompts[i] for i in here], [negatives[i] for i in here])
-
-    def condition(index: int) -> dict[str, Any]:
-        return {"prompt": prompts[index % len(prompts)]}
-
-    def avoided(index: int) -> dict[str, Any]:
-        text = negatives[index % len(prompts)]
-        return {"negative": text} if text else {}
-
-    return _blocks(model, config, predictor, condition, avoided)
+    def store(self, folder: str | Path) -> Store:
+        """The run's folder, begun or taken up."""
+        return Store(folder, self.config, self.made_with)
 
 
-def _blocks(
-    model: ClassModel | SceneModel,
-    config: RunConfig,
-    predictor: _Predictors,
-    condition: Callable[[int], dict[str, Any]],
-    more: Callable[[int], dict[str, Any]] = lambda _: {},
-) -> MakeBlock:
-    """`condition` and `more` are what a sample's record says before and after its evaluations."""
-    rule, solver = parse(config.rule), SOLVERS[config.solver]
+class RunSource(Protocol):
+    """An open model, with which several runs can be made."""
 
-    def make(block: int) -> MadeBlock:
-        indices = range(block * config.batch, (block + 1) * config.batch)
-        seeds = [sample_seed(config.seed, i) for i in indices]
-        predict = _CountedPredictor(predictor(indices))
-        step = ancestral(seeds, config.eta) if config.eta else solver
-        record = Record() if config.diagnostics else None
-        start = noise(seeds, model.shape, device=model.device)
-        pictures = model.decode(sample(predict, rule, start, config.times, step, record=record))
-        own = config.indices(block)
-        records = [
-            {"index": i, "seed": seed, **condition(i), "evaluations": predict.count, **more(i)}
-            for i, seed in zip(own, seeds, strict=False)
-        ]
-        array: Bytes = pictures[: len(own)].permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        meter = None
-        if record is not None:
-            meter = {name: value[:, : len(own)].numpy() for name, value in record.stacked().items()}
-        return MadeBlock(array, records, meter)
-
-    return make
+    def prepare(self, config: RunConfig) -> PreparedRun: ...
 
 
-class _CountedPredictor:
-    """A predictor that counts its evaluations, whole ones and those that a rule needs only half of."""
-
-    def __init__(self, predict: Predictor | ScenePredictor) -> None:
-        self.predict, self.count = predict, 0
-
-    def including(self, names: tuple[str, ...]) -> _CountedPredictor:
-        self.predict = self.predict.including(names)
-        return self
-
-    def __call__(self, x: Tensor, t: float) -> Prediction:
-        self.count += 1
-        return self.predict(x, t)
-
-    def conditional(self, x: Tensor, t: float) -> Prediction:
-        self.count += 1
-        return self.predict.conditional(x, t)
+def generate(folder: str | Path, config: RunConfig) -> Iterator[int]:
+    """Makes a run in `folder`, or resumes it; yields each block that is saved."""
+    prepared = open_model(config, config.device or "cpu").prepare(config)
+    yield from make_run(prepared.store(folder), prepared.make)
 
 
 def make_run(store: Store, make: MakeBlock, rank: int = 0, world: int = 1) -> Iterator[int]:
@@ -147,15 +95,188 @@ def make_run(store: Store, make: MakeBlock, rank: int = 0, world: int = 1) -> It
     store.finish()
 
 
-def class_run(model: ClassModel, rule: Rule | str, **options: Any) -> RunConfig:
-    """Deprecated: use `RunConfig` and `prepare.generate`, or `prepare.ClassSource(model).prepare(config)`."""
-    from .prepare import ClassSource
+def open_model(config: RunConfig, device: str = "cpu") -> RunSource:
+    """The model that a run names, on a device."""
+    kind, _, where = config.model.partition(":")
+    # tf32: float32 weights whose matrix products an NVIDIA GPU takes in TF32, as SiT's own sampler does.
+    dtype = getattr(torch, "float32" if config.dtype == "tf32" else config.dtype)
+    if kind == "diffusers" and where:
+        from .prompts import PipelineSource, open_pipeline
 
-    warnings.warn("class_run is deprecated; use meancap.runs.prepare.generate", DeprecationWarning, 2)
-    return ClassSource(model).prepare(RunConfig(model.name, rule=str(rule), **options)).config
+        pipe = open_pipeline(where, dtype=dtype, device=device)
+        return PipelineSource(pipe, f"diffusers:{Path(where).name}", _source_hash(where))
+    if kind == "scenes":
+        return SceneSource(scenes(where or None).to(device, dtype))
+    if kind == "fashion" and not where:
+        return ClassSource(fashion().to(device, dtype))
+    if kind == "sit" and where:
+        decode = None if config.vae is None else decoder(config.vae, device=device)
+        model = open_sit(where, decode=decode).to(device, dtype)
+        return ClassSource(model, "" if config.vae is None else _source_hash(config.vae))
+    raise ValueError(f"a model is fashion, scenes, sit:PATH or diffusers:PATH; got {config.model!r}")
 
 
-def run(folder: str | Path, model: ClassModel, config: RunConfig) -> Iterator[int]:
-    """Deprecated: use `prepare.generate`."""
-    warnings.warn("run is deprecated; use meancap.runs.prepare.generate", DeprecationWarning, 2)
-    yield from make_run(Store(folder, config, versions()), class_blocks(model, config))
+@dataclass(frozen=True, eq=False)
+class ClassSource:
+    """A class-conditional model; `decoded_by` is the hash of its autoencoder's folder."""
+
+    model: ClassModel
+    decoded_by: str = ""
+
+    def prepare(self, config: RunConfig) -> PreparedRun:
+        config.require_kind("class")
+        model = replace(self.model, channels=config.channels)
+        labels = tuple(model.label(str(name)) for name in config.classes) or tuple(range(model.classes))
+        negative = None if config.negative is None else model.label(str(config.negative))
+        config = replace(
+            _opened(config, model),
+            times=config.times or uniform(config.steps),
+            count=config.per_class * len(labels),
+            classes=labels,
+            decoder=self.decoded_by,
+            eta=config.noise_level,
+            negative=negative,
+        )
+        conditions: ConditionCache = {}  # the weights stay as they are while a run is made
+
+        def predictor(indices: Sequence[int]) -> NetworkPredictor:
+            own = [labels[i % len(labels)] for i in indices]
+            return model.predict(own, negative=negative, kept=conditions)
+
+        make = _blocks(model, config, predictor, lambda i: {"label": labels[i % len(labels)]})
+        return PreparedRun(config, make, versions(("diffusers",) if self.decoded_by else ()))
+
+
+@dataclass(frozen=True, eq=False)
+class SceneSource:
+    """The model of the scenes."""
+
+    model: SceneModel
+
+    def prepare(self, config: RunConfig) -> PreparedRun:
+        config.require_kind("scenes")
+        if (config.prompt is None) == (config.prompts is None):
+            raise ValueError('the scenes need --prompt "a red disc left of a blue square" or --prompts FILE')
+        prompts = [config.prompt or ""]
+        if config.prompts is not None:
+            prompts = [line for line in read_prompts(config.prompts) if line]
+        return self.prepare_lines(config, prompts)
+
+    def prepare_lines(self, config: RunConfig, prompts: Sequence[str]) -> PreparedRun:
+        """A run of these sentences, `per_class` samples each."""
+        avoided = str(config.negative or "")
+        for text in (*prompts, avoided):
+            parse_prompt(text)
+        lines = "\n".join(f"{prompt}\t{avoided}" for prompt in prompts)
+        config = replace(
+            _opened(config, self.model),
+            times=config.times or shifted(config.steps, SHIFT),
+            count=config.per_class * len(prompts),
+            prompts_sha256=hashlib.sha256(lines.encode()).hexdigest(),
+            negative=None,
+        )
+
+        def predictor(indices: Sequence[int]) -> NetworkPredictor:
+            return self.model.predict([prompts[i % len(prompts)] for i in indices], avoided)
+
+        more = {"negative": avoided} if avoided else {}
+        make = _blocks(self.model, config, predictor, lambda i: {"prompt": prompts[i % len(prompts)]}, more)
+        return PreparedRun(config, make, versions())
+
+
+def _opened(config: RunConfig, model: ClassModel | SceneModel) -> RunConfig:
+    """The configuration with the model's facts; raises an error for a rule that this model cannot serve."""
+    if config.solver not in SOLVERS:
+        raise ValueError(f"known solvers are {', '.join(SOLVERS)}; got {config.solver!r}")
+    needs = parse(config.rule).needs if config.rule else ()
+    if unknown := [name for name in needs if name != "negative"]:
+        raise ValueError(f"{config.rule} needs the prediction {unknown[0]!r}, which no shipped model makes")
+    if needs and config.negative is None:
+        raise ValueError(f"{config.rule} needs a further prediction: give --negative, what to avoid")
+    return replace(
+        config,
+        model=model.name,
+        model_sha256=model.sha256,
+        rule=str(parse(config.rule or "CFG(1)")),
+        dtype=dtype_name(config, model.dtype),
+        device=model.device.type,
+    )
+
+
+def dtype_name(config: RunConfig, dtype: torch.dtype) -> str:
+    """The precision of a network as run.json has it."""
+    return "tf32" if config.dtype == "tf32" else str(dtype).removeprefix("torch.")
+
+
+def _source_hash(source: str | Path) -> str:
+    """SHA-256 over the names and contents of the files in a folder or a cached snapshot."""
+    folder = local_folder(source)
+    combined = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        combined.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of(path)}\n".encode())
+    return combined.hexdigest()
+
+
+def read_prompts(path: str | Path) -> list[str]:
+    """The lines of a prompt file, blank ones as empty text."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    lines = [line.strip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise ValueError(f"{path} holds no prompt")
+    return lines
+
+
+def _blocks(
+    model: ClassModel | SceneModel,
+    config: RunConfig,
+    predictor: Callable[[Sequence[int]], NetworkPredictor],  # for the samples with these indices
+    condition: Callable[[int], dict[str, Any]],
+    more: Mapping[str, Any] | None = None,
+) -> MakeBlock:
+    """`condition` and `more` are what a sample's record says before and after its evaluations."""
+    rule, solver = parse(config.rule), SOLVERS[config.solver]
+
+    def make(block: int) -> MadeBlock:
+        indices = range(block * config.batch, (block + 1) * config.batch)
+        seeds = [sample_seed(config.seed, i) for i in indices]
+        predict = _CountedPredictor(predictor(indices))
+        step = ancestral(seeds, config.eta) if config.eta else solver
+        record = Record() if config.diagnostics else None
+        start = noise(seeds, model.shape, device=model.device)
+        pictures = model.decode(sample(predict, rule, start, config.times, step, record=record))
+        own = config.indices(block)
+        records = [
+            {"index": i, "seed": seed, **condition(i), "evaluations": predict.count, **(more or {})}
+            for i, seed in zip(own, seeds, strict=False)
+        ]
+        array: Bytes = pictures[: len(own)].permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        meter = None
+        if record is not None:
+            meter = {name: value[:, : len(own)].numpy() for name, value in record.stacked().items()}
+        return MadeBlock(array, records, meter)
+
+    return make
+
+
+class _CountedPredictor:
+    """A predictor that counts its evaluations, whole ones and those that a rule needs only half of."""
+
+    def __init__(self, predict: NetworkPredictor) -> None:
+        self.predict, self.count = predict, 0
+
+    def including(self, names: tuple[str, ...]) -> _CountedPredictor:
+        self.predict = self.predict.including(names)
+        return self
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        self.count += 1
+        return self.predict(x, t)
+
+    def conditional(self, x: Tensor, t: float) -> Prediction:
+        self.count += 1
+        return self.predict.conditional(x, t)

@@ -6,16 +6,15 @@
     stream        noise from one generator that serves all lines in order, as in the paper's SD3.5 runs; the
                   process that makes line i first draws what lines 0 to i - 1 would have used
 
-Prompts are made one at a time: in half precision an image depends on the size of its batch. Text encoders get
-a cache, so that a run encodes the empty prompt once; a text is known by the tokens that an encoder receives,
-so the cache works with any pipeline and returns the encoder's own output.
+Prompts are made one at a time: in half precision an image depends on the size of its batch.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +24,10 @@ import torch
 from ..extras import need
 from ..models.checkpoint import load_pretrained
 from ..rules import parse
-from .config import RunConfig, sample_seed
-from .generate import MadeBlock, MakeBlock
+from .config import RunConfig, sample_seed, versions
+from .generate import MadeBlock, MakeBlock, PreparedRun, dtype_name, read_prompts
 
 Pipeline = Any  # a diffusers pipeline
-
-
-def read_prompts(path: str | Path) -> list[str]:
-    """The lines of a prompt file, blank ones as empty text."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text (byte {error.start})") from None
-    lines = [line.strip() for line in text.split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    if not lines:
-        raise ValueError(f"{path} holds no prompt")
-    return lines
 
 
 def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pipeline:
@@ -52,7 +37,46 @@ def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pip
     return pipe.to(device)
 
 
-def scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
+@dataclass(frozen=True, eq=False)
+class PipelineSource:
+    """A diffusers pipeline."""
+
+    pipe: Pipeline
+    name: str
+    sha256: str
+
+    def prepare(self, config: RunConfig) -> PreparedRun:
+        """A run of one picture per prompt; without a rule the pipeline guides by its own scale."""
+        config.require_kind("pipeline")
+        if config.prompts is None:
+            raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
+        prompts, rule = read_prompts(config.prompts), parse(config.rule) if config.rule else None
+        if config.guidance_scale is None and (rule is None or rule.caps):
+            raise ValueError(
+                "give --guidance-scale: without a rule, or with one that only caps, the pipeline guides by it"
+            )
+        network = _denoiser(self.pipe)
+        config = replace(
+            config,
+            model=self.name,
+            model_sha256=self.sha256,
+            rule="" if rule is None else str(rule),
+            times=_scheduler_grid(self.pipe, config.steps, config.sigmas),
+            count=len(prompts),
+            solver=type(self.pipe.scheduler).__name__,
+            batch=1,
+            dtype=dtype_name(config, network.dtype),
+            device=network.device.type,
+            prompts_sha256=hashlib.sha256("\n".join(prompts).encode()).hexdigest(),
+            # A full chain replaces the pipeline's combination; the scale only has to switch guidance on.
+            guidance_scale=2.0 if config.guidance_scale is None else float(config.guidance_scale),
+            sigmas=tuple(float(s) for s in config.sigmas),
+        )
+        made_with = versions(("diffusers", "transformers"))
+        return PreparedRun(config, _prompt_blocks(self.pipe, config, prompts), made_with)
+
+
+def _scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
     """The grid t = 1 - sigma that the pipeline's scheduler will walk, read off a copy of it."""
     scheduler = copy.deepcopy(pipe.scheduler)
     if scheduler.config.get("use_dynamic_shifting", False):
@@ -67,11 +91,11 @@ def scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple
     return tuple(1 - float(s) for s in scheduler.sigmas)
 
 
-def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> MakeBlock:
+def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> MakeBlock:
     """The maker of a prompt run's blocks, one prompt each."""
     from ..adapters.diffusers import guided
 
-    stream, texts = _NoiseStream(pipe, config), _TextCache(pipe)
+    stream = _NoiseStream(pipe, config)
 
     def make(block: int) -> MadeBlock:
         prompt = prompts[block]
@@ -87,9 +111,9 @@ def prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> 
             call["sigmas"] = list(config.sigmas)
         if config.size is not None:
             call["height"], call["width"] = config.size
-        calls = _CallCounter(denoiser(pipe))
+        calls = _CallCounter(_denoiser(pipe))
         meter = None
-        with torch.no_grad(), calls, texts:
+        with torch.no_grad(), calls:
             if config.rule:
                 with guided(pipe, parse(config.rule)) as record:
                     image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
@@ -108,9 +132,9 @@ class _NoiseStream:
     """One generator for all prompts in order, wound forward to any of them."""
 
     def __init__(self, pipe: Pipeline, config: RunConfig) -> None:
-        self.config, self.dtype = config, denoiser(pipe).dtype
+        self.config, self.dtype = config, _denoiser(pipe).dtype
         height, width = config.size or (pipe.default_sample_size * pipe.vae_scale_factor,) * 2
-        channels = denoiser(pipe).config.in_channels
+        channels = _denoiser(pipe).config.in_channels
         self.shape = (1, channels, height // pipe.vae_scale_factor, width // pipe.vae_scale_factor)
         self.generator, self.next = torch.Generator().manual_seed(config.seed), 0
 
@@ -147,57 +171,9 @@ def _copy(generator: torch.Generator) -> torch.Generator:
     return copied
 
 
-def denoiser(pipe: Pipeline) -> Any:
+def _denoiser(pipe: Pipeline) -> Any:
     """The network that a pipeline calls at every step."""
     for name in ("transformer", "unet"):
         if getattr(pipe, name, None) is not None:
             return getattr(pipe, name)
     raise ValueError(f"{type(pipe).__name__} has neither a transformer nor a unet to guide")
-
-
-_MOST = 8  # answers kept for each encoder; the empty prompt is asked for at every picture
-_NAMES = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
-
-
-class _TextCache:
-    """Within this context the text encoders of a pipeline remember; what they remember stays for the next."""
-
-    def __init__(self, pipe: Any) -> None:
-        candidates = (getattr(pipe, name, None) for name in _NAMES)
-        self.encoders = [encoder for encoder in candidates if isinstance(encoder, torch.nn.Module)]
-        self.known: list[OrderedDict[object, Any]] = [OrderedDict() for _ in self.encoders]
-
-    def __enter__(self) -> _TextCache:
-        self.before = [encoder.__dict__.get("forward") for encoder in self.encoders]
-        for encoder, known in zip(self.encoders, self.known, strict=True):
-            encoder.forward = _cached_forward(encoder.forward, known)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for encoder, before in zip(self.encoders, self.before, strict=True):
-            del encoder.forward
-            if before is not None:  # not ours, such as an offloading hook
-                encoder.forward = before
-
-
-def _cached_forward(forward: Callable[..., Any], known: OrderedDict[object, Any]) -> Callable[..., Any]:
-    def remembered(*args: Any, **options: Any) -> Any:
-        key = _key((args, tuple(sorted(options.items()))))
-        if key in known:
-            known.move_to_end(key)
-            return known[key]
-        answer = known[key] = forward(*args, **options)
-        if len(known) > _MOST:
-            known.popitem(last=False)
-        return answer
-
-    return remembered
-
-
-def _key(v: Any) -> object:
-    """A hashable key that is equal for equal arguments; arguments of unknown types are never equal."""
-    if isinstance(v, torch.Tensor):
-        return v.dtype, v.device, tuple(v.shape), tuple(v.flatten().tolist())
-    if isinstance(v, (tuple, list)):
-        return tuple(map(_key, v))
-    return repr(v) if v is None or isinstance(v, (bool, int, float, str, torch.dtype)) else object()

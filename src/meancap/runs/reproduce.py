@@ -28,9 +28,8 @@ from ..models.sit import SiT, SiTConfig
 from ..scenes.model import scenes
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
-from .generate import make_run
+from .generate import ClassSource, SceneSource, make_run, open_model
 from .paper_protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
-from .prepare import ClassSource, SceneSource, open_model
 from .scoring import read_scores, score_runs
 
 
@@ -315,7 +314,7 @@ def make_demo(out: Path) -> Iterator[str]:
             yield title
     few = RunConfig("scenes", steps=32, per_class=1, batch=len(PROMPTS))
     for title, rule in RULES.items():
-        prepared = drawing.prepare_lines(replace(few, rule=rule), PROMPTS, [""] * len(PROMPTS))
+        prepared = drawing.prepare_lines(replace(few, rule=rule), PROMPTS)
         for _ in make_run(prepared.store(_demo_folder(out / "scenes", title)), prepared.make):
             yield title
     for _ in score_runs([_demo_folder(out, title) for title in RULES], ["fashion"]):
