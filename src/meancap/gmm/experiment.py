@@ -4,7 +4,12 @@
     rows.jsonl   one line per measured row: repeat, setting, all metrics
     table.csv    the paper's table: ours, the paper's, z-scores;  spread.csv with two repeats or more
     limits.csv   expectations of every metric with Euler steps and in continuous time
-    data/        what the figures are drawn from
+    data/        what the figures are drawn from, taken once from the exact fields:
+      landscape     log p(A | x) on a grid at five times, A = {0,1,2}
+      endpoints     some samples of each row, histograms of all, and the exact marginals of the target
+      meter         effective scale, ratio and gap over time as quantiles, and the share of samples capped
+      trajectories  a few paths of each setting with both posterior means and the guided one
+      overview      one real state in which the cap acts: x, m_u, m_c, the mean of fixed CFG, the capped one
 
     sd           standard deviation of one run of 200,000 samples, from the run's own repeats if there are ten
                  or more, else from the spread that comes with the package
@@ -30,24 +35,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from ..files import remove_leftovers, write_whole, writing
 from ..lab.branches import branches
-from ..lab.condition import STD
+from ..lab.condition import STD, TRIPLE, Condition, Scene
+from ..lab.mixture import Mixture
 from ..lab.sampler import engine_for, flow
 from ..lab.theory import euler_variance_ratio, graded_times
+from ..record import Record
+from ..rules import CFG, guide
 from ..runs.config import versions
 from ..runs.folder import Ledger, RunRefused, write_npz
 from ..runs.paper_protocols import paper_table
-from ..sampling import rk4
-from .figure_data import figure_data
+from ..sampling import rk4, sample, trajectory
 from .settings import PAPER_SAMPLES, SETTINGS, STEPS, TIMES, GMMConfig, Setting, start_noise
 
 Values = dict[str, list[float]]  # by metric; one number per member, or one
 Rows = dict[tuple[int, str], Values]  # by repeat and setting
+_Array = npt.NDArray[Any]
+_Arrays = dict[str, _Array]
 
 METRICS = ("occupancy_percent", "variance_ratio", "tv", "mean_error")
 _ALL_METRICS = (*METRICS, "radial_ratio", "tangential_ratio")
@@ -55,6 +65,10 @@ _DIGITS = {"occupancy_percent": 4, "variance_ratio": 5, "tv": 6, "mean_error": 6
 _ENOUGH = 10  # repeats for a standard deviation of our own; it is then known to a quarter
 _SCRAMBLINGS, _POINTS, _HALF_STEPS = 8, 2**13, 32
 _CURVE = sorted({round(4 * 1.09**i) for i in range(80)} | {STEPS})  # 4 to 3600 steps
+_LANDSCAPE_TIMES = (0.2, 0.4, 0.6, 0.8, 1.0)
+_BINS = 101
+_SHOWN, _METERED, _PATHS = 4000, 4096, 48
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROTOCOL = [
     "Eight components clockwise from pi/2 on the unit circle, sigma = 0.03; the pair has weights 0.17, 0.08 "
     "and six times 0.125, the others equal ones.",
@@ -87,7 +101,8 @@ def stages(config: GMMConfig, out: str | Path) -> Iterator[str]:
         for setting in SETTINGS:
             if (repeat, str(setting)) not in rows:
                 rows[repeat, str(setting)] = row_values(setting, start_noise(setting, config, repeat))
-                _write_rows(folder / "rows.jsonl", rows)
+                lines = [json.dumps({"repeat": k, "setting": s, **row}) for (k, s), row in rows.items()]
+                write_whole(folder / "rows.jsonl", "".join(f"{line}\n" for line in lines))
             yield str(setting)
     limits = []
     for setting in SETTINGS:
@@ -286,16 +301,13 @@ def _account(config: GMMConfig) -> dict[str, Any]:
 
 
 def _read_rows(path: Path) -> Rows:
-    """Every row measured so far; a line torn by a kill is dropped, with those after it."""
+    """Every row measured so far."""
     rows: Rows = {}
     lengths = {str(s): [_length(metric, s.members) for metric in _ALL_METRICS] for s in SETTINGS}
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-        except ValueError:
-            break
-        try:
             values = {metric: [float(v) for v in row[metric]] for metric in _ALL_METRICS}
             rows[int(row["repeat"]), row["setting"]] = values
             intact = lengths[row["setting"]] == [len(v) for v in values.values()]
@@ -306,12 +318,6 @@ def _read_rows(path: Path) -> Rows:
     return rows
 
 
-def _write_rows(path: Path, rows: Rows) -> None:
-    """Writes the whole file again, which takes less time than making one row."""
-    lines = (json.dumps({"repeat": repeat, "setting": name, **row}) for (repeat, name), row in rows.items())
-    write_whole(path, "".join(f"{line}\n" for line in lines))
-
-
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Numbers with six digits; text as it is."""
     text = StringIO()
@@ -320,3 +326,126 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
     write_whole(path, text.getvalue())
+
+
+def figure_data(config: GMMConfig) -> Iterator[tuple[str, _Arrays | list[dict[str, object]]]]:
+    """Every file of data/ with its content: arrays, or the rows of a table."""
+    yield "landscape.npz", _landscape()
+    yield "endpoints.npz", _endpoints(config)
+    yield "meter.csv", [row for setting in SETTINGS for row in _meter(setting, config)]
+    paths = _trajectories(config)
+    yield "trajectories.npz", paths
+    yield "overview.npz", _overview(paths)
+
+
+def _landscape() -> _Arrays:
+    """log p(A | x), times x rows (second coordinate) x columns (first coordinate)."""
+    condition, axis = TRIPLE.condition(), torch.linspace(-1.6, 1.6, 241, dtype=torch.float64)
+    values = [_log_posterior(condition, axis, t) for t in _LANDSCAPE_TIMES]
+    return {
+        "axis": axis.numpy(),
+        "times": np.array(_LANDSCAPE_TIMES),
+        "log_posterior": np.stack(values),
+        "means": condition.mixture.means.numpy(),
+        "members": np.array(TRIPLE.members),
+    }
+
+
+def _endpoints(config: GMMConfig) -> _Arrays:
+    """The first repeat of every row, by the row's name."""
+    arrays: _Arrays = {}
+    for setting in SETTINGS:
+        condition = setting.scene.condition()
+        end = flow(condition, setting.rule, start_noise(setting, config), TIMES)
+        arrays[f"{setting} samples"] = end[:_SHOWN].numpy()
+        for axis in (0, 1):
+            edges = _edges(setting.scene, axis)
+            counts = torch.histogram(end[:, axis].double(), torch.from_numpy(edges)).hist
+            arrays[f"{setting} histogram {axis}"] = counts.numpy().astype(np.int64)
+    for scene in {setting.members: setting.scene for setting in SETTINGS}.values():
+        law = scene.condition().conditional
+        arrays[f"{scene} weights"] = law.weights.numpy()
+        for axis in (0, 1):
+            edges = _edges(scene, axis)
+            fine = torch.linspace(edges[0], edges[-1], 1201, dtype=torch.float64)
+            marginal = Mixture(law.means[:, axis : axis + 1], law.weights, std=STD)
+            arrays[f"{scene} edges {axis}"] = edges
+            arrays[f"{scene} fine {axis}"] = fine.numpy()
+            arrays[f"{scene} target {axis}"] = marginal.log_density(fine[:, None], 1.0).exp().numpy()
+    arrays["means"] = SETTINGS[0].scene.mixture().means.numpy()
+    arrays["samples"] = np.array(config.samples)
+    return arrays
+
+
+def _meter(setting: Setting, config: GMMConfig) -> list[dict[str, object]]:
+    """One row per time and quantity."""
+    record = Record()
+    start = start_noise(setting, config)[:_METERED].double()
+    sample(setting.scene.condition().predict, setting.rule, start, TIMES, record=record)
+    stacked = record.stacked()
+    levels = torch.tensor(_QUANTILES, dtype=torch.float64)
+    rows: list[dict[str, object]] = []
+    for i, t in enumerate(TIMES[:-1]):
+        for quantity in ("scale", "ratio", "gap", "active"):
+            values = stacked[quantity][i].double()
+            row = {"members": setting.members, "guidance": setting.guidance, "t": t, "quantity": quantity}
+            names = (f"q{round(100 * q):02d}" for q in _QUANTILES)
+            quantiles = dict(zip(names, values.quantile(levels).tolist(), strict=True))
+            rows.append({**row, "mean": float(values.mean()), **quantiles})
+    return rows
+
+
+def _trajectories(config: GMMConfig) -> _Arrays:
+    """Paths (times, paths, 2) of every setting; the settings of a scene start from the same noise."""
+    arrays: _Arrays = {"times": np.array(TIMES)}
+    for setting in SETTINGS:
+        first = next(s for s in SETTINGS if s.scene == setting.scene)
+        start = start_noise(first, config)[:_PATHS].double()
+        steps = list(trajectory(setting.scene.condition().predict, setting.rule, start, TIMES))
+        x = torch.stack([steps[0].x, *(step.x_next for step in steps)])
+        arrays[f"{setting} x"] = x.numpy()
+        arrays[f"{setting} m"] = torch.stack([step.m for step in steps]).numpy()
+        arrays[f"{setting} m_c"] = torch.stack([step.prediction.m_c for step in steps]).numpy()
+        arrays[f"{setting} m_u"] = torch.stack([step.prediction.m_u for step in steps]).numpy()
+    return arrays
+
+
+def _overview(paths: _Arrays) -> _Arrays:
+    """The state of a capped path at which the origin, x and all four means stand farthest apart."""
+    setting = SETTINGS[-1]
+    condition, capped, nominal = setting.scene.condition(), setting.rule, CFG(float(setting.scale))
+
+    def points(x: Tensor, t: float) -> dict[str, Tensor]:
+        p = condition.predict(x, t)
+        return {"x": x, "m_u": p.m_u, "m_c": p.m_c, "m": guide(capped, p)[0], "m_cfg": guide(nominal, p)[0]}
+
+    starts = torch.from_numpy(paths[f"{setting} x"])
+    clearest, i, index = -1.0, 0, 0
+    for step, t in enumerate(TIMES[:-1]):
+        corners = torch.stack([torch.zeros_like(starts[step]), *points(starts[step], t).values()], 1)
+        same = torch.eye(corners.shape[1], dtype=torch.bool)
+        least = torch.cdist(corners, corners).masked_fill(same, torch.inf).amin((1, 2))
+        if float(least.max()) > clearest:
+            clearest, i, index = float(least.max()), step, int(least.argmax())
+    axis = torch.linspace(-3, 3, 401, dtype=torch.float64)
+    return {
+        "t": np.array(TIMES[i]),
+        "gamma": np.array(float(setting.gamma)),
+        "scale": np.array(float(setting.scale)),
+        **{name: v[0].numpy() for name, v in points(starts[i, index : index + 1], TIMES[i]).items()},
+        "axis": axis.numpy(),
+        "log_posterior": _log_posterior(condition, axis, TIMES[i]),
+        "members": np.array(str(setting.scene)),
+    }
+
+
+def _log_posterior(condition: Condition, axis: Tensor, t: float) -> _Array:
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    values: _Array = condition.log_posterior(torch.stack([x, y], -1), t).float().numpy()
+    return values
+
+
+def _edges(scene: Scene, axis: int) -> _Array:
+    """101 bins over the members along one axis, six widths beyond the outermost."""
+    at = scene.condition().conditional.means[:, axis]
+    return np.linspace(float(at.min()) - 6 * STD, float(at.max()) + 6 * STD, _BINS + 1)

@@ -2,7 +2,7 @@
 
 overview, landscape, trajectories   the mechanism: the cap at one state, log p(A | x), paths and their means
 endpoints, marginals                the results: samples of the nine settings
-meter, contraction, agreement       numbers: guidance over time, what Euler's steps take away, the z-scores
+meter, contraction                  numbers: guidance over time, what Euler's steps take away
 """
 
 from __future__ import annotations
@@ -394,28 +394,6 @@ def _contraction(folder: Path) -> Figure:
     return figure
 
 
-def _agreement(folder: Path) -> Figure:
-    """The z-score of every number in the paper's table; dotted lines at 2 and 4."""
-    table = read_table(folder)
-    figure, axes = style.panels(1, 1, style.COLUMN, 2.0)
-    panel, labels = axes[0, 0], ("occupancy", "variance ratio", "TV", "mean error")
-    for i, metric in enumerate(DIGITS):
-        points = []
-        for (_, guidance), row in table.items():
-            scores, sds = cell_numbers(row[f"z_{metric}"]), cell_numbers(row[f"sd_{metric}"])
-            points += [(z, style.GUIDANCE[guidance]) for z, sd in zip(scores, sds, strict=True) if sd > 0]
-        for (z, colour), offset in zip(points, np.linspace(-0.28, 0.28, len(points)), strict=True):
-            panel.plot(z, i + offset, "o", ms=3, color=colour, mew=0)
-    for z in (-4, -2, 2, 4):
-        panel.axvline(z, color=style.GREY, lw=0.6, ls=":")
-    panel.axvline(0, color=style.INK, lw=0.6)
-    panel.set_yticks(range(len(labels)), labels)
-    panel.set(xlim=(-4.6, 4.6), ylim=(3.6, -0.6), xlabel="paper minus ours, in standard deviations")
-    keys = [Line2D([], [], ls="", marker="o", ms=3, color=c, label=g) for g, c in style.GUIDANCE.items()]
-    figure.legend(handles=keys, loc="outside lower center", ncols=3)
-    return figure
-
-
 FIGURES: dict[str, Callable[[Path], Figure]] = {
     "landscape": _landscape,
     "endpoints": _endpoints,
@@ -424,5 +402,4 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "meter": _meter,
     "trajectories": _trajectories,
     "contraction": _contraction,
-    "agreement": _agreement,
 }

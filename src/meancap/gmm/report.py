@@ -9,7 +9,7 @@ from typing import Any
 
 from ..files import remove_leftovers, write_whole
 from ..report import style
-from ..report.document import Block, Code, FigureFile, Heading, Items, Table, Text, html, markdown
+from ..report.document import Block, Code, FigureFile, Heading, Items, Table, Text, aligned, html, markdown
 from .figures import DIGITS, FIGURES, SCENES, Row, cell_numbers, cell_text, read_limits, read_run, read_table
 
 _HEADS = ("occupancy %", "variance ratio", "TV", "mean error")
@@ -32,8 +32,6 @@ _CAPTIONS = {
     "contraction": """**How much of the contraction is Euler's.** Left: what Euler steps alone leave of the
         variance of one Gaussian. Right: every branch of the table, with 50 Euler steps and in continuous
         time.""",
-    "agreement": """**The paper's numbers in units of chance.** Numbers that chance cannot move are left
-        out.""",
 }
 
 
@@ -51,17 +49,14 @@ def write_report(folder: str | Path) -> Iterator[Path]:
 
 def table_text(folder: Path) -> str:
     """The table for a terminal: ours beside the paper's, and the largest |z| of each row."""
-    lines = [["A", "guidance", "", *_HEADS, "largest |z|"]]
+    lines = []
     for row in read_table(folder).values():
         ours, paper = ([cell_text(row[kind + m], d) for m, d in DIGITS.items()] for kind in ("", "paper_"))
         largest = max(abs(z) for metric in DIGITS for z in cell_numbers(row[f"z_{metric}"]))
-        lines.append([row["members"], row["guidance"], "ours", *ours, f"{largest:.1f}"])
-        lines.append(["", "", "paper", *paper, ""])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+        lines.append((row["members"], row["guidance"], "ours", *ours, f"{largest:.1f}"))
+        lines.append(("", "", "paper", *paper, ""))
+    heads = ("A", "guidance", "", *_HEADS, "largest |z|")
+    return aligned(Table(heads, (tuple(lines),), names=len(heads)))
 
 
 def _blocks(folder: Path) -> list[Block]:
@@ -72,7 +67,6 @@ def _blocks(folder: Path) -> list[Block]:
         Heading("The table"),
         _how_compared(run),
         _comparison(table),
-        _picture("agreement"),
         Heading("What comes out"),
         _picture("endpoints"),
         _picture("marginals"),
