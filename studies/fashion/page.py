@@ -14,10 +14,9 @@ import torch
 
 from meancap.files import write_whole
 from meancap.metrics.score import Estimate, difference
-from meancap.report import score_tables as tables
+from meancap.report import score_page as tables
 from meancap.report.document import Table
-from meancap.report.score_page import fronts
-from meancap.report.score_tables import cell, marked
+from meancap.report.score_page import cell, fronts, marked
 from meancap.report.scored_runs import ScoredRun, in_order, method_name
 from studies.common import Row, markdown, read_csv
 

@@ -23,10 +23,9 @@ from meancap.report.pictures import (
     sheet,
     tiled,
 )
-from meancap.report.sweep import sweep
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Run, Store
-from meancap.runs.prepare import generate
+from meancap.runs.generate import generate
 
 PROMPT = '</td><script>alert("x")</script> & "cats"'
 
@@ -132,7 +131,7 @@ def test_norms_come_back_from_the_meter():
 
 
 def test_thin_lines_are_samples_and_the_thick_one_their_mean(tmp_path):
-    figure = mechanism([run_of(tmp_path / "a", diagnostics=True)], samples=4)
+    figure = mechanism([(run := run_of(tmp_path / "a", diagnostics=True), run)], samples=4)
     lines = figure.axes[1].lines
     assert [line.get_linewidth() for line in lines] == [0.5] * 4 + [2.0]
     t, values = np.array([0.0, 1.0]), np.array([[0.0, 2.0, 7.0], [4.0, 6.0, 8.0]])
@@ -155,23 +154,6 @@ def test_pictures_command_draws_from_folders(tmp_path, capsys):
     assert re.match(r"meancap: .*nowhere is no run folder", capsys.readouterr().err)
 
 
-def test_a_sweep_draws_each_method_over_the_scale(tmp_path):
-    (tmp_path / "table.csv").write_text(
-        "method,scale,gamma,evaluations,samples,FD,recall\n"
-        "Conditional,1.0,,50,9,3.0,0.9\n"
-        "CFG,4.0,,50,9,2.0,0.4\nCFG,2.0,,50,9,1.0,0.5\nPMC,2.0,1.05,50,9,0.5,0.8\nCFG,2.0,,20,9,7.0,0.1\n"
-    )
-    figure = sweep(tmp_path)
-    drawn = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
-    assert list(drawn["CFG"]) == [1.0, 2.0] and list(drawn["PMC 1.05"]) == [0.5]
-    assert list(drawn["Conditional"]) == [3.0, 3.0]
-    assert [axes.get_title() for axes in figure.axes] == ["FD", "recall"]
-    with pytest.raises(ValueError, match="hat"):
-        sweep(tmp_path, ["hat"])
-    with pytest.raises(ValueError, match="20, 50"):
-        sweep(tmp_path, evaluations=3)
-
-
 @pytest.fixture(scope="module")
 def garments(tmp_path_factory):
     folder = tmp_path_factory.mktemp("garments") / "run"
@@ -183,12 +165,6 @@ def test_classes_have_their_names_in_every_picture(garments):
     assert "T-shirt" in gallery([garments]) and "class 0" not in gallery([garments])
     assert class_panels([garments], 1).axes[0].get_yticklabels()[9].get_text() == "ankle boot"
     assert sheet([garments], [0]).axes[0].get_ylabel() == "T-shirt\nseed 0"
-
-
-def test_no_column_of_the_gallery_is_wider_than_another(garments):
-    """Width 100 % made a picture as wide as its column, and a column as wide as the rule above it."""
-    (rule,) = re.findall(r"img \{(.*?)\}", gallery([garments]), re.S)
-    assert "width: clamp(48px, calc((100vw - 8rem) / 1), 112px)" in rule and "%" not in rule
 
 
 @pytest.mark.parametrize("command", [["pictures", "nowhere", "--out"], ["demo", "--out"]])

@@ -46,10 +46,13 @@ class Code:
 
 @dataclass(frozen=True)
 class Table:
-    """`groups` are rows that belong together; the first `names` columns hold words, the others numbers."""
+    """`groups` are rows that belong together; the first `names` columns hold words, the others numbers.
+
+    A cell of bytes is a PNG, which HTML alone shows.
+    """
 
     columns: tuple[str, ...]
-    groups: tuple[tuple[tuple[str, ...], ...], ...]
+    groups: tuple[tuple[tuple[str | bytes, ...], ...], ...]
     names: int = 1
 
 
@@ -76,6 +79,18 @@ Block = Heading | Text | Items | Code | Table | FigureFile | Drawing
 def markdown(blocks: Sequence[Block]) -> str:
     """The whole document as Markdown."""
     return "\n\n".join(map(_markdown, blocks)) + "\n"
+
+
+def aligned(table: Table) -> str:
+    """A table for a terminal: words to the left, numbers to the right."""
+    lines = [table.columns, *(row for group in table.groups for row in group)]
+    rows = [[str(cell) for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    marks = ["<" if i < table.names else ">" for i in range(len(widths))]
+    return "\n".join(
+        "  ".join(f"{cell:{m}{w}}" for cell, m, w in zip(row, marks, widths, strict=True)).rstrip()
+        for row in rows
+    )
 
 
 def with_parts(text: str, parts: Mapping[str, str]) -> str:
@@ -119,7 +134,7 @@ def _markdown(block: Block) -> str:
             marks = ["---"] * names + ["---:"] * (len(columns) - names)
             rows = [columns, tuple(marks), *(row for group in groups for row in group)]
             return "\n".join(
-                f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows
+                f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows
             )
 
 
@@ -134,29 +149,30 @@ def _html(block: Block, folder: Path) -> str:
         case Code(text):
             return f"<pre>{escape(text)}</pre>"
         case FigureFile(path, caption):
-            data = base64.b64encode((folder / path).read_bytes()).decode()
+            data = _data_uri((folder / path).read_bytes())
             vector = escape(str(Path(path).with_suffix(".svg")), quote=True)
             return (
                 f'<figure><a href="{vector}"><img alt="{escape(_title(caption), quote=True)}" '
-                f'src="data:image/png;base64,{data}"></a><figcaption>{_inline(caption)}</figcaption></figure>'
+                f'src="{data}"></a><figcaption>{_inline(caption)}</figcaption></figure>'
             )
         case Drawing(svg, _, caption):
             return f"<figure>{svg}<figcaption>{_inline(caption)}</figcaption></figure>"
         case Table(columns, groups, names):
-            return _html_table(columns, groups, names)
+            rows = ["".join(f"<tr>{_cells(row, 'td', names)}</tr>" for row in group) for group in groups]
+            bodies = "".join(f"<tbody>{body}</tbody>" for body in rows)
+            head = f"<thead><tr>{_cells(columns, 'th', names)}</tr></thead>"
+            return f'<div class="wide"><table>{head}{bodies}</table></div>'
 
 
-def _html_table(columns: tuple[str, ...], groups: tuple[tuple[tuple[str, ...], ...], ...], names: int) -> str:
-    def cells(row: tuple[str, ...], tag: str) -> str:
-        return "".join(
-            f"<{tag}{'' if i < names else ' class=n'}>{_inline(cell)}</{tag}>" for i, cell in enumerate(row)
-        )
+def _cells(row: Sequence[str | bytes], tag: str, names: int) -> str:
+    def cell(content: str | bytes) -> str:
+        return _inline(content) if isinstance(content, str) else f'<img alt="" src="{_data_uri(content)}">'
 
-    bodies = (
-        "<tbody>" + "".join(f"<tr>{cells(row, 'td')}</tr>" for row in group) + "</tbody>" for group in groups
-    )
-    head = f"<thead><tr>{cells(columns, 'th')}</tr></thead>"
-    return f'<div class="wide"><table>{head}{"".join(bodies)}</table></div>'
+    return "".join(f"<{tag}{'' if i < names else ' class=n'}>{cell(c)}</{tag}>" for i, c in enumerate(row))
+
+
+def _data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def _inline(text: str) -> str:
@@ -195,6 +211,7 @@ th { border-bottom: 1.5px solid var(--ink); font-weight: 600; vertical-align: bo
 .n { text-align: right; }
 tbody { border-bottom: 1px solid var(--line); }
 tbody:hover { background: var(--tint); }
+td img { display: block; width: 7rem; image-rendering: pixelated; }
 figure { margin: 1.8rem 0; }
 figure img { max-width: 100%; height: auto; display: block; }
 figcaption { color: var(--grey); font-size: .88rem; max-width: 46rem; margin-top: .4rem; }

@@ -12,9 +12,7 @@ demo       the page of `meancap demo`: one picture, the meter, and four numbers 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
-from html import escape
 from io import BytesIO
 from pathlib import Path
 from textwrap import wrap
@@ -29,7 +27,10 @@ from ..files import write_whole
 from ..models.data import FASHION
 from ..runs.folder import Run
 from ..runs.scoring import read_scores
+from .document import Heading, Table, Text, html, markdown
 from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look, save_png
+
+_MARGIN = 1.2  # inches for what a sample was asked to be
 
 
 class Unmatched(ValueError):
@@ -62,8 +63,8 @@ def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: S
     images = [run.images(chosen) for run in runs]
     tall = images[0].shape[1] / images[0].shape[2]
     widest = 0.9 if images[0].shape[2] < 64 else 1.6
-    cell = min(widest, (PAGE - 1.0) / len(runs))
-    figure = Figure(figsize=(1.0 + cell * len(runs), 0.5 + cell * tall * len(chosen)))
+    cell = min(widest, (PAGE - _MARGIN) / len(runs))
+    figure = Figure(figsize=(_MARGIN + cell * len(runs), 0.5 + cell * tall * len(chosen)))
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0, hspace=0)
     axes: Any = figure.subplots(len(chosen), len(runs), squeeze=False)
     for j, run in enumerate(runs):
@@ -165,8 +166,8 @@ def condition(run: Run, position: int) -> str:
     """What a sample was asked to be, short enough for a margin."""
     record = run.records[position]
     if record.get("prompt") is not None:
-        text = str(record["prompt"])
-        return text if len(text) <= 24 else text[:23] + "…"
+        lines = wrap(str(record["prompt"]), 20)
+        return "\n".join(lines[:3]) + ("…" if len(lines) > 3 else "")
     return f"{_class_name(record['label'], _class_names(run))}\nseed {record['seed']}"
 
 
@@ -181,30 +182,6 @@ def _show(axes: Axes, image: npt.NDArray[np.uint8]) -> None:
         side.set_visible(False)
 
 
-_GALLERY = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-body {{ font: 14px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 75rem;
-  padding: 0 1rem }}
-h1 {{ font-size: 1.4rem }} code {{ font-size: .95em }}
-table {{ border-collapse: collapse; margin: 1rem 0 }}
-th, td {{ padding: .25rem .5rem .25rem 0; text-align: left; vertical-align: middle }}
-thead th {{ position: sticky; top: 0; background: #fff; border-bottom: 1px solid #ccc }}
-img {{ display: block; width: clamp(48px, calc((100vw - 8rem) / {columns}), {width}px);
-  max-width: none; image-rendering: {rendering} }}
-.what {{ color: #555; max-width: 18rem; overflow-wrap: break-word }}
-</style>
-<h1>{title}</h1>
-<p>{note}</p>
-<table><thead><tr><th>sample</th>{heads}</tr></thead>
-<tbody>
-{rows}
-</tbody></table>
-</html>
-"""
-
-
 def gallery(
     runs: Sequence[Run], count: int = 40, title: str = "Matched samples", names: Sequence[str] = ()
 ) -> str:
@@ -212,44 +189,28 @@ def gallery(
     need_matched(runs)
     shown = min(count, *map(len, runs))
     images = [run.images(range(shown)) for run in runs]
-    rows = []
-    for i in range(shown):
-        record = runs[0].records[i]
+    rows: list[tuple[str | bytes, ...]] = []
+    for i, record in enumerate(runs[0].records[:shown]):
         asked = record.get("prompt")
         if asked is None:
             asked = _class_name(record["label"], names or _class_names(runs[0]))
-        cells = "".join(f'<td><img alt="sample {i}" src="{_data_uri(batch[i])}"></td>' for batch in images)
-        what = f"{escape(str(asked))}<br>seed {record['seed']}"
-        rows.append(f'<tr><td class="what">{what}</td>{cells}</tr>')
-    heads = "".join(f"<th><code>{escape(run.rule or 'no rule')}</code></th>" for run in runs)
+        rows.append((f"{asked}, seed {record['seed']}", *(_png(batch[i]) for batch in images)))
     first = runs[0].config
     note = (
-        f"{escape(str(first['model']))}, {len(first['times']) - 1} steps, {escape(str(first['solver']))}. "
+        f"{first['model']}, {len(first['times']) - 1} steps, {first['solver']}. "
         "Every row has one noise and one condition; only the rule differs."
     )
-    small = images[0].shape[1] < 128
-    return _GALLERY.format(
-        title=escape(title),
-        note=note,
-        heads=heads,
-        rows="\n".join(rows),
-        rendering="pixelated" if small else "auto",
-        columns=len(runs),
-        width=112 if small else min(320, images[0].shape[2]),
-    )
+    heads = ("sample", *(run.rule or "no rule" for run in runs))
+    table = Table(heads, (tuple(rows),), names=len(heads))
+    return html([Heading(title, 1), Text(note), table], Path())
 
 
-def _write_gallery(runs: Sequence[Run], path: Path, count: int = 40, names: Sequence[str] = ()) -> Path:
-    """The page as a file that appears whole or not at all."""
-    return write_whole(path, gallery(runs, count, names=names))
-
-
-def _data_uri(image: npt.NDArray[np.uint8]) -> str:
+def _png(image: npt.NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     buffer = BytesIO()
     Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue()
 
 
 _EPSILON = 1e-12  # epsilon_m of chi, which the paper does not state
@@ -264,67 +225,45 @@ def mean_lengths(meter: Mapping[str, Array]) -> tuple[Array, Array]:
     return m_c, np.sqrt(np.maximum(squared, 0))
 
 
-def mechanism(runs: Sequence[Run], samples: int = 30) -> Figure:
-    """Three panels over time for each run: norms of the means, gap, effective scale."""
-    figure = Figure(figsize=(PAGE, 0.4 + 1.7 * len(runs)), layout="constrained")
-    axes: Any = figure.subplots(len(runs), 3, squeeze=False, sharex=True, sharey="col")
-    for row, run, k in zip(axes, runs, range(len(runs)), strict=True):
-        meter = run.meter
-        t = meter["t"][:, 0]
-        m_c, m_u = mean_lengths(meter)
+def mechanism(pairs: Sequence[tuple[Run, Run]], samples: int = 30) -> Figure:
+    """Three panels over time for each pair of runs: norms of the means and gap of the first, effective scale
+    of the second. The paper's figure has one pair, no guidance and the cap."""
+    figure = Figure(figsize=(PAGE, 0.4 + 1.7 * len(pairs)), layout="constrained")
+    axes: Any = figure.subplots(len(pairs), 3, squeeze=False, sharex=True, sharey="col")
+    for row, (path, scaled) in zip(axes, pairs, strict=True):
+        t, used = path.meter["t"][:, 0], scaled.meter["t"][:, 0]
+        m_c, m_u = mean_lengths(path.meter)
         bundle(row[0], t, m_c, BLUE, samples, "conditional")
         bundle(row[0], t, m_u, GREY, samples, "unconditional")
-        bundle(row[1], t, meter["gap"], PURPLE, samples)
-        bundle(row[2], t, meter["scale"], GREEN, samples, "effective")
-        row[2].plot(
-            t, meter["asked"].mean(1), color=VERMILION, linestyle="--", linewidth=0.9, label="nominal"
+        bundle(row[1], t, path.meter["gap"], PURPLE, samples)
+        bundle(row[2], used, scaled.meter["scale"], GREEN, samples, "effective")
+        nominal = scaled.meter["asked"].mean(1)
+        row[2].plot(used, nominal, color=VERMILION, linestyle="--", linewidth=0.9, label="nominal")
+        titles = (
+            f"length of the means, {path.rule}",
+            f"gap |m_c − m_u|, {path.rule}",
+            f"scale, {scaled.rule}",
         )
-        row[0].set_ylabel(run.rule)
-        if k == 0:
-            row[0].legend(loc="best")
-            row[2].legend(loc="best")
-    for place, title in zip(
-        axes[0], ("length of the means", "gap |m_c − m_u|", "guidance scale"), strict=True
-    ):
-        place.set_title(title)
+        for place, text in zip(row, titles, strict=True):
+            place.set_title("\n".join(wrap(text, 38)))
+    axes[0, 0].legend(loc="best")
+    axes[0, 2].legend(loc="best")
     for place in axes[-1]:
         place.set_xlabel("t (noise at 0, data at 1)")
     return figure
 
 
-def write_paths(plain: Run, capped: Run, out: Path) -> list[Path]:
-    """The paper's mechanism figure and its numbers, mechanism.png and mechanism.csv.
-
-    The lengths of the means and the gap are those of the unguided path, the effective scale that of the cap;
-    chi = |m| / (|m_c| + epsilon_m) is the ratio that the paper logs.
-    """
-    figure = Figure(figsize=(PAGE, 2.1), layout="constrained")
-    axes: Any = figure.subplots(1, 3)
+def mechanism_csv(plain: Run, capped: Run) -> str:
+    """The means of the mechanism figure as CSV, and chi = |m| / (|m_c| + epsilon_m), which the paper logs."""
     m_c, m_u = mean_lengths(plain.meter)
-    t, used = plain.meter["t"][:, 0], capped.meter["t"][:, 0]
-    bundle(axes[0], t, m_c, BLUE, 30, "conditional")
-    bundle(axes[0], t, m_u, GREY, 30, "unconditional")
-    bundle(axes[1], t, plain.meter["gap"], PURPLE, 30)
-    bundle(axes[2], used, capped.meter["scale"], GREEN, 30, "effective")
-    nominal = capped.meter["asked"].mean(1)
-    axes[2].plot(used, nominal, color=VERMILION, linestyle="--", linewidth=0.9, label="nominal")
-    for place, title in zip(axes, ("length of the means, λ = 1", "gap, λ = 1", "PMC scale"), strict=True):
-        place.set_title(title)
-        place.set_xlabel("t (noise at 0, data at 1)")
-    axes[0].legend(loc="best")
-    axes[2].legend(loc="best")
     own = mean_lengths(capped.meter)[0]
     columns = {
-        "t": t, "m_c": m_c.mean(1), "m_u": m_u.mean(1), "gap": plain.meter["gap"].mean(1),
-        "t_capped": used, "effective_scale": capped.meter["scale"].mean(1),
-        "chi": (capped.meter["length"] / (own + _EPSILON)).mean(1),
+        "t": plain.meter["t"], "m_c": m_c, "m_u": m_u, "gap": plain.meter["gap"],
+        "t_capped": capped.meter["t"], "effective_scale": capped.meter["scale"],
+        "chi": capped.meter["length"] / (own + _EPSILON),
     }  # fmt: skip
-    rows = [
-        ",".join(columns),
-        *(",".join(f"{v:.6g}" for v in row) for row in zip(*columns.values(), strict=True)),
-    ]
-    table = write_whole(out / "mechanism.csv", "\n".join(rows) + "\n")
-    return [save_png(figure, out / "mechanism.png"), table]
+    rows = zip(*(values.mean(1) for values in columns.values()), strict=True)
+    return "\n".join([",".join(columns), *(",".join(f"{v:.6g}" for v in row) for row in rows)]) + "\n"
 
 
 def meters(runs: Sequence[Run], titles: Sequence[str] = ()) -> Figure:
@@ -357,7 +296,7 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
     """sheet.png, gallery.html, and what else the runs have data for; returns what was written."""
     need_matched(runs)
     out.mkdir(parents=True, exist_ok=True)
-    written = [_write_gallery(runs, out / "gallery.html", shown)]
+    written = [write_whole(out / "gallery.html", gallery(runs, shown))]
     with look():
         written.append(save_png(sheet(runs, range(min(rows, *map(len, runs)))), out / "sheet.png"))
         if runs[0].labels:
@@ -365,7 +304,7 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
             if class_rows(runs[0], most):
                 written.append(save_png(class_panels(runs, most), out / "panels.png"))
         if all((run.folder / "diagnostics.npz").is_file() for run in runs):
-            written.append(save_png(mechanism(runs), out / "mechanism.png"))
+            written.append(save_png(mechanism([(run, run) for run in runs]), out / "mechanism.png"))
             written.append(save_png(meters(runs), out / "meter.png"))
     return written
 
@@ -381,7 +320,6 @@ same with garments:
 ![garments](garments.png)
 
 {table}
-
 - **accuracy**: how often a classifier trained on real garments sees the one that was asked for.
 - **diversity**: mean distance between two pictures of one class, in that classifier's features.
 - **brightness**: mean pixel value, which strong guidance drives up.
@@ -407,24 +345,20 @@ def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path, nam
         save_png(_prompt_rows(list(drawn.values()), short), out / "demo.png", 260)
         save_png(class_panels(folders, 5, short, names, 3.6), out / "garments.png", 260)
         save_png(meters(folders, titles), out / "meter.png")
-    _write_gallery(folders, out / "gallery.html", names=names)
+    write_whole(out / "gallery.html", gallery(folders, names=names))
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
     page = _DEMO_PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
     return write_whole(out / "report.md", page)
 
 
 def _table(runs: Mapping[str, Run], scores: Mapping[str, Mapping[str, float]]) -> str:
-    lines = [
-        "| rule | accuracy | diversity | brightness | scale, first → last | capped |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     for title, run in runs.items():
-        s, scale = scores[title], run.meter["scale"].mean(1)
-        lines.append(
-            f"| {title} | {s['accuracy']:.2f} | {s['diversity']:.2f} | {s['brightness']:.3f} "
-            f"| {scale[0]:.2f} → {scale[-1]:.2f} | {run.meter['active'].mean():.0%} |"
-        )
-    return "\n".join(lines)
+        s, scale, share = scores[title], run.meter["scale"].mean(1), run.meter["active"].mean()
+        row = (title, f"{s['accuracy']:.2f}", f"{s['diversity']:.2f}", f"{s['brightness']:.3f}")
+        rows.append((*row, f"{scale[0]:.2f} → {scale[-1]:.2f}", f"{share:.0%}"))
+    heads = ("rule", "accuracy", "diversity", "brightness", "scale, first → last", "capped")
+    return markdown([Table(heads, (tuple(rows),))])
 
 
 def _words(titles: Sequence[str], scores: Mapping[str, Mapping[str, float]]) -> str:

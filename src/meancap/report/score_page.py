@@ -2,14 +2,16 @@
 
 A front shows what a rule gives up in one number to win in another, as its scale grows: one curve per rule,
 one point per scale (the size of the point grows with it), whiskers of 95 %. The unguided run is the blue
-diamond where all curves begin.
+diamond where all curves begin. No table claims more than an interval supports.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,240 @@ from matplotlib.lines import Line2D
 
 from .. import __version__
 from ..files import write_whole
-from ..metrics.protocols import PROTOCOLS
+from ..metrics.protocols import PROTOCOLS, direction
 from ..metrics.score import Estimate
-from ..runs.paper_protocols import paper_source
-from . import score_tables as tables
+from ..runs.paper_protocols import paper_source, paper_table
 from . import style
-from .document import Block, FigureFile, Heading, Items, Text, html, markdown
-from .score_tables import reading, tally
-from .scored_runs import DISTANCES, FEWEST, ScoredRun, alignment_of, collect, sweeps
+from .document import Block, FigureFile, Heading, Table, Text, html, markdown
+from .scored_runs import (
+    DISTANCES,
+    FEWEST,
+    ScoredRun,
+    alignment_of,
+    at_alignment,
+    both_have,
+    clear,
+    collect,
+    companions,
+    contrast,
+    sweeps,
+)
 from .style import save_figure
+
+_ARROWS = {-1: "↓", 0: "", 1: "↑"}
+# Which table of the paper a protocol belongs to, and what its columns are called there.
+_PAPER = {
+    "adm-imagenet256": (
+        "imagenet",
+        {"FID": "fid", "sFID": "sfid", "IS": "is", "precision": "precision", "recall": "recall"},
+    ),
+    "coco-torchmetrics": ("sd35", {"FID": "fid"}),
+    "coco-cleanfid-recall": ("sd35", {"Recall@3": "recall_at_3"}),
+    "clip-b32": ("sd35", {"CLIP": "clip"}),
+    "imagereward-1.0": ("sd35", {"ImageReward": "image_reward"}),
+    "hsv": ("sd35", {"saturation": "saturation"}),
+}  # fmt: skip
+
+# Which of our caps the paper's PMC-CFG is in each table; an anchored or a calibrated one is another method.
+_CAPS = {"imagenet": "PMC-CFG", "sd35": "PMC-CFG, displacement"}
+
+
+def _numbers_of(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
+    """The numbers of a protocol, in its own order."""
+    names = dict.fromkeys(name for e in entries for name in e.scores.get(protocol, {}))
+    return [name for name in names if _measures(protocol, name)]
+
+
+def _measures(protocol: str, number: str) -> bool:
+    """Whether a number is the protocol's own, and not lent by another one for comparisons."""
+    return protocol not in PROTOCOLS or number in PROTOCOLS[protocol].numbers
+
+
+def titled(number: str) -> str:
+    """A score with an arrow towards what is better."""
+    return f"{number}{_ARROWS[direction(number)]}"
+
+
+def cell(e: Estimate | None, *, sign: bool = False) -> str:
+    """A value with half of its 95 % interval, to the digits that it leaves; few images have none."""
+    if e is None:
+        return "—"
+    interval = e.interval()
+    plus = "+" if sign else ""
+    if interval is None or e.n < FEWEST:
+        return f"{e.value:{plus}.4g}"
+    half = (interval[1] - interval[0]) / 2
+    places = 0 if half >= 10 else 1 if half >= 1 else 2 if half >= 0.1 else 3 if half >= 0.01 else 4
+    return f"{e.value:{plus}.{places}f} ± {half:.{places}f}"
+
+
+def results(entries: Sequence[ScoredRun], protocol: str) -> Table:
+    """Every run with every number, by scale; the best of each column and evaluation count is strong."""
+    columns = _numbers_of(entries, protocol)
+    chosen = [e for e in entries if protocol in e.scores]
+    best = {(n, c): _best(chosen, protocol, c, n) for n in {e.evaluations for e in chosen} for c in columns}
+    groups: dict[tuple[int, float], list[tuple[str, ...]]] = {}
+    for e in chosen:
+        cells = []
+        for c in columns:
+            text = cell(e.scores[protocol].get(c))
+            cells.append(f"**{text}**" if best[e.evaluations, c] is e else text)
+        kept = "—" if e.kept is None else f"{e.kept:.2f}"
+        line = (e.name.method, _number(e.name.scale), _gamma(e), str(e.evaluations), kept, *cells)
+        groups.setdefault((e.evaluations, e.name.scale or 0.0), []).append(line)
+    head = ("method", "λ", "Γ", "evaluations", "mean λ in effect")
+    return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
+
+
+def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
+    """Ours beside the paper's values, row by row; None where the paper has no such protocol."""
+    if protocol not in _PAPER:
+        return None
+    table, columns = _PAPER[protocol]
+    rows = []
+    for row in paper_table(table):
+        gamma, scale = row["gamma"], float(row["scale"])
+        match = [
+            e
+            for e in entries
+            if protocol in e.scores
+            and e.name.method == (_CAPS[table] if row["method"] == "PMC-CFG" else row["method"])
+            and e.name.scale == scale
+            and (not gamma or e.name.gamma == float(gamma))
+            and e.evaluations == int(row.get("evaluations") or 10)
+        ]
+        ours = match[0].scores[protocol] if match else {}
+        cells = [text for name, key in columns.items() for text in (row[key], cell(ours.get(name)))]
+        count = row.get("evaluations") or "10"
+        rows.append((row["method"], _number(scale), gamma or "—", count, *cells))
+    head = [text for name in columns for text in (f"{titled(name)} paper", "ours")]
+    return Table(("method", "λ", "Γ", "evaluations", *head), (tuple(rows),), names=4)
+
+
+def equal_scale(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str]) -> Table:
+    """Each rule minus fixed CFG at the same nominal scale and evaluations, image by image."""
+    chosen = [e for e in entries if protocol in e.scores]
+    groups: dict[tuple[int, float], list[tuple[str, ...]]] = {}
+    for e in (e for e in chosen if e.name.method != _BASE):
+        at = [b for b in chosen if b.evaluations == e.evaluations and b.name.scale == e.name.scale]
+        for b in companions([b for b in at if b.name.method == _BASE], e)[:1]:
+            cells = [
+                marked(contrast(e, b, protocol, c), c) if both_have(e, b, protocol, c) else "—"
+                for c in columns
+            ]
+            line = (e.name.method, _number(e.name.scale), _gamma(e), str(e.evaluations), *cells)
+            groups.setdefault((b.evaluations, b.name.scale or 0.0), []).append(line)
+    head = ("method − fixed CFG", "λ", "Γ", "evaluations")
+    return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
+
+
+def equal_alignment(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str]) -> Table | None:
+    """Each rule where it aligns as well as fixed CFG at some scale, minus fixed CFG there."""
+    curves = sweeps(entries, protocol)
+    groups = []
+    for (evaluations, label), runs in curves.items():
+        if label != _BASE:
+            continue
+        for b in (e for e in runs if e.name.method == _BASE):
+            alignment = alignment_of(b.scores[protocol])
+            if alignment is None:
+                return None
+            level = b.scores[protocol][alignment]
+            own = f"at fixed CFG's λ = {_number(b.name.scale)}: {level.value:.3f}"
+            lines = []
+            for (n, name), sweep in curves.items():
+                if n == evaluations and name != _BASE:
+                    found = {c: at_alignment(sweep, b, protocol, c) for c in columns}
+                    cells = ("not reached" if d is None else marked(d, c) for c, d in found.items())
+                    lines.append((own, name, str(evaluations), *cells))
+            groups.append(tuple(lines))
+    head = ("alignment", "method − fixed CFG", "evaluations")
+    return Table((*head, *map(titled, columns)), tuple(groups), names=3) if groups else None
+
+
+def _as_csv(entries: Sequence[ScoredRun]) -> str:
+    """Everything as one plain table: a line per run and number."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["run", "rule", "method", "scale", "gamma", "evaluations", "n", "mean_effective_scale"]
+    writer.writerow([*head, "number", "value", "low", "high", "protocol"])
+    for e in entries:
+        for protocol, scores in e.scores.items():
+            for number, s in ((k, v) for k, v in scores.items() if _measures(protocol, k)):
+                low, high = s.interval() or ("", "")
+                name = [e.name.method, e.name.scale, e.name.gamma]
+                own = [e.folder.name, e.rule, *name, e.evaluations, s.n, e.kept]
+                writer.writerow([*own, number, s.value, low, high, e.protocols[protocol]])
+    return text.getvalue()
+
+
+def marked(e: Estimate, number: str) -> str:
+    """A difference; strong where its interval leaves zero out and it is for the better."""
+    text = cell(e, sign=True)
+    return f"**{text}**" if clear(e) and clear(e) == direction(number) else text
+
+
+def _best(entries: Sequence[ScoredRun], protocol: str, number: str, evaluations: int) -> ScoredRun | None:
+    if not direction(number):
+        return None
+    having = [e for e in entries if e.evaluations == evaluations and number in e.scores[protocol]]
+    return max(having, key=lambda e: direction(number) * e.scores[protocol][number].value, default=None)
+
+
+def _gamma(e: ScoredRun) -> str:
+    return "—" if e.name.gamma is None else f"{e.name.gamma:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:g}"
+
+
+_BASE = "Fixed CFG"
+
+
+def _judged(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
+    """The numbers that the paper's claim is about, distance first; none where there is no distance."""
+    have = {name for e in entries for name in e.scores.get(protocol, {})}
+    distance = [d for d in DISTANCES if d in have][:1]
+    return [*distance, *(r for r in ("recall", "Recall@3") if r in have)] if distance else []
+
+
+def tally(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
+    """In how many comparisons each cap is better or worse than fixed CFG, by 95 % intervals."""
+    chosen = [e for e in entries if protocol in e.scores]
+    numbers, curves = _judged(chosen, protocol), sweeps(chosen, protocol)
+    labels = list(dict.fromkeys(label for _, label in curves if label != _BASE))
+    groups = []
+    for label in labels:
+        lines = []
+        for how in ("equal scale", "equal alignment"):
+            for number in numbers:
+                counts = {"better": 0, "worse": 0, "undecided": 0, "not reached": 0}
+                for evaluations in sorted({n for n, _ in curves}):
+                    sweep = curves.get((evaluations, label), [])
+                    for b in (e for e in curves.get((evaluations, _BASE), []) if e.name.method == _BASE):
+                        d = _compared(how, sweep, b, protocol, number)
+                        counts["not reached" if d is None else _word(d, number)] += 1
+                lines.append((label, how, number, *(str(v) if v else "·" for v in counts.values())))
+        groups.append(tuple(lines))
+    columns = ("method", "against fixed CFG at", "number", "better", "worse", "undecided", "not reached")
+    return Table(columns, tuple(groups), names=3) if groups and numbers else None
+
+
+def _compared(
+    how: str, sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number: str
+) -> Estimate | None:
+    if how == "equal alignment":
+        return at_alignment(sweep, b, protocol, number)
+    same = [e for e in sweep if e.name.scale == b.name.scale and both_have(e, b, protocol, number)]
+    return contrast(companions(same, b)[0], b, protocol, number) if same else None
+
+
+def _word(d: Estimate, number: str) -> str:
+    """What an interval says of a difference: better, worse or undecided."""
+    sign = clear(d)
+    return "undecided" if not sign else "better" if sign == direction(number) else "worse"
+
 
 _COLOURS = {
     "Fixed CFG": style.VERMILION,
@@ -42,7 +269,7 @@ _COLOURS = {
 _MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
 
 
-def shown(entries: Sequence[ScoredRun], protocol: str) -> list[tuple[str, str]]:
+def _shown(entries: Sequence[ScoredRun], protocol: str) -> list[tuple[str, str]]:
     """The pairs of numbers that these runs have fronts of; none without a sweep over scales."""
     have = {name for e in entries for name in e.scores.get(protocol, {})}
     pairs = [(x, y) for x, y in _panels(have) if x in have | {"scale"} and y in have]
@@ -54,7 +281,7 @@ def fronts(entries: Sequence[ScoredRun], protocol: str, real: Mapping[str, float
 
     `real` are the numbers of real pictures, a star in every panel.
     """
-    curves, pairs = sweeps(entries, protocol), shown(entries, protocol)
+    curves, pairs = sweeps(entries, protocol), _shown(entries, protocol)
     counts = sorted({n for n, _ in curves})
     labels = list(dict.fromkeys(label for _, label in curves))
     height = 0.75 + 1.9 * len(counts)
@@ -156,11 +383,11 @@ def write_report(folder: Path) -> list[Path]:
     entries = _with_alignment(collect(folder))
     written = []
     for protocol in _protocols(entries):
-        if shown(entries, protocol):
+        if _shown(entries, protocol):
             written += save_figure(partial(_fronts, entries, protocol), folder, f"fronts-{protocol}")
     page = blocks(entries, folder)
     for name, text in (
-        ("scores.csv", tables.as_csv(entries)),
+        ("scores.csv", _as_csv(entries)),
         ("report.md", markdown(page)),
         ("report.html", html(page, folder)),
     ):
@@ -173,11 +400,8 @@ def blocks(entries: Sequence[ScoredRun], folder: Path) -> list[Block]:
     page: list[Block] = [Heading(f"Scores of {len(entries)} runs", 1), _what(entries)]
     for protocol in _protocols(entries):
         page += [Heading(f"Protocol {protocol}"), _how(entries, protocol)]
-        said = reading(entries, protocol)
-        if said:
-            page += [Heading("What the numbers say", 3), Items(tuple(said))]
         if counted := tally(entries, protocol):
-            page += [Text(_line(_TALLY)), counted]
+            page += [Heading("What the numbers say", 3), Text(_line(_TALLY)), counted]
         if (folder / "figures" / f"fronts-{protocol}.png").is_file():
             page.append(FigureFile(f"figures/fronts-{protocol}.png", _FRONTS))
         page += _tables(entries, protocol)
@@ -190,22 +414,22 @@ def blocks(entries: Sequence[ScoredRun], folder: Path) -> list[Block]:
 
 
 def _tables(entries: Sequence[ScoredRun], protocol: str) -> list[Block]:
-    have = tables.numbers_of(entries, protocol)
+    have = _numbers_of(entries, protocol)
     page: list[Block] = []
-    if beside := tables.beside_paper(entries, protocol):
-        source = paper_source(tables.PAPER[protocol][0])
+    if beside := beside_paper(entries, protocol):
+        source = paper_source(_PAPER[protocol][0])
         page += [Heading("Beside the paper", 3), Text(source), beside]
     compared = [c for c in _COMPARED.get(protocol, ()) if c in have]
     if compared and any(e.name.method == "Fixed CFG" for e in entries):
         page += [
             Heading("At equal nominal scale", 3),
             Text(_line(_SCALE)),
-            tables.equal_scale(entries, protocol, compared),
+            equal_scale(entries, protocol, compared),
         ]
-        aligned = tables.equal_alignment(entries, protocol, compared)
+        aligned = equal_alignment(entries, protocol, compared)
         if aligned is not None:
             page += [Heading("At equal alignment", 3), Text(_line(_ALIGNED)), aligned]
-    page += [Heading("All numbers", 3), tables.results(entries, protocol)]
+    page += [Heading("All numbers", 3), results(entries, protocol)]
     return page
 
 
@@ -255,7 +479,7 @@ def _how(entries: Sequence[ScoredRun], protocol: str) -> Text:
     about = PROTOCOLS[protocol].about if protocol in PROTOCOLS else ""
     mixed = "" if len(texts) == 1 else " **These runs were scored in different ways and do not compare.**"
     lent = any("alignment" in e.scores.get(protocol, {}) for e in entries)
-    lent = lent and not tables.measures(protocol, "alignment")
+    lent = lent and not _measures(protocol, "alignment")
     lender = " Where alignment is spoken of, it is that of the protocol `fashion`." if lent else ""
     return Text(f"{about}. `{'`; `'.join(texts)}`.{mixed}{lender}")
 
@@ -263,7 +487,7 @@ def _how(entries: Sequence[ScoredRun], protocol: str) -> Text:
 _FRONTS = (
     "**Fronts.** One curve per rule from the unguided run outwards; points grow with λ; whiskers are 95 %."
 )
-_TALLY = """The same over all scales and evaluation counts: in how many comparisons the 95 % interval of the
+_TALLY = """Over all scales and evaluation counts: in how many comparisons the 95 % interval of the
 difference to fixed CFG leaves zero out, and on which side."""
 _SCALE = """Differences to fixed CFG at the same nominal scale, image by image, ± half of the 95 % interval;
 strong where the rule is better and the interval leaves zero out. Arrows point to the better side: ↓ less,
