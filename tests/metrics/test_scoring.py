@@ -21,7 +21,7 @@ from meancap.runs import scoring as kept_features
 from meancap.runs.folder import folder_lock
 from meancap.runs.scoring import (
     FeatureCache,
-    ReferenceSearch,
+    find_reference,
     open_target,
     read_estimates,
     read_scores,
@@ -255,16 +255,18 @@ def test_an_adm_reference_gives_statistics_and_images(tmp_path: Path) -> None:
     }
     numpy.savez(tmp_path / "ref.npz", arr_0=arr_0, **stats)
     fake = Extractor("fake", lambda images, prompts: {"pool": images.float().flatten(1)[:, :700]})
-    finding = ReferenceSearch(protocol("adm-imagenet256"), fake, str(tmp_path / "ref.npz"))
-    assert sum(step.done for step in finding) == 12
-    reference = finding.reference
-    assert reference is not None and reference.name == "ref.npz"
+    finding, done = find_reference(protocol("adm-imagenet256"), fake, str(tmp_path / "ref.npz")), 0
+    with pytest.raises(StopIteration) as end:
+        while True:
+            done += next(finding).done
+    reference = end.value.value
+    assert done == 12 and reference is not None and reference.name == "ref.npz"
     assert torch.equal(reference.gaussian("pool").mean, torch.from_numpy(stats["mu"]))
     assert torch.equal(reference.gaussian("spatial").covariance, torch.eye(2023, dtype=torch.float64))
     assert reference.features["pool"].shape == (12, 700)
     numpy.savez(tmp_path / "bad.npz", arr_0=arr_0, mu=stats["mu"])
     with pytest.raises(ValueError, match="no sigma, mu_s, sigma_s"):
-        list(ReferenceSearch(protocol("adm-imagenet256"), fake, str(tmp_path / "bad.npz")))
+        list(find_reference(protocol("adm-imagenet256"), fake, str(tmp_path / "bad.npz")))
 
 
 def test_real_images_are_close_to_real_images_in_imagenet_features(garments: tuple[Tensor, Tensor]) -> None:

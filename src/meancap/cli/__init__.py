@@ -36,16 +36,6 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_explore,
 )
 
-# Commands of earlier versions, and what takes their place in a clone of the repository.
-_MOVED = {
-    "train": "studies.training",
-    "reproduce scenes": "studies.scenes",
-    "reproduce feedback": "studies.feedback",
-    "reproduce label-noise": "studies.label_noise",
-    "reproduce wind": "studies.wind",
-    "reproduce avoid": "studies.avoid",
-}
-
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence, without the usage lines; sub-commands inherit it."""
@@ -73,13 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell, as in `meancap rules >&-`
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    for name, module in _MOVED.items():
-        if arguments[: len(name.split())] == name.split():
-            print(f"meancap: `{name}` left the package; in a clone, run: python -m {module}", file=sys.stderr)
-            return 2
     try:
-        options = parser().parse_args(arguments)
+        options = parser().parse_args(argv)
         _check_out(getattr(options, "out", None))
         code = int(options.run(options) or 0)
         sys.stdout.flush()

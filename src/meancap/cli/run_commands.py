@@ -48,8 +48,7 @@ def _add_processes(p: argparse.ArgumentParser) -> None:
 def generate(args: argparse.Namespace) -> int:
     if _starts_processes(args):
         return _start_processes(args)
-    from ..runs.generate import make_run
-    from ..runs.prepare import open_model
+    from ..runs.generate import make_run, open_model
 
     rank, world, local = place()
     config = config_of(args)
@@ -285,7 +284,7 @@ def imagenet(args: argparse.Namespace) -> int:
 def sd35(args: argparse.Namespace) -> int:
     from ..files import write_whole
     from ..runs import paper_protocols
-    from ..runs.prompts import read_prompts
+    from ..runs.generate import read_prompts
 
     protocol = paper_protocols.sd35_categories()
     if args.categories:
@@ -306,7 +305,7 @@ def sd35(args: argparse.Namespace) -> int:
         given = args.prompts is not None and args.prompts.is_file()
         protocol = paper_protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
     if args.plan:
-        needs = paper_protocols.sd35_needs(args.pipeline, args.prompts)
+        needs = paper_protocols.sd35_needs(protocol, args.pipeline, args.prompts)
         given = "--categories " if args.categories else f"--prompts {args.prompts or 'coco-val-5000.txt'} "
         print(paper_protocols.plan_text(protocol, needs, args.out, picture=args.size[0], given=given))
         return 0
@@ -337,7 +336,8 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
         raise SystemExit(_unwritable(args.out, error, "finished blocks are kept")) from None
     if finish(protocol, args.out, score_by):
         print((args.out / "table.csv").read_text(encoding="utf-8"), end="")
-        _draw(protocol, args.out)
+        if protocol.figures:
+            _draw(protocol, args.out)
         print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
     else:
         print(
@@ -349,32 +349,26 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
 
 
 def _draw(protocol: ImageProtocol, out: Path) -> None:
-    """sweep-nN.png for every number N of evaluations; mechanism.png and qualitative.png if there are runs."""
+    """mechanism.png, its numbers and qualitative.png, if the protocol has runs for them."""
     try:
-        from ..report.pictures import sheet, write_paths
+        from ..report.pictures import mechanism, mechanism_csv, sheet
         from ..report.style import look, save_png
-        from ..report.sweep import sweep
     except ImportError:
         print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
         return
+    from ..files import write_whole
     from ..runs.folder import Run
 
+    plain, capped = (Run.open(out / "figures" / s.name) for s in protocol.figures)
+    fixed = protocol.fixed_of_figures
+    rows = min(16, len(plain))
+    spread = [k * len(plain) // rows for k in range(rows)]  # over all classes or prompts
+    strong = f"λ = {fixed.scale:g}"
+    titles = ["no guidance\nλ = 1", f"fixed CFG\n{strong}", f"PMC-CFG\n{strong}"]
+    write_whole(out / "mechanism.csv", mechanism_csv(plain, capped))
     with look():
-        for n in sorted({s.evaluations for s in protocol.settings}):
-            save_png(sweep(out, evaluations=n), out / f"sweep-n{n}.png")
-        if protocol.figures:
-            plain, capped = (Run.open(out / "figures" / s.name) for s in protocol.figures)
-            write_paths(plain, capped, out)
-            fixed = protocol.fixed_of_figures
-            rows = min(16, len(plain))
-            spread = [k * len(plain) // rows for k in range(rows)]  # over all classes or prompts
-            titles = [
-                "no guidance\nλ = 1",
-                f"fixed CFG\nλ = {fixed.scale:g}",
-                f"PMC-CFG\nλ = {fixed.scale:g}",
-            ]
-            figure = sheet([plain, Run.open(out / fixed.name), capped], spread, titles)
-            save_png(figure, out / "qualitative.png")
+        save_png(mechanism([(plain, capped)]), out / "mechanism.png")
+        save_png(sheet([plain, Run.open(out / fixed.name), capped], spread, titles), out / "qualitative.png")
 
 
 def _watch(steps: Iterable[BlockProgress], name: str) -> None:

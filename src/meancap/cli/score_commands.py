@@ -97,33 +97,27 @@ def _watch(steps: Iterable[ScoreProgress]) -> None:
 
 def _score_table(names: Sequence[Path], protocols: Sequence[str]) -> str:
     """One line per run, one block per protocol; half of the 95 % interval below each value."""
+    from ..report.document import Table, aligned
     from ..runs.scoring import read_scores, results_folder
 
-    lines = []
+    blocks = []
     for protocol in protocols:
-        rows = [
-            {s.name: s for s in read_scores(results_folder(name)) if s.protocol.startswith(f"{protocol}:")}
-            for name in names
-        ]
-        titles = list(dict.fromkeys(title for row in rows for title in row))
-        some = next((s for row in rows for s in row.values()), None)
-        if some is None:
-            continue
-        wide = max(len(str(n)) for n in names)
-        lines += [some.protocol, "", f"{'run':<{wide}}  {'n':>6}  " + "  ".join(f"{t:>11}" for t in titles)]
-        for name, row in zip(names, rows, strict=True):
-            n = max(s.n for s in row.values())
-            values = [f"{row[t].value:.4g}" if t in row else "" for t in titles]
-            errors = [_half_width(row[t].interval) if t in row else "" for t in titles]
-            for first, count, cells in ((str(name), str(n), values), ("", "", errors)):
-                line = f"{first:<{wide}}  {count:>6}  " + "  ".join(f"{cell:>11}" for cell in cells)
-                lines.append(line.rstrip())
-        lines.append("")
-    return "\n".join(lines).rstrip()
-
-
-def _half_width(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"±{(interval[1] - interval[0]) / 2:.2g}"
+        scores = {name: read_scores(results_folder(name)) for name in names}
+        rows = {
+            n: {s.name: s for s in all_ if s.protocol.startswith(f"{protocol}:")}
+            for n, all_ in scores.items()
+        }
+        titles = tuple(dict.fromkeys(title for row in rows.values() for title in row))
+        lines: list[tuple[str, ...]] = []
+        for name, row in rows.items():
+            some = [row.get(title) for title in titles]
+            halves = [(s.interval[1] - s.interval[0]) / 2 if s and s.interval else None for s in some]
+            values = ["" if s is None else f"{s.value:.4g}" for s in some]
+            lines.append((str(name), str(max(s.n for s in row.values())), *values))
+            lines.append(("", "", *("" if half is None else f"±{half:.2g}" for half in halves)))
+        full = next(s.protocol for row in rows.values() for s in row.values())
+        blocks.append(f"{full}\n\n{aligned(Table(('run', 'n', *titles), (tuple(lines),)))}")
+    return "\n\n".join(blocks)
 
 
 def add_report(commands: Any) -> None:

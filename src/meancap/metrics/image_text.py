@@ -26,14 +26,14 @@ from ..extras import need
 from .extractor import Extractor, Features, MissingWeights, Weights, fingerprint, load_network
 from .images import three_channels
 
-_IMAGE_REWARD = Weights(
+IMAGE_REWARD = Weights(
     "ImageReward-v1.0",
     ("ImageReward.pt",),
     "MEANCAP_IMAGEREWARD",
     "huggingface.co/THUDM/ImageReward",
     habits=("~/.cache/ImageReward",),
 )
-_BERT_WORDS = Weights(
+BERT_WORDS = Weights(
     "the word list of bert-base-uncased",
     ("bert-base-uncased-vocab.txt", "vocab.txt"),
     "MEANCAP_BERT_VOCAB",
@@ -41,8 +41,8 @@ _BERT_WORDS = Weights(
     habits=("~/.cache/ImageReward",),
 )
 
-_CLIP_NAME = "openai/clip-vit-base-patch32"
-_CLIP_VARIABLE = "MEANCAP_CLIP"
+CLIP_NAME = "openai/clip-vit-base-patch32"
+CLIP_VARIABLE = "MEANCAP_CLIP"
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_SPREAD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -50,14 +50,14 @@ _CLIP_SPREAD = (0.26862954, 0.26130258, 0.27577711)
 def clip_b32(weights: str | Path | None = None) -> Extractor:
     """From a folder as `save_pretrained` writes it, else $MEANCAP_CLIP, else the Hugging Face cache."""
     transformers = need("transformers", "metrics")
-    place = str(weights or os.environ.get(_CLIP_VARIABLE) or _CLIP_NAME)
+    place = str(weights or os.environ.get(CLIP_VARIABLE) or CLIP_NAME)
     try:
         model = transformers.CLIPModel.from_pretrained(place, local_files_only=True).train(False)
         tokenizer = transformers.CLIPTokenizer.from_pretrained(place, local_files_only=True)
     except (OSError, ValueError) as error:
         raise MissingWeights(
-            f"CLIP ViT-B/32 is not on this machine (looked at {place}): put {_CLIP_NAME} with its tokenizer "
-            f"into the Hugging Face cache, or set {_CLIP_VARIABLE} to a folder that holds both"
+            f"CLIP ViT-B/32 is not on this machine (looked at {place}): put {CLIP_NAME} with its tokenizer "
+            f"into the Hugging Face cache, or set {CLIP_VARIABLE} to a folder that holds both"
         ) from error
     size = int(model.config.vision_config.image_size)
     longest = int(model.config.text_config.max_position_embeddings)
@@ -107,7 +107,7 @@ _UNUSED = ("blip.vision_proj.", "blip.text_proj.", "blip.text_encoder.embeddings
 
 def image_reward(weights: str | Path | None = None, words: str | Path | None = None) -> Extractor:
     """From `ImageReward.pt` and the word list of bert-base-uncased."""
-    path, vocabulary = _IMAGE_REWARD.find(weights), _BERT_WORDS.find(words)
+    path, vocabulary = IMAGE_REWARD.find(weights), BERT_WORDS.find(words)
     network = _load_image_reward(path)
     tokenizer = need("transformers", "metrics").BertTokenizer(str(vocabulary))
 

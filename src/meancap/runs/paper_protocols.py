@@ -16,11 +16,13 @@ paper's tables come with the package as data. `plan_text` prints what a protocol
 from __future__ import annotations
 
 import csv
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,6 +30,13 @@ from ..models.checkpoint import local_folder
 from ..models.sit import SiTConfig, named
 from ..rules import CFG, Cap, CapDisplacement, Rule, apg
 from ..schedules import Exponential
+
+if TYPE_CHECKING:
+    from ..metrics.extractor import Weights
+
+
+_ADM_REFERENCE = "VIRTUAL_imagenet256_labeled.npz"
+_COCO_FOLDER = "val2017"
 
 
 @dataclass(frozen=True)
@@ -68,16 +77,15 @@ class ImageProtocol:
     seed: int
     # Runs with diagnostics beside the table, one sample of each class or all prompts: unguided, then capped.
     figures: tuple[ImageSetting, ...] = ()
+    # The score protocols of the paper's table, each with the real images that the user brings.
+    scored_by: tuple[tuple[str, str], ...] = ()
 
     @property
     def fixed_of_figures(self) -> ImageSetting:
         """The row of fixed CFG that stands between the two runs of the figures."""
         capped = self.figures[1]
-        return next(
-            s
-            for s in self.settings
-            if (s.method, s.scale, s.evaluations) == ("CFG", capped.scale, capped.evaluations)
-        )
+        key = ("CFG", capped.scale, capped.evaluations)
+        return next(s for s in self.settings if (s.method, s.scale, s.evaluations) == key)
 
 
 _CHANNELS = Choice(
@@ -118,7 +126,8 @@ def imagenet(per_class: int = 50) -> ImageProtocol:
         ImageSetting("Conditional", 1.0, CFG(1.0), 50),
         ImageSetting("PMC", 2.5, CFG(2.5) | Cap(1.10), 50, gamma=1.10),
     )
-    return ImageProtocol("imagenet", tuple(settings), choices, 1000 * per_class, 0, figures)
+    scored_by = (("adm-imagenet256", _ADM_REFERENCE),)
+    return ImageProtocol("imagenet", tuple(settings), choices, 1000 * per_class, 0, figures, scored_by)
 
 
 def sd35(prompts: int = 5000) -> ImageProtocol:
@@ -137,7 +146,14 @@ def sd35(prompts: int = 5000) -> ImageProtocol:
         Choice("C2FG progress", "p = 1 - sigma on the shifted grid", "the text allows step / N as well"),
         Choice("COCO prompts", "the file given by --prompts", "the paper's prompt file is not published"),
     )
-    return ImageProtocol("sd35", tuple(settings), choices, prompts, seed=42)
+    scored_by = (
+        ("coco-torchmetrics", _COCO_FOLDER),
+        ("coco-cleanfid-recall", _COCO_FOLDER),
+        ("clip-b32", ""),
+        ("imagereward-1.0", ""),
+        ("hsv", ""),
+    )
+    return ImageProtocol("sd35", tuple(settings), choices, prompts, 42, scored_by=scored_by)
 
 
 _PIPELINE = (
@@ -236,7 +252,6 @@ def _text(name: str) -> str:
     return (files("meancap") / "paper_tables" / name).read_text(encoding="utf-8")
 
 
-_ADM_REFERENCE = "VIRTUAL_imagenet256_labeled.npz"
 _SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third
 # Dense peaks from the data sheets, in the precision that each protocol uses.
 _PEAKS = {
@@ -256,6 +271,9 @@ class _Need:
 
 def imagenet_needs(checkpoint: Path | None, vae: str) -> list[_Need]:
     """What the ImageNet protocol needs."""
+    from ..metrics.inception import INCEPTION
+
+    adm = "openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256"
     return [
         _Need(
             "the checkpoint",
@@ -264,40 +282,51 @@ def imagenet_needs(checkpoint: Path | None, vae: str) -> list[_Need]:
         ),
         _Need("the autoencoder", _is_local(vae), f"hf download {vae}"),
         _gpu(),
-        _inception_weights(),
+        _weights(INCEPTION),
         _Need(
-            "ADM's reference statistics, for scores",
+            "for scores, ADM's reference",
             Path(_ADM_REFERENCE).is_file(),
-            f"{_ADM_REFERENCE}, given to `meancap score --reference`",
+            f"{_ADM_REFERENCE} from {adm}; looked for in this folder, or where --reference says",
         ),
     ]
 
 
-def sd35_needs(pipeline: str, prompts: Path | None) -> list[_Need]:
-    """What the SD3.5 protocol needs."""
-    given = prompts is not None and prompts.is_file()
-    return [
-        _Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"),
-        _Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
-        _gpu(),
-        _inception_weights(),
-        _Need(
-            "the images of COCO 2017 val, for scores",
-            False,
-            "give their folder to `meancap score --reference`",
-        ),
-    ]
-
-
-def _inception_weights() -> _Need:
-    from ..metrics.extractor import MissingWeights
+def sd35_needs(protocol: ImageProtocol, pipeline: str, prompts: Path | None) -> list[_Need]:
+    """What the SD3.5 protocol needs; its figure is not scored."""
+    from ..metrics.image_text import BERT_WORDS, CLIP_NAME, CLIP_VARIABLE, IMAGE_REWARD
     from ..metrics.inception import INCEPTION
 
-    try:
-        found, how = str(INCEPTION.find()), ""
-    except MissingWeights as error:
-        found, how = "", str(error)
-    return _Need(f"Inception for scores{f', {found}' if found else ''}", bool(found), how)
+    needs = [_Need("the pipeline", _is_local(pipeline), f"hf download {pipeline}"), _gpu()]
+    if not protocol.scored_by:
+        return needs
+    given = prompts is not None and prompts.is_file()
+    return [
+        *needs,
+        _Need("the prompts", given, "give --prompts: 5,000 COCO-2017 validation captions, one per line"),
+        *map(_weights, (INCEPTION, IMAGE_REWARD, BERT_WORDS)),
+        _Need(
+            "for scores, CLIP ViT-B/32",
+            _is_local(os.environ.get(CLIP_VARIABLE) or CLIP_NAME),
+            f"hf download {CLIP_NAME}, or set {CLIP_VARIABLE} to its folder",
+        ),
+        _Need(
+            "for scores, the images of COCO 2017 val",
+            Path(_COCO_FOLDER).is_dir(),
+            f"images.cocodataset.org/zips/{_COCO_FOLDER}.zip, unpacked; looked for in this folder, or where "
+            "--reference says",
+        ),
+    ]
+
+
+def _weights(file: Weights) -> _Need:
+    places = list(file.places())
+    found = next((f", {place}" for place in places if place.is_file()), "")
+    folders = ", ".join(dict.fromkeys(str(place.parent) for place in places))
+    how = (
+        f"{file.names[0]} from {file.source}; looked for at ${file.variable}, in $MEANCAP_WEIGHTS and in "
+        f"{folders}, or where --weights says"
+    )
+    return _Need(f"for scores, {file.title}{found}", bool(found), how)
 
 
 def _gpu() -> _Need:
@@ -355,8 +384,8 @@ def plan_text(
         per_run = seconds / 3600 / len(protocol.settings)
         lines.append(
             f"      {gpu}, {dtype}: {calls * work:.3g} / ({peak / 1e12:.0f} T x {_SHARE}) = "
-            f"{seconds / 3600:.0f} h on one, "
-            f"{per_run:.2f} h a run; N of them under torchrun take 1/N"
+            f"{seconds / 3600:.3g} h on one, "
+            f"{per_run:.2g} h a run; N of them under torchrun take 1/N"
         )
     lines.append("      times are arithmetic, not measured: no GPU run stands behind them")
     if protocol.figures:
@@ -394,29 +423,18 @@ def _commands(protocol: ImageProtocol, out: Path, given: str) -> list[str]:
         f"-m meancap {reproduce}",
         "  the same under SLURM:",
         f"    srun --nodes 2 --ntasks 16 --gpus-per-task 1 meancap {reproduce}",
-        "  then the scores, on one machine, and the report beside the paper's table:",
     ]
-    for name, reference in _SCORED_BY[protocol.name]:
+    if not protocol.scored_by:
+        return [*lines, f"  it ends with {out}/qualitative.png and mechanism.png"]
+    lines.append("  then the scores, on one machine, and the report beside the paper's table:")
+    for name, reference in protocol.scored_by:
         against = f" --reference {reference}" if reference else ""
         lines.append(f"    meancap score {runs} --protocol {name}{against}")
-    return [*lines, f"    meancap report {out}", f"  {_LOOKED_FOR}"]
-
-
-# The protocols of each table, with the file or folder of real images that the user brings.
-_SCORED_BY = {
-    "imagenet": (("adm-imagenet256", _ADM_REFERENCE),),
-    "sd35": (
-        ("coco-torchmetrics", "COCO_VAL2017_DIR"),
-        ("coco-cleanfid-recall", "COCO_VAL2017_DIR"),
-        ("clip-b32", ""),
-        ("imagereward-1.0", ""),
-        ("hsv", ""),
-    ),
-}
-_LOOKED_FOR = (
-    "weights for scores are looked for at --weights, at the network's own variable (as MEANCAP_INCEPTION), "
-    "in $MEANCAP_WEIGHTS and in torch's and Hugging Face's caches; `meancap score` names what is missing"
-)
+    lines.append(f"    meancap report {out}")
+    if protocol.name == "sd35":
+        lines.append("  the paper's figure of four prompts, with mechanism.png and qualitative.png:")
+        lines.append(f"    meancap reproduce sd35 --categories --out {out}-categories")
+    return lines
 
 
 def _existing(path: Path) -> Path:

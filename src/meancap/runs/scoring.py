@@ -16,8 +16,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,6 @@ def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Est
         write_whole(folder / "scores.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def _is_scored(folder: Path, protocol: str, mark: str) -> bool:
-    """Whether these images have been scored under this very protocol."""
-    return any(r["protocol"] == protocol and r.get("images") == mark for r in _rows(folder))
-
-
 def _rows(folder: Path) -> list[dict[str, Any]]:
     path = folder / "scores.jsonl"
     if not path.is_file():
@@ -126,14 +121,20 @@ class FeatureCache:
 
     def fill(self, images: Images, extractor: Extractor, prompts: Sequence[str] = ()) -> Iterator[int]:
         """Makes the missing blocks; yields how many images have been read since the last time."""
+        from safetensors.torch import save
+
         for block in self.missing():
             start, stop = block * BLOCK, min((block + 1) * BLOCK, self.count)
             parts = []
             for first in range(start, stop, extractor.batch):
                 size = min(extractor.batch, stop - first)
-                parts += _extracted(extractor, images.read(first, size), prompts[first : first + size])
+                for stack in images.read(first, size):
+                    parts.append(extractor(stack, prompts[first : first + len(stack)]))
+                    first += len(stack)
                 yield size
-            self._write(block, {name: torch.cat([p[name] for p in parts]) for name in parts[0]})
+            whole = {name: torch.cat([p[name] for p in parts]).contiguous() for name in parts[0]}
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path(block), save(whole, {"sha256": _hash_of(whole)}))
 
     def load(self) -> Features:
         """All features; every block must be there, with the bytes that were written."""
@@ -161,13 +162,6 @@ class FeatureCache:
     def _path(self, block: int) -> Path:
         return self.folder / f"{block:05d}.safetensors"
 
-    def _write(self, block: int, features: Features) -> None:
-        from safetensors.torch import save
-
-        self.folder.mkdir(parents=True, exist_ok=True)
-        whole = {name: value.contiguous() for name, value in features.items()}
-        write_whole(self._path(block), save(whole, {"sha256": _hash_of(whole)}))
-
 
 def _hash_of(features: Features) -> str:
     combined = hashlib.sha256()
@@ -181,14 +175,6 @@ def _cache_root() -> Path:
     if own := os.environ.get("MEANCAP_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "meancap"
-
-
-def _extracted(extractor: Extractor, stacks: list[Tensor], prompts: Sequence[str]) -> list[Features]:
-    features, at = [], 0
-    for stack in stacks:
-        features.append(extractor(stack, prompts[at : at + len(stack)]))
-        at += len(stack)
-    return features
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,8 +251,10 @@ def score_target(
     mark = f"{target.images.identity()}-{len(target.images)}"
     if reference is not None and reference.identity:  # two folders may share a name
         mark += f"-{reference.identity}"
-    text = _protocol_text(protocol, extractor, reference)
-    if not force and _is_scored(target.folder, text, mark):
+    against = f"; against {reference.name}" if reference is not None else ""
+    text = f"{protocol.name}: {extractor.identity}{against}"
+    scored = any(r["protocol"] == text and r.get("images") == mark for r in _rows(target.folder))
+    if scored and not force:
         return
     kept = FeatureCache.of(target.folder / "features", protocol.name, extractor, target.images)
     kept.drop(protocol.name, own=force)
@@ -278,48 +266,25 @@ def score_target(
     write_scores(target.folder, protocol.name, text, estimates, mark)
 
 
-def _protocol_text(protocol: Protocol, extractor: Extractor, reference: Reference | None) -> str:
-    """The protocol of a score in full: name, network and resize, reference."""
-    against = f"; against {reference.name}" if reference is not None else ""
-    return f"{protocol.name}: {extractor.identity}{against}"
-
-
-_FASHION_VARIABLE = "MEANCAP_FASHION_MNIST"
-_FASHION_DEBIAN = "/usr/share/datasets/fashion-mnist"
-
-
-@dataclass
-class ReferenceSearch:
-    """Iterate over it to get a reference ready; `reference` stays None where the protocol needs none."""
-
-    protocol: Protocol
-    extractor: Extractor
-    source: str | None
-    reference: Reference | None = field(default=None, init=False)
-
-    def __iter__(self) -> Iterator[ScoreProgress]:
-        if not self.protocol.reference:
-            if self.source is not None:
-                raise ValueError(f"{self.protocol.name} measures against nothing; leave --reference out")
-            return
-        if self.source is None:
-            if self.protocol.name == "fashion":
-                self.reference = shipped_fashion()
-                return
-            raise ValueError(f"{self.protocol.name} needs --reference: {self.protocol.reference}")
-        images = reference_images(self.source)
-        kept = FeatureCache.of(_cache_root() / "features", self.protocol.name, self.extractor, images)
-        for done in kept.fill(images, self.extractor):
-            yield ScoreProgress("reference", done, len(images))
-        features = kept.load()
-        if self.protocol.name == "adm-imagenet256" and self.source.endswith(".npz"):
-            self.reference = adm_reference(Path(self.source), features, images.identity())
-        else:
-            name = f"{images.name} ({len(images):,} images)"
-            identity = (
-                "" if isinstance(images, PicturesInMemory) else images.identity()
-            )  # a data set's name says it all
-            self.reference = Reference(name, features, identity=identity)
+def find_reference(
+    protocol: Protocol, extractor: Extractor, source: str | None
+) -> Generator[ScoreProgress, None, Reference | None]:
+    """Extracts the features of a reference, yielding after each batch; None if the protocol needs none."""
+    if not protocol.reference:
+        return None
+    if source is None:
+        if protocol.name == "fashion":
+            return shipped_fashion()
+        raise ValueError(f"{protocol.name} needs --reference: {protocol.reference}")
+    images = reference_images(source)
+    kept = FeatureCache.of(_cache_root() / "features", protocol.name, extractor, images)
+    for done in kept.fill(images, extractor):
+        yield ScoreProgress("reference", done, len(images))
+    features = kept.load()
+    if protocol.name == "adm-imagenet256" and source.endswith(".npz"):
+        return adm_reference(Path(source), features, images.identity())
+    identity = "" if isinstance(images, PicturesInMemory) else images.identity()  # a data set has a name
+    return Reference(f"{images.name} ({len(images):,} images)", features, identity=identity)
 
 
 def reference_images(source: str) -> Images:
@@ -338,7 +303,7 @@ def reference_images(source: str) -> Images:
 
 def fashion_folder() -> Path:
     """Where the Fashion-MNIST files are looked for."""
-    return Path(os.environ.get(_FASHION_VARIABLE) or _FASHION_DEBIAN)
+    return Path(os.environ.get("MEANCAP_FASHION_MNIST") or "/usr/share/datasets/fashion-mnist")
 
 
 @cache
@@ -366,8 +331,7 @@ def score_runs(
     targets = [open_target(path) for path in runs]  # before any work: a wrong name should cost nothing
     for p in chosen:
         extractor = p.load(weights)
-        search = ReferenceSearch(p, extractor, reference if p.reference else None)
-        yield from search
+        against = yield from find_reference(p, extractor, reference)
         for path, target in zip(runs, targets, strict=True):
-            for step in score_target(target, p, extractor, search.reference, force=force):
+            for step in score_target(target, p, extractor, against, force=force):
                 yield replace(step, what=f"{path.resolve().name}, {p.name}")
