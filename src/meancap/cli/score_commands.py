@@ -33,8 +33,7 @@ _PICTURES = """\
   meancap pictures runs/none runs/fixed runs/cap --out pictures
 
 Runs stand side by side if they share their seeds and their classes or prompts. Written are sheet.png (rows
-are seeds, columns are rules), panels.png (rows are classes), gallery.html, and for runs made with
---diagnostics mechanism.png and meter.png.
+are seeds, columns are rules), gallery.html, and for runs made with --diagnostics mechanism.png and meter.png.
 """
 
 
@@ -175,14 +174,13 @@ def demo(args: argparse.Namespace) -> int:
     need("matplotlib", "report")
     import torch
 
-    from ..models.data import FASHION
     from ..report.pictures import write_demo
     from ..runs.reproduce import BLOCKS, make_demo, open_demo
 
     torch.set_num_threads(1)
     for _ in bar(make_demo(args.out), BLOCKS, "demo"):
         pass
-    page = write_demo(open_demo(args.out), open_demo(args.out / "scenes"), args.out, FASHION)
+    page = write_demo(open_demo(args.out), open_demo(args.out / "scenes"), args.out)
     print(page.read_text(encoding="utf-8"))
     for path, what in (
         (args.out / "demo.png", "the picture"),

@@ -79,7 +79,7 @@ def _blocks(folder: Path) -> list[Block]:
         Heading("How it comes about"),
         *map(_picture, ("overview", "landscape", "trajectories", "meter")),
         Heading("What this experiment cannot show"),
-        _prose("""The fields are exact and the target is p(x | A), so no guidance at all is optimal here,
+        Text("""The fields are exact and the target is p(x | A), so no guidance at all is optimal here,
             and every metric of the table rewards doing less. The table shows what guidance costs, and what
             the cap saves of it. Whether guidance is worth its cost is a question about imperfect models, of
             which there is none here."""),
@@ -89,7 +89,7 @@ def _blocks(folder: Path) -> list[Block]:
 
 
 def _picture(name: str) -> FigureFile:
-    return FigureFile(f"figures/{name}.png", _one_line(_CAPTIONS[name]))
+    return FigureFile(f"figures/{name}.png", _CAPTIONS[name])
 
 
 def _verdict(table: _Table) -> Text:
@@ -102,7 +102,7 @@ def _verdict(table: _Table) -> Text:
     else:
         far = f"{sum(abs(z) > 4 for z in scores)} of {len(scores)} numbers of the paper's table"
         agree = f"**{far} are over 4 standard deviations from ours**"
-    return _prose(f"""{agree}, {beyond or "none"} of them beyond 2. Guidance at λ = 3 moves and narrows the
+    return Text(f"""{agree}, {beyond or "none"} of them beyond 2. Guidance at λ = 3 moves and narrows the
         branches and feeds the middle one; the cap Γ = 1.1 takes most of that back: on {{0,1,2}} the
         occupancy is off by {fixed:.3f} in total variation under fixed CFG and by {capped:.3f} under the
         cap.""")
@@ -119,7 +119,7 @@ def _how_compared(run: dict[str, Any]) -> Text:
         text += """ With fewer samples than the paper's 200,000, total variation and mean error carry a bias
             of chance (they are lengths, and the length of noise is positive), so their z-scores lean to one
             side."""
-    return _prose(text)
+    return Text(text)
 
 
 def _euler(run: dict[str, Any], limits: _Limits) -> Text:
@@ -132,7 +132,7 @@ def _euler(run: dict[str, Any], limits: _Limits) -> Text:
     tv = float(limits["{0,1,2}", "Conditional", "tv"][0]["euler"])
     ratios = [row for rows in limits.values() for row in rows if row["metric"] == "variance_ratio"]
     error, change = (max(float(row[k]) for row in ratios) for k in ("standard_error", "grid_error"))
-    return _prose(f"""Fifty Euler steps narrow a branch even where nothing guides: the variance of one
+    return Text(f"""Fifty Euler steps narrow a branch even where nothing guides: the variance of one
         Gaussian comes out as R_50 = {run["finished"]["R_50"]:.10f} of its exact value, by a closed formula,
         and the first row of the table is that and nothing else; in continuous time its ratio is 1. The
         singleton under the cap is {capped[0]:.3f} with Euler and {capped[1]:.3f} without, so that
@@ -180,7 +180,7 @@ def _shape(limits: _Limits) -> tuple[Text, Table]:
     """The variance along the ray of a branch and across it."""
     ratios = ("radial_ratio", "tangential_ratio")
     along, across = (float(limits["{0}", "PMC-CFG", metric][0]["continuous"]) for metric in ratios)
-    text = _prose(f"""The trace adds a branch's spread along its own ray and across it. In continuous time
+    text = Text(f"""The trace adds a branch's spread along its own ray and across it. In continuous time
         the cap leaves a singleton {along:.0%} of its variance along the ray and {across:.0%} of that across
         it: of the diversity it restores much less than of the length. Ratios above 1 come from samples on
         their way between branches.""")
@@ -204,17 +204,9 @@ def _how_made(run: dict[str, Any]) -> list[Block]:
     return [
         Code(run["command"]),
         Items(tuple(run["protocol"])),
-        _prose(f"""Every row has noise of its own, named by seed, repeat and setting. Made with {versions},
+        Text(f"""Every row has noise of its own, named by seed, repeat and setting. Made with {versions},
             Python {run["python"]} on {run["machine"]}, engine {run["engine"]}. The engines agree up to
             rounding, and neither chunks nor threads change a number. Same seed and machine, same
             `table.csv`, byte for byte. Samples, histograms, paths and the meter are in `data/`, every
             figure also as SVG in `figures/`."""),
     ]
-
-
-def _prose(text: str) -> Text:
-    return Text(_one_line(text))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -1,7 +1,8 @@
 """A report as a list of blocks, written once and rendered twice: Markdown, and one HTML file that needs no
 other.
 
-Text may hold `code`, **strong words** and nothing else; everything is escaped in HTML, whoever wrote it.
+Text may hold `code`, **strong words** and nothing else, and its lines are joined; everything is escaped in
+HTML, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -123,13 +124,13 @@ def _markdown(block: Block) -> str:
         case Heading(text, level):
             return f"{'#' * level} {text}"
         case Text(text):
-            return text
+            return _joined(text)
         case Items(items):
             return "\n".join(f"- {item}" for item in items)
         case Code(text):
             return f"```\n{text}\n```"
         case FigureFile(path, caption) | Drawing(_, path, caption):
-            return f"![{_title(caption)}]({path})\n\n{caption}"
+            return f"![{_title(caption)}]({path})\n\n{_joined(caption)}"
         case Table(columns, groups, names):
             marks = ["---"] * names + ["---:"] * (len(columns) - names)
             rows = [columns, tuple(marks), *(row for group in groups for row in group)]
@@ -175,15 +176,19 @@ def _data_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _inline(text: str) -> str:
-    safe = escape(text)
+    safe = escape(_joined(text))
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe)
 
 
 def _title(caption: str) -> str:
     """The words in bold that a caption begins with."""
-    return _bare(caption.split(".")[0])
+    return _joined(_bare(caption.split(".")[0]))
 
 
 def _bare(text: str) -> str:

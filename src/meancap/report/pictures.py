@@ -1,7 +1,6 @@
 """Pictures of matched runs: the same noise and the same class or prompt under different rules.
 
 sheet      rows are seeds, columns are rules
-panels     one panel per rule; in each, rows are classes and columns are seeds
 rows       one row per rule, a column for each prompt, which stands above it
 gallery    one HTML page that opens from disk: no server, no script, no file beside it
 mechanism  for each run |m_c| and |m_u|, |m_c - m_u|, effective and nominal scale over time; thin lines
@@ -68,41 +67,13 @@ def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: S
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0, hspace=0)
     axes: Any = figure.subplots(len(chosen), len(runs), squeeze=False)
     for j, run in enumerate(runs):
-        axes[0, j].set_title(titles[j] if titles else title(run))
+        axes[0, j].set_title(titles[j] if titles else run.rule.replace(" | ", "\n| ") or "no rule")
         for i, position in enumerate(chosen):
             _show(axes[i, j], images[j][i])
             if j == 0:
-                axes[i, 0].set_ylabel(condition(run, position), rotation=0, ha="right", va="center")
-    return figure
-
-
-def class_panels(
-    runs: Sequence[Run],
-    per_class: int = 8,
-    titles: Sequence[str] = (),
-    names: Sequence[str] = (),
-    page: float = PAGE,
-) -> Figure:
-    """One panel for each run, side by side: rows of classes, `per_class` seeds each; `page` inches wide."""
-    need_matched(runs)
-    rows, names = class_rows(runs[0], per_class), names or _class_names(runs[0])
-    width = 0.45 + page
-    count, gap = len(runs), 0.04
-    first = runs[0].images([0])
-    tall = len(rows) * first.shape[1] / (per_class * first.shape[2])
-    height = (page / count - 2 * gap) * tall + 0.25
-    figure = Figure(figsize=(width, height))
-    figure.set_layout_engine("constrained", w_pad=gap, h_pad=0.05, wspace=0, hspace=0)
-    all_axes: Any = figure.subplots(1, count, squeeze=False)[0]
-    for axes, run, k in zip(all_axes, runs, range(count), strict=True):
-        picture = tiled(run, list(rows.values()))
-        _show(axes, picture)
-        axes.set_title(titles[k] if titles else title(run))
-        if k == 0:
-            cell = picture.shape[0] / len(rows)
-            places = [(i + 0.5) * cell for i in range(len(rows))]
-            axes.set_yticks(places, [names[c] if names else str(c) for c in rows])
-            axes.tick_params(axis="y", length=0)
+                lines = wrap(condition(run, position), 20)
+                label = "\n".join(lines[:3]) + ("…" if len(lines) > 3 else "")
+                axes[i, 0].set_ylabel(label, rotation=0, ha="right", va="center")
     return figure
 
 
@@ -124,51 +95,13 @@ def _prompt_rows(runs: Sequence[Run], titles: Sequence[str]) -> Figure:
     return figure
 
 
-def class_rows(run: Run, per_class: int) -> dict[int, list[int]]:
-    """The first positions of each class, for the classes that have so many."""
-    places_of: dict[int, list[int]] = {}
-    for position, record in enumerate(run.records):
-        if record.get("label") is not None:
-            places_of.setdefault(record["label"], []).append(position)
-    rows = {
-        label: places[:per_class] for label, places in sorted(places_of.items()) if len(places) >= per_class
-    }
-    if not rows:
-        raise ValueError(f"{run.folder.name} has no class with {per_class} samples")
-    return rows
-
-
-def tiled(run: Run, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.uint8]:
-    """One picture of many, without space between them."""
-    flat = run.images([i for row in rows for i in row])
-    count, height, width, channels = flat.shape
-    grid = flat.reshape(len(rows), count // len(rows), height, width, channels).transpose(0, 2, 1, 3, 4)
-    sheet: npt.NDArray[np.uint8] = grid.reshape(len(rows) * height, -1, channels)
-    return sheet
-
-
-def title(run: Run) -> str:
-    """The rule, a line for each of its parts."""
-    return run.rule.replace(" | ", "\n| ") or "no rule"
-
-
-def _class_names(run: Run) -> tuple[str, ...]:
-    """The names of the classes, where the run's model is the shipped one; otherwise none."""
-    return FASHION if run.config.get("model") == "fashion" else ()
-
-
-def _class_name(label: int, names: Sequence[str]) -> str:
-    """The name of a class, or its number where it has none."""
-    return names[label] if label < len(names) else f"class {label}"
-
-
 def condition(run: Run, position: int) -> str:
-    """What a sample was asked to be, short enough for a margin."""
+    """What a sample was asked to be: its prompt, or its class, by name for the shipped model."""
     record = run.records[position]
     if record.get("prompt") is not None:
-        lines = wrap(str(record["prompt"]), 20)
-        return "\n".join(lines[:3]) + ("…" if len(lines) > 3 else "")
-    return f"{_class_name(record['label'], _class_names(run))}\nseed {record['seed']}"
+        return str(record["prompt"])
+    named = FASHION if run.config.get("model") == "fashion" else ()
+    return named[record["label"]] if record["label"] < len(named) else f"class {record['label']}"
 
 
 def _show(axes: Axes, image: npt.NDArray[np.uint8]) -> None:
@@ -182,19 +115,14 @@ def _show(axes: Axes, image: npt.NDArray[np.uint8]) -> None:
         side.set_visible(False)
 
 
-def gallery(
-    runs: Sequence[Run], count: int = 40, title: str = "Matched samples", names: Sequence[str] = ()
-) -> str:
+def gallery(runs: Sequence[Run], count: int = 40) -> str:
     """The page as text: a row for each of the first `count` samples, a column for each run."""
     need_matched(runs)
     shown = min(count, *map(len, runs))
     images = [run.images(range(shown)) for run in runs]
     rows: list[tuple[str | bytes, ...]] = []
-    for i, record in enumerate(runs[0].records[:shown]):
-        asked = record.get("prompt")
-        if asked is None:
-            asked = _class_name(record["label"], names or _class_names(runs[0]))
-        rows.append((f"{asked}, seed {record['seed']}", *(_png(batch[i]) for batch in images)))
+    for i, seed in enumerate(runs[0].seeds[:shown]):
+        rows.append((f"{condition(runs[0], i)}, seed {seed}", *(_png(batch[i]) for batch in images)))
     first = runs[0].config
     note = (
         f"{first['model']}, {len(first['times']) - 1} steps, {first['solver']}. "
@@ -202,7 +130,7 @@ def gallery(
     )
     heads = ("sample", *(run.rule or "no rule" for run in runs))
     table = Table(heads, (tuple(rows),), names=len(heads))
-    return html([Heading(title, 1), Text(note), table], Path())
+    return html([Heading("Matched samples", 1), Text(note), table], Path())
 
 
 def _png(image: npt.NDArray[np.uint8]) -> bytes:
@@ -299,10 +227,6 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
     written = [write_whole(out / "gallery.html", gallery(runs, shown))]
     with look():
         written.append(save_png(sheet(runs, range(min(rows, *map(len, runs)))), out / "sheet.png"))
-        if runs[0].labels:
-            most = min(8, min(map(runs[0].labels.count, set(runs[0].labels))))
-            if class_rows(runs[0], most):
-                written.append(save_png(class_panels(runs, most), out / "panels.png"))
         if all((run.folder / "diagnostics.npz").is_file() for run in runs):
             written.append(save_png(mechanism([(run, run) for run in runs]), out / "mechanism.png"))
             written.append(save_png(meters(runs), out / "meter.png"))
@@ -336,16 +260,16 @@ difference, not to measure one: `meancap reproduce fashion` does that.
 """
 
 
-def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path, names: Sequence[str]) -> Path:
+def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path) -> Path:
     """demo.png of the scenes `drawn`; garments.png, meter.png, gallery.html and report.md of `runs`."""
     folders, titles = list(runs.values()), list(runs)
     with look():
         # Narrow, so that the labels can be read on a phone.
         short = [title.replace(", ", ",\n") for title in titles]
         save_png(_prompt_rows(list(drawn.values()), short), out / "demo.png", 260)
-        save_png(class_panels(folders, 5, short, names, 3.6), out / "garments.png", 260)
+        save_png(sheet(folders, range(10), short), out / "garments.png", 260)
         save_png(meters(folders, titles), out / "meter.png")
-    write_whole(out / "gallery.html", gallery(folders, names=names))
+    write_whole(out / "gallery.html", gallery(folders))
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
     page = _DEMO_PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
     return write_whole(out / "report.md", page)

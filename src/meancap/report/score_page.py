@@ -401,13 +401,13 @@ def blocks(entries: Sequence[ScoredRun], folder: Path) -> list[Block]:
     for protocol in _protocols(entries):
         page += [Heading(f"Protocol {protocol}"), _how(entries, protocol)]
         if counted := tally(entries, protocol):
-            page += [Heading("What the numbers say", 3), Text(_line(_TALLY)), counted]
+            page += [Heading("What the numbers say", 3), Text(_TALLY), counted]
         if (folder / "figures" / f"fronts-{protocol}.png").is_file():
             page.append(FigureFile(f"figures/fronts-{protocol}.png", _FRONTS))
         page += _tables(entries, protocol)
     page += [
         Heading("How to read this"),
-        *(Text(_line(note)) for note in _NOTES),
+        *map(Text, _NOTES),
         Text(f"Made with meancap {__version__}."),
     ]
     return page
@@ -423,22 +423,18 @@ def _tables(entries: Sequence[ScoredRun], protocol: str) -> list[Block]:
     if compared and any(e.name.method == "Fixed CFG" for e in entries):
         page += [
             Heading("At equal nominal scale", 3),
-            Text(_line(_SCALE)),
+            Text(_SCALE),
             equal_scale(entries, protocol, compared),
         ]
         aligned = equal_alignment(entries, protocol, compared)
         if aligned is not None:
-            page += [Heading("At equal alignment", 3), Text(_line(_ALIGNED)), aligned]
+            page += [Heading("At equal alignment", 3), Text(_ALIGNED), aligned]
     page += [Heading("All numbers", 3), results(entries, protocol)]
     return page
 
 
 def _fronts(entries: Sequence[ScoredRun], protocol: str, folder: Path) -> Figure:
     return fronts(entries, protocol)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _with_alignment(entries: list[ScoredRun]) -> list[ScoredRun]:

@@ -111,7 +111,7 @@ class Ledger:
             raise RunRefused(f"{path} is damaged; move the folder away and start again") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise RunRefused(f"{path} is not a run of format {FORMAT}; give another folder")
-        if (kind := _kind(content)) != self.kind:
+        if (kind := content.get("experiment", "images")) != self.kind:
             raise RunRefused(f"{path} is of the experiment {kind!r}, not {self.kind!r}; give another folder")
         if missing := FIELDS[kind] - content.keys():
             raise RunRefused(f"{path} lacks {', '.join(sorted(missing))}; move the folder away")
@@ -164,11 +164,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return phrases
 
 
-def _kind(content: Mapping[str, Any]) -> str:
-    """Earlier versions named the kind of the mixture experiment only."""
-    return str(content.get("experiment") or ("bench" if "families" in content else "images"))
-
-
 def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"
@@ -184,7 +179,7 @@ class Store:
             identity = {"config": config.as_json(), "made_with": made_with}
             if self.ledger.begin(identity, finished=None)["finished"] is not None:
                 self._tidy()
-            if not self.finished:
+            else:
                 (self.folder / "blocks").mkdir(exist_ok=True)
                 if config.images == "png":
                     (self.folder / "samples").mkdir(exist_ok=True)
@@ -212,10 +207,13 @@ class Store:
             for record, image in zip(records, images, strict=True):
                 self._write(sample_name(record["index"]), _png(image))
         else:
-            self._write(f"blocks/{block:06d}.npy", _npy(images))
+            self._write(f"blocks/{block:06d}.npy", _filled(lambda file: np.save(file, images)))
         if meter is not None:
-            self._write(f"blocks/{block:06d}.meter.npz", _npz({k: np.asarray(v) for k, v in meter.items()}))
-        self._write(f"blocks/{block:06d}.json", _json(list(records)))
+            arrays = {name: np.asarray(value) for name, value in meter.items()}
+            content = _filled(lambda file: write_npz(file, {}, arrays))
+            self._write(f"blocks/{block:06d}.meter.npz", content)
+        text = json.dumps(list(records), indent=1, ensure_ascii=False) + "\n"
+        self._write(f"blocks/{block:06d}.json", text.encode())
 
     def finish(self) -> bool:
         """Puts the blocks together once all of them are there; whichever process sees that first does it."""
@@ -279,22 +277,10 @@ def sample_name(index: int) -> str:
     return f"samples/{index:06d}.png"
 
 
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
-
-
 def _filled(write: Callable[[BytesIO], object]) -> bytes:
     buffer = BytesIO()
     write(buffer)
     return buffer.getvalue()
-
-
-def _npy(array: npt.NDArray[Any]) -> bytes:
-    return _filled(lambda buffer: np.save(buffer, array, allow_pickle=False))
-
-
-def _npz(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    return _filled(lambda buffer: write_npz(buffer, {}, arrays))
 
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -145,7 +145,9 @@ class _NoiseStream:
         while self.next < index:
             torch.randn(self.shape, generator=self.generator, dtype=self.dtype)
             self.next += 1
-        return _copy(self.generator)
+        copied = torch.Generator()
+        copied.set_state(self.generator.get_state())
+        return copied
 
 
 class _CallCounter:
@@ -163,12 +165,6 @@ class _CallCounter:
 
     def _add(self, *_: object) -> None:
         self.count += 1
-
-
-def _copy(generator: torch.Generator) -> torch.Generator:
-    copied = torch.Generator()
-    copied.set_state(generator.get_state())
-    return copied
 
 
 def _denoiser(pipe: Pipeline) -> Any:

@@ -2,7 +2,7 @@
 
     OUT/<setting>/    a run folder for each setting
     OUT/figures/<setting>/   small runs with diagnostics, for the paper's mechanism and qualitative figures
-    OUT/table.csv     one row per setting: scale, what guidance did, and scores if there are any
+    OUT/table.csv     one row per setting: scale, what guidance did, and the scores of `reproduce fashion`
     OUT/protocol.json the settings and the choices that the paper leaves open
 
 `tiny_imagenet` and `tiny_sd35` write random weights in the published formats, for rehearsing a whole protocol
@@ -95,35 +95,25 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
         if score_by:
             for _ in score_runs([out / s.name for s in protocol.settings], [score_by]):
                 pass
-        _write_protocol(protocol, out, score_by)
+        about = {
+            "protocol": protocol.name,
+            "samples": protocol.samples,
+            "seed": protocol.seed,
+            "choices": [asdict(c) for c in protocol.choices],
+            "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
+        }
+        write_whole(out / "protocol.json", json.dumps(about, indent=1) + "\n")
+        rows = [_setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
+        text = StringIO()
+        columns = list(dict.fromkeys(key for r in rows for key in r))
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_whole(out / "table.csv", text.getvalue())
         return True
 
 
-def _write_protocol(protocol: ImageProtocol, out: Path, score_by: str = "") -> None:
-    """protocol.json and table.csv."""
-    about = {
-        "protocol": protocol.name,
-        "samples": protocol.samples,
-        "seed": protocol.seed,
-        "choices": [asdict(c) for c in protocol.choices],
-        "settings": [{"folder": s.name, "rule": str(s.rule)} for s in protocol.settings],
-    }
-    write_whole(out / "protocol.json", json.dumps(about, indent=1) + "\n")
-    write_whole(out / "table.csv", _settings_table(protocol, out, score_by))
-
-
-def _settings_table(protocol: ImageProtocol, out: Path, score_by: str = "") -> str:
-    """The settings with their facts, as CSV."""
-    rows = [_setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
-    columns = list(dict.fromkeys(key for r in rows for key in r))
-    text = StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[str, Any]:
+def _setting_row(setting: ImageSetting, run: Run, score_by: str) -> dict[str, Any]:
     """One line of the table, from the run folder alone."""
     cells: dict[str, Any] = {
         "method": setting.method,
@@ -140,17 +130,8 @@ def _setting_row(setting: ImageSetting, run: Run, score_by: str = "") -> dict[st
             "share_capped": round(float(meter["active"].mean()), 4),
             "largest_ratio": round(float(meter["ratio"].max()), 4),
         }
-    return cells | _scores_by_name(run.folder, score_by)
-
-
-def _scores_by_name(folder: Path, first: str) -> dict[str, float]:
-    """The scores of a run; a number that several protocols have is told apart by its protocol's name."""
-    named = [(s.protocol.partition(":")[0], s) for s in read_scores(folder)]
-    values: dict[str, float] = {}
-    for protocol, s in sorted(named, key=lambda one: (one[0] != first, one[0])):
-        name = s.name if s.name not in values else f"{s.name} ({protocol})"
-        values[name] = float(f"{s.value:.5g}")
-    return values
+    scores = [s for s in read_scores(run.folder) if s.protocol.startswith(f"{score_by}:")]
+    return cells | {s.name: float(f"{s.value:.5g}") for s in scores}
 
 
 def tiny_imagenet(folder: Path) -> tuple[Path, Path]:
@@ -249,20 +230,12 @@ def tiny_sd3(folder: Path) -> Path:
     vae.register_to_config(shift_factor=0.0609, scaling_factor=1.5305)
     for i, module in enumerate((transformer, *encoders)):
         _randomise(module, i, 0.2)
+    parts: dict[str, Any] = {"transformer": transformer, "vae": vae}
+    for end, encoder in zip(("", "_2", "_3"), encoders, strict=True):
+        parts |= {f"text_encoder{end}": encoder, f"tokenizer{end}": tokenizer}
     scheduler: Any = FlowMatchEulerDiscreteScheduler
-    pipe_class: Any = StableDiffusion3Pipeline
-    pipe = pipe_class(
-        transformer=transformer,
-        scheduler=scheduler(shift=3.0),
-        vae=vae,
-        text_encoder=encoders[0],
-        tokenizer=tokenizer,
-        text_encoder_2=encoders[1],
-        tokenizer_2=tokenizer,
-        text_encoder_3=encoders[2],
-        tokenizer_3=tokenizer,
-    )
-    pipe.save_pretrained(folder / "pipeline")
+    pipe: Any = StableDiffusion3Pipeline
+    pipe(scheduler=scheduler(shift=3.0), **parts).save_pretrained(folder / "pipeline")
     return folder / "pipeline"
 
 
