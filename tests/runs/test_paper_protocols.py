@@ -19,7 +19,7 @@ from meancap.runs import paper_protocols as protocols
 from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
 from meancap.runs.paper_protocols import plan_text, sit_work
-from meancap.runs.reproduce import setting_configs, tiny_imagenet
+from meancap.runs.reproduce import setting_configs
 
 
 def test_imagenet_has_the_rows_of_the_papers_table():
@@ -177,7 +177,6 @@ def test_two_machines_rehearse_imagenet_from_samples_to_the_report(tmp_path):
     pytest.importorskip("diffusers")
     source = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
     out = tmp_path / "out"
-    tiny_imagenet(out / "tiny")
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1"]
     agent += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:29517", "-m", "meancap"]
     command = [*agent, "reproduce", "imagenet", "--tiny", "--device", "cpu", "--out", str(out)]

@@ -6,11 +6,12 @@ import argparse
 import multiprocessing
 import signal
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..extras import need
 from ..runs.config import add_options, config_of
 from ..runs.processes import ENDED, end_with_parent, place, without_interrupts
 from .command import add_command, bar, comma_numbers, progress
@@ -18,7 +19,6 @@ from .command import add_command, bar, comma_numbers, progress
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
     from ..runs.paper_protocols import ImageProtocol
-    from ..runs.reproduce import BlockProgress
 
 _GENERATE = """\
   meancap generate --model fashion --rule "CFG(4) | Cap(1.1)" --per-class 100 --out runs/cap
@@ -233,26 +233,19 @@ def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> a
 def gmm(args: argparse.Namespace) -> int:
     import torch
 
-    try:
-        from ..gmm.experiment import count_stages, stages
-        from ..gmm.figures import FIGURES
-        from ..gmm.report import table_text, write_report
-        from ..gmm.settings import GMMConfig
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'reproduce gmm needs {error.name}: pip install "meancap[report]"', name=error.name
-        ) from None
+    need("matplotlib", "report")
+    from ..gmm.experiment import count_stages, stages
+    from ..gmm.figures import FIGURES
+    from ..gmm.report import table_text, write_report
+    from ..gmm.settings import GMMConfig
 
     # A block of samples fits the cache of one core; threads that share it only wait for each other.
     torch.set_num_threads(1)
     config = GMMConfig(args.samples, args.seed, args.repeats)
     look = "{l_bar}{bar:30}| {elapsed}<{remaining} {postfix}"
     with progress(count_stages(config) + 2 * len(FIGURES) + 2, bar_format=look) as line:
-        for stage in stages(config, args.out):
-            line.set_postfix_str(stage, refresh=False)
-            line.update()
-        for path in write_report(args.out):
-            line.set_postfix_str(path.name, refresh=False)
+        for done in chain(stages(config, args.out), map(str, write_report(args.out))):
+            line.set_postfix_str(done, refresh=False)
             line.update()
     print(table_text(args.out))
     print(f"\n{args.out / 'report.html'}   the report, with figures")
@@ -331,7 +324,10 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
     rank, world, local = place()
     steps = reproduce(protocol, base, args.out, device=_device_of(args, local), rank=rank, world=world)
     try:
-        _watch(steps, protocol.name)
+        with progress(None, protocol.name, "block") as line:
+            for step in steps:
+                line.total, line.n = step.total, step.done
+                line.set_postfix_str(step.setting)
     except OSError as error:
         raise SystemExit(_unwritable(args.out, error, "finished blocks are kept")) from None
     if finish(protocol, args.out, score_by):
@@ -369,11 +365,3 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
     with look():
         save_png(mechanism([(plain, capped)]), out / "mechanism.png")
         save_png(sheet([plain, Run.open(out / fixed.name), capped], spread, titles), out / "qualitative.png")
-
-
-def _watch(steps: Iterable[BlockProgress], name: str) -> None:
-    """Runs the steps with a progress bar on stderr, if tqdm is installed."""
-    with progress(None, name, "block") as line:
-        for step in steps:
-            line.total, line.n = step.total, step.done
-            line.set_postfix_str(step.setting)

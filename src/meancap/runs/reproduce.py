@@ -138,10 +138,11 @@ def tiny_imagenet(folder: Path) -> tuple[Path, Path]:
     """Weights and autoencoder for the ImageNet protocol, made once in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     weights, vae = folder / "sit.pt", folder / "vae"
-    if not weights.is_file():
-        _tiny_sit(weights)
-    if not vae.is_dir():
-        _tiny_vae(vae)
+    with folder_lock(folder):  # other processes of the rehearsal wait for the first
+        if not weights.is_file():
+            _tiny_sit(weights)
+        if not vae.is_dir():
+            _tiny_vae(vae)
     return weights, vae
 
 
@@ -149,8 +150,9 @@ def tiny_sd35(folder: Path) -> tuple[Path, Path]:
     """A pipeline and two prompts for the SD3.5 protocol, made once in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     pipeline, prompts = folder / "pipeline", folder / "prompts.txt"
-    if not (pipeline / "model_index.json").is_file():
-        tiny_sd3(folder)
+    with folder_lock(folder):
+        if not (pipeline / "model_index.json").is_file():
+            tiny_sd3(folder)
     write_whole(prompts, "a dog on rocks by the beach\n\na bedroom with a large bed\n")
     return pipeline, prompts
 
