@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 from torch import Tensor
 
 from meancap.metrics.score import Estimate, difference
-from meancap.report.score_tables import cell
+from meancap.report.score_page import cell
 from meancap.report.style import (
     AMBER,
     BLUE,
