@@ -30,6 +30,8 @@ from docutils.statemachine import StringList
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from meancap import cli
+from meancap.bench.ratios import Result
+from tools.rules_page import rules_page
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -47,7 +49,12 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _plain)
     app.connect("autodoc-skip-member", _skip)
     app.connect("html-page-context", _focusable)
-    for name, directive in (("exports", Exports), ("modules", Modules), ("commands", Commands)):
+    for name, directive in (
+        ("exports", Exports),
+        ("modules", Modules),
+        ("commands", Commands),
+        ("rules", Rules),
+    ):
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -192,6 +199,13 @@ class Commands(_Written):
         for name, text in helps(names):
             rows += [f"## meancap {name}", "", "```text", *text.rstrip().split("\n"), "```", ""]
         return rows
+
+
+class Rules(_Written):
+    """`{rules} benchmark`: the catalogue, with figures from the result in that folder of docs."""
+
+    def write(self, *names: str) -> list[str]:
+        return rules_page(Result(DOCS / names[0]))
 
 
 def exported(package: str) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from meancap.rules import catalogue
 from pages import PAGES, ROOT
 
 SOURCE = ROOT / "src" / "meancap"
@@ -29,6 +30,7 @@ def prose(page: Path) -> str:
 def anchors(page: Path) -> set[str]:
     """The names of a page's headings, as GitHub and the site make them."""
     titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    titles += [e.name for e in catalogue()] if page.name == "rules.md" else []  # which the site fills in
     plain = (re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", title.lower())) for title in titles)
     return {title.strip().replace(" ", "-") for title in plain}
 

@@ -4,8 +4,7 @@
     python tools/bench_page.py docs             again, from what the documents keep
 
 keeps result.json, rules.csv, kinds.csv, leaderboard.html and two figures in docs/benchmark/, and fills the
-marked parts of docs/benchmark.md, docs/which-rule.md and docs/choosing-gamma.md. Then write
-docs/rules.md with tools/rules_page.py.
+marked parts of docs/benchmark.md, docs/which-rule.md and docs/choosing-gamma.md.
 """
 
 from __future__ import annotations
