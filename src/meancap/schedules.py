@@ -160,17 +160,17 @@ class Piecewise(Schedule):
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name in ("times", "values"):
-            object.__setattr__(self, name, tuple(float(v) for v in getattr(self, name)))
-        knots = self.times
+        for field in ("times", "values"):
+            object.__setattr__(self, field, tuple(float(v) for v in getattr(self, field)))
+        knots, name = self.times, type(self).__name__
         if len(knots) != len(self.values) or not knots:
             raise ValueError(
-                f"Piecewise needs one value per time, at least one; got {len(knots)} and {len(self.values)}"
+                f"{name} needs one value per time, at least one; got {len(knots)} and {len(self.values)}"
             )
         if any(b <= a for a, b in pairwise(knots)):
-            raise ValueError(f"Piecewise needs increasing times; got {list(knots)}")
+            raise ValueError(f"{name} needs increasing times; got {list(knots)}")
         if not all(map(math.isfinite, knots + self.values)):
-            raise ValueError("Piecewise needs finite times and values")
+            raise ValueError(f"{name} needs finite times and values")
 
     def __call__(self, t: Number) -> Number:
         if not isinstance(t, Tensor):

@@ -9,7 +9,7 @@ import torch
 from rule_cases import norm, velocities
 
 from cases import random_prediction
-from meancap import CFG, Prediction, euler, guide, guided_velocity, heun, parse, sample, trajectory, uniform
+from meancap import CFG, Prediction, euler, guide, guided_velocity, heun, sample, trajectory, uniform
 from meancap.rules import (
     Converged,
     Momentum,
@@ -17,6 +17,7 @@ from meancap.rules import (
     StepInterval,
     ZeroInit,
     apg,
+    cfg_gating,
     displace,
     fbg,
     smc,
@@ -151,8 +152,16 @@ def test_each_sample_stops_computing_gaps_at_its_own_time():
     torch.testing.assert_close(m, late.m_c + torch.stack([late.delta[0], first.delta[1]]))
 
 
-def test_cfg_gating_is_cfg_up_to_the_gate_and_needs_no_other_prediction_beyond():
-    assert parse("cfg_gating(4, gate=0.3)") == Reuse(1, until=0.3, space="velocity") | CFG(4)
+@pytest.mark.parametrize("gate", [0.0, 0.5, 1.0])
+def test_cfg_gating_reuses_the_gap_from_the_step_that_fastvideo_computes(gate):
+    """Step i of N reuses the last gap if i >= int(N gate) and there is one."""
+    state, kept, times = None, None, uniform(8)
+    for i, t in enumerate(times[:-1]):
+        x, v_c, v_u = velocities(i)
+        if not (i >= int(8 * gate) and kept is not None):
+            kept = v_c - v_u
+        v, state = guided_velocity(cfg_gating(4, gate=gate), x, t, v_c, v_u, state)
+        torch.testing.assert_close(v, v_c + 3 * kept)
 
 
 def test_adaptive_guidance_stops_for_good():

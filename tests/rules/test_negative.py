@@ -1,7 +1,5 @@
 """Rules that look at a third prediction: published formulas written out, and what a network is asked for."""
 
-import math
-
 import pytest
 import torch
 
@@ -10,13 +8,10 @@ from meancap import CFG, Cap, Prediction, field, guide, noise, parse, sample, tr
 from meancap.models import fashion
 from meancap.rules import (
     AwayFrom,
-    Contrast,
-    FromUnconditional,
     Gain,
     Interval,
     Phases,
     Removal,
-    Safety,
     contrastive,
     crg,
     perp_neg,
@@ -172,10 +167,6 @@ def test_a_prediction_that_is_missing_is_one_sentence_with_the_next_move():
         p.beside(negative=p.out_u[:, :1])
     with pytest.raises(KeyError, match="beside"):
         p.other("negative")
-    with pytest.raises(ValueError, match="AwayFrom"):
-        AwayFrom("a b", 1)
-    with pytest.raises(ValueError, match="tau"):
-        Contrast(-1.0)
     assert p.beside(weak=p.out_u).beside(negative=p.out_c).until(0.6).extra.keys() == {"weak", "negative"}
 
 
@@ -194,12 +185,6 @@ def test_further_means_come_by_the_same_edge_in_every_parametrisation():
     ):
         torch.testing.assert_close(p.other("negative"), m_n)
         torch.testing.assert_close(p.lead("negative"), m_n - m_u)
-
-
-def test_safety_counts_its_warm_up_and_contrast_its_units():
-    assert Safety().warmup == 10 and math.isclose(Contrast().tau, 0.2)
-    p, rule = three(0.45), sld(3)
-    assert torch.equal(guide(rule, p)[0], guide(FromUnconditional(3.0), p)[0])
 
 
 class Network:

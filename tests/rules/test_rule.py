@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cases import V_C, V_U, T, X, random_prediction
 from meancap import (
@@ -59,14 +57,6 @@ def test_the_velocity_is_continuous_at_the_data(rule):
         torch.testing.assert_close(at, near, rtol=1e-4, atol=1e-4)
 
 
-@given(st.floats(-4, 15), st.floats(0, 0.99), st.integers(0, 999))
-def test_cfg_is_the_affine_combination(scale, t, seed):
-    g = torch.Generator().manual_seed(seed)
-    x, v_c, v_u = (torch.randn(2, 5, generator=g, dtype=torch.float64) for _ in range(3))
-    v, _ = guided_velocity(CFG(scale), x, t, v_c, v_u)
-    torch.testing.assert_close(v, v_u + scale * (v_c - v_u))
-
-
 def apg_written_out(x, t, v_c, v_u, scale, eta, radius):
     m_c, m_u = (x + (1 - t) * v for v in (v_c, v_u))
     g = m_c - m_u
@@ -92,15 +82,6 @@ def test_momentum_adds_the_running_displacement():
     torch.testing.assert_close(m, third.m_c + 3 * (third.delta - 0.5 * running))
 
 
-@pytest.mark.parametrize("t", [0.0, 0.2, 0.5, 1.0])
-def test_outside_its_interval_a_rule_is_idle(t):
-    g = torch.Generator().manual_seed(3)
-    x, v_c, v_u = (torch.randn(2, 600, generator=g) for _ in range(3))
-    v, _ = guided_velocity(CFG(4) | Interval(0.2, 0.6), x, t, v_c, v_u)
-    inside = 0.2 <= t <= 0.6
-    assert torch.equal(v, guided_velocity(CFG(4 if inside else 1), x, t, v_c, v_u)[0])
-
-
 def test_schedules_have_the_values_they_promise():
     assert Linear(1, 7)(0.5) == 4 and Cosine(1, 5)(0.5) == pytest.approx(3)
     assert Exponential(2, 0.2)(1.0) == pytest.approx(2 * math.exp(0.2))
@@ -121,15 +102,6 @@ def test_numbers_for_another_batch_get_one_sentence(rule, batch):
     x, v_c, v_u = torch.randn(3, batch, 4, 16, 16).unbind(0)
     with pytest.raises(ValueError, match="one number for all samples, or one for each; got"):
         guided_velocity(rule, x, 0.3, v_c, v_u)
-
-
-def test_a_clip_of_few_samples_is_that_of_many_to_the_last_bit():
-    x, v_c, v_u = torch.randn(3, 400, 4, 8, dtype=torch.float64).unbind(0)
-    rule = CFG(5) | Clip(2.0)
-    few = [
-        guided_velocity(rule, x[i : i + 8], 0.3, v_c[i : i + 8], v_u[i : i + 8])[0] for i in range(0, 400, 8)
-    ]
-    assert torch.equal(torch.cat(few), guided_velocity(rule, x, 0.3, v_c, v_u)[0])
 
 
 def test_a_host_may_pass_its_own_nominal_displacement():
@@ -158,26 +130,17 @@ def test_a_rule_of_ones_own_is_six_lines():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("scale", "message"),
     [
-        (lambda: CFG(math.nan), "finite"),
-        (lambda: CFG(math.inf), "finite"),
-        (lambda: CFG("7"), "finite"),
-        (lambda: CFG(True), "finite"),
-        (lambda: CFG(lambda t: 7 * t), "CFG needs a number or a schedule for scale"),
-        (lambda: CFG([1, "a"]), "Values needs numbers"),
-        (lambda: Interval(0.6, 0.2), "lo <= hi"),
-        (lambda: Clip(0), "above 0"),
-        (lambda: Rescale(2), "between 0"),
-        (lambda: Rescale(0.5, space="noise"), "'velocity' or 'mean'"),
-        (lambda: Piecewise([0, 0], [1, 2]), "increasing"),
-        (lambda: Piecewise([0, 1], [1]), "one value per time"),
-        (lambda: Linear(1, math.inf), "finite"),
+        ("7", "finite"),
+        (True, "finite"),
+        (lambda t: 7 * t, "CFG needs a number or a schedule for scale"),
+        ([1, "a"], "Values needs numbers"),
     ],
 )
-def test_nonsense_gets_one_sentence(make, message):
+def test_a_scale_is_a_number_or_a_schedule(scale, message):
     with pytest.raises(ValueError, match=message) as caught:
-        make()
+        CFG(scale)
     assert "\n" not in str(caught.value)
 
 

@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from cases import V_C, V_U, T, X
-from meancap import CFG, Prediction, guide, guided_velocity
+from meancap import Prediction, guided_velocity
 from meancap.rules import (
     Decay,
-    ZeroStar,
     adamag,
-    adg,
     apg,
     c2fg,
     cfg_zero_star,
@@ -20,7 +18,7 @@ from meancap.rules import (
     pmc_displacement,
     power_law,
     rescaled,
-    triangle,
+    tv_cfg,
     vags,
 )
 
@@ -73,22 +71,6 @@ def test_what_pmc_reads_off_the_example():
     assert along / m == pytest.approx(0.842830, abs=1e-6)
 
 
-def test_zero_star_finds_its_factor():
-    s = float((V_C * V_U).sum() / V_U.square().sum())
-    assert s == pytest.approx(1.065574, abs=1e-6)
-    m, _ = guide(ZeroStar() | CFG(4), P)
-    torch.testing.assert_close(m, (1 - 4) * (s * P.m_u + (1 - s) * X) + 4 * P.m_c)
-
-
-def test_adg_turns_by_its_angle():
-    theta = math.acos(float((P.m_c * P.m_u).sum() / (P.m_c.norm() * P.m_u.norm())))
-    assert theta == pytest.approx(0.117970, abs=1e-6) and 3 * theta == pytest.approx(0.353911, abs=1e-6)
-    m, _ = guide(adg(4), P)
-    ratio = float(m.norm() / P.m_c.norm())
-    assert ratio == pytest.approx(1.0375568, abs=1e-7)
-    assert ratio**2 == pytest.approx(1 + math.sin(6 * theta) * math.sin(theta))
-
-
 def test_adamag_has_reached_its_least_scale():
     assert 4 * 0.6**4 < 1 and Decay(4)(T) == 1
     noise = X - T * V_C
@@ -108,7 +90,7 @@ def test_adamag_has_reached_its_least_scale():
     ],
 )
 def test_the_triangle_of_tv_cfg(count, slope, first, peak, after):
-    values = triangle(2, [i / count for i in range(count + 1)], slope=slope).values
+    values = tv_cfg(2, count, slope=slope).scale.values
     top = values.index(max(values))
     assert values[:3] == pytest.approx(first, abs=1e-6)
     assert (values[top], values[top + 1]) == pytest.approx((peak, after), abs=1e-6)

@@ -5,7 +5,7 @@ import torch
 
 from meancap import CFG, Cap, Piecewise, Prediction, Record, apg, euler, guide, pmc, sample, uniform
 from meancap.lab import Condition, Mixture
-from meancap.rules import Interval, cfgpp
+from meancap.rules import Interval
 from meancap.sampling import (
     autoguidance,
     manifold_sample,
@@ -184,7 +184,3 @@ def test_samples_without_a_gap_say_nothing():
     assert found.times == pytest.approx([0, 0.2, 0.4]) and found.values == pytest.approx([4, 4, 4])
     with pytest.raises(ValueError, match="empty"):
         open_loop(Record())
-
-
-def test_cfgpp_runs_in_the_sampler():
-    assert sample(CONDITION.predict, cfgpp(0.6), noise(), uniform(10)).isfinite().all()

@@ -25,7 +25,6 @@ from .memory import *
 from .negative import *
 from .parse import ParseError as ParseError
 from .parse import parse as parse
-from .phases import *
 from .rescaling import *
 from .rule import *
 from .rule import __all__ as _rule
@@ -33,7 +32,7 @@ from .scale import *
 from .time import *
 
 _OTHERS = (
-    "Entry", "ParseError", "Values", "by_step", "cap_fraction", "catalogue", "parse", "register", "triangle",
+    "Entry", "ParseError", "Values", "by_step", "cap_fraction", "catalogue", "parse", "register",
 )  # fmt: skip
 __all__ = sorted({*_rule, *_guide, *_OTHERS, *(_builtin_names() & globals().keys())})
 

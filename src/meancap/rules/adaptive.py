@@ -1,29 +1,20 @@
-"""Rules that read their strength off the two predictions, one number per sample.
-
-Damp        by the size of the velocity gap beside the unconditional velocity (MAMBO-G, once called RAAG)
-PowerLaw    by a power of the score gap (Pavasovic et al.)
-Aligned     by the angle between the two velocities (VAGS)
-Converged   until the two predictions agree (adaptive guidance, Castillo et al.)
-Balanced    m = m_u + s g, s |g| a multiple of the unconditional prediction (Auto-MOG)
-Normalise   g <- g / |g|^gamma (beta-CFG)
-"""
+"""Rules that compute their strength from the two predictions, one number per sample."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, at
 from ..tensors import Number, magnitude, vector
 from .catalogue import method, not_a_rule
 from .rule import Displacement, Factor, Rule, State
 from .scale import CFG, FromUnconditional
-from .spaces import both_in, need_space, stretch, time_passed, unconditional_in
+from .spaces import SPACES, both_in, part, stretch, time_passed, unconditional_in
 from .time import Beta, by_step, grid_of
 
 
@@ -33,14 +24,11 @@ def _prediction_cosine(p: Prediction, space: str) -> Tensor:
     return torch.where(one == 0, 0.0, along / one)
 
 
-@dataclass(frozen=True)
+@part()
 class Damp(Factor):
     """g <- exp(-alpha r) g with r = |v_c - v_u| / |v_u|, velocities. It follows CFG(scale)."""
 
     alpha: float
-
-    def __post_init__(self) -> None:
-        finite(self, "alpha")
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         v_c, v_u = both_in(p, "velocity")
@@ -48,44 +36,62 @@ class Damp(Factor):
         return torch.exp(-self.alpha * torch.where(gap == 0, 0.0, gap / whole))
 
 
-@dataclass(frozen=True)
+@method(
+    name="power_law",
+    call="power_law(0.5, 0.9)",
+    confidence="second-hand",
+    unit=False,
+    check=(0.362793, -1.388378, 0.637207, 0.588378),
+)
+@part("0 <= alpha (0 is CFG with scale 1 + omega)")
 class PowerLaw(Factor):
-    """g <- omega |S|^alpha g, where |S| = t / (1 - t)^2 |g| is the length of g as a score.
+    """Power-law guidance. Scale 1 + omega |score gap|^alpha.
 
     It grows without bound towards t = 1 (like (1 - t)^-alpha on velocities), and at t = 1 itself it is 0.
+
+    formula: m = m_c + beta (m_c - m_u), beta = omega (t / (1 - t)^2 |m_c - m_u|)^alpha
+    space: score
+    source: Pavasovic et al., ICLR 2026, arXiv 2502.07849
+    evidence: xxiiyu/cui_generalized_guidance_forms (unofficial); the authors published no code
+    use when: guidance should grow with the gap of the scores and omega can be tuned to the size of the model
+    defaults:
+        - latent models: alpha 0.9, omega tuned (paper, second-hand)
+    notes:
+        - omega depends on the dimension (the length grows with its root) and on the grid's last time
+        - the unofficial node adds 1 to sigma^2, starts from m_u and keeps the factor at 1 at least
     """
 
     omega: Scale
     alpha: float = 0.9
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "omega")
-        finite(self, "alpha")
-        if self.alpha < 0:
-            raise ValueError(f"PowerLaw needs alpha >= 0 (0 is CFG with scale 1 + omega); got {self.alpha}")
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         length = stretch(p.t, "score") * magnitude(g.coefficient) * g.lengths.d
         return at(self.omega, p.t) * length**self.alpha
 
 
-@dataclass(frozen=True)
+@method(name="vags", confidence="second-hand", unit=False, check=(0.782105, -2.646315, 0.217895, 1.846315))
+@part()
 class Aligned(Factor):
-    """CFG with scale * exp(kappa (2 t - 1) cos(v_c, v_u)): weaker early, stronger late."""
+    """VAGS. The scale follows the time and the angle between the two velocities.
+
+    formula: scale exp(kappa (2t - 1) cos(v_u, v_c))
+    space: velocity
+    source: Luo et al. 2026, arXiv 2605.15661
+    evidence: a reading note
+    use when: you want less guidance early and more late, the more so the better the velocities agree
+    defaults:
+        - any: kappa 1 (second-hand)
+    """
 
     scale: Scale
     kappa: float = 1.0
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        finite(self, "kappa")
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         gain = torch.exp(self.kappa * (2 * p.t - 1) * _prediction_cosine(p, "velocity"))
         return at(self.scale, p.t) * gain - 1
 
 
-@dataclass(frozen=True)
+@part(space=SPACES)
 class Converged(Rule):
     """Stops guiding a sample permanently once the cosine between its two predictions exceeds `above`."""
 
@@ -94,10 +100,6 @@ class Converged(Rule):
 
     turns = False
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "above")
-        need_space(self)
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         agree = _prediction_cosine(p, self.space) > self.above
@@ -112,7 +114,7 @@ class Converged(Rule):
 _NO_GAP = 1e-30
 
 
-@dataclass(frozen=True)
+@part("0 <= least <= most", space=("velocity", "mean"))
 class Balanced(Rule):
     """m = m_u + s g with s = gamma |u| / |g|, between `least` and `most`; u is unconditional (Auto-MOG).
 
@@ -126,12 +128,6 @@ class Balanced(Rule):
 
     turns = False
 
-    def __post_init__(self) -> None:
-        finite(self, "gamma", "least", "most")
-        need_space(self, "velocity", "mean")
-        if not 0 <= self.least <= self.most:
-            raise ValueError(f"Balanced needs 0 <= least <= most; got {self.least} and {self.most}")
-
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         whole = lengths(unconditional_in(p, self.space), p.delta).m
         length = magnitude(g.coefficient) * g.lengths.d
@@ -142,16 +138,12 @@ class Balanced(Rule):
 _FROM_UNCONDITIONAL = FromUnconditional(1.0)
 
 
-@dataclass(frozen=True)
+@part(space=SPACES)
 class Normalise(Factor):
     """g <- g / |g|^gamma, the length taken in `space`; gamma 1 leaves a direction only (beta-CFG)."""
 
     gamma: float = 1.0
     space: str = "noise"
-
-    def __post_init__(self) -> None:
-        finite(self, "gamma")
-        need_space(self)
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         length = stretch(time_passed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.d
@@ -159,68 +151,24 @@ class Normalise(Factor):
         return torch.where(none, 0.0, torch.where(none, 1.0, length) ** -self.gamma)
 
 
-@method(
-    call="power_law(0.5, 0.9)",
-    confidence="second-hand",
-    unit=False,
-    check=(0.362793, -1.388378, 0.637207, 0.588378),
-)
-def power_law(omega: Scale, alpha: float = 0.9) -> Rule:
-    """Power-law guidance. Scale 1 + omega |score gap|^alpha.
-
-    formula: beta = omega |S_c - S_u|^alpha, |S_c - S_u| = t / (1 - t)^2 |m_c - m_u|; m = m_c + beta (m_c -
-        m_u)
-    space: score
-    source: Pavasovic et al., ICLR 2026, arXiv 2502.07849
-    evidence: xxiiyu/cui_generalized_guidance_forms (unofficial); the authors published no code
-    use when: guidance should grow with the gap of the scores and omega can be tuned to the size of the model
-    state: none
-    defaults:
-        - latent models: alpha 0.9, omega tuned (paper, second-hand)
-    notes:
-        - omega depends on the dimension (the length grows with its root) and on the grid's last time
-        - the unofficial node adds 1 to sigma^2, starts from m_u and keeps the factor at 1 at least
-    """
-    return PowerLaw(omega, alpha)
-
-
 @method(scale=10.0, check=(0.302766, -1.208297, 0.697234, 0.408297))
 def mambo_g(scale: Scale, *, alpha: float = 8.0) -> Rule:
-    """Magnitude-aware guidance (MAMBO-G, once RAAG). Guidance damped where the gap is large beside the
-    velocity.
+    """Magnitude-aware guidance (MAMBO-G, once RAAG). Damps guidance if the gap is large beside the velocity.
 
     formula: scale_eff = 1 + (scale - 1) exp(-alpha r), r = |v_c - v_u| / |v_u|
     space: velocity
     source: Zhu et al., arXiv 2508.03442 (v1, v2 as RAAG)
     evidence: xiaomomy/MAMBO-G @ 9c54dd11; diffusers 0.42.1
     use when: few steps at a large scale spoil the first of them
-    state: none
     defaults:
         - SD3.5 Large, 10 steps: scale 18, alpha 12 (its code)
         - Qwen-Image, 10 steps: scale 10, alpha 8, then Rescale(1) (its code)
         - any: scale 10, alpha 8 (diffusers)
     notes:
         - the official code takes the norms of the whole batch; ours and diffusers' are per sample
-        - its README prints 1 + scale exp(-alpha r); the code has scale - 1
         - diffusers 0.42.1 raises on 4-D and 5-D latents (torch.norm over three axes); packed tokens work
     """
     return CFG(scale) | Damp(alpha)
-
-
-@method(confidence="second-hand", unit=False, check=(0.782105, -2.646315, 0.217895, 1.846315))
-def vags(scale: Scale, *, kappa: float = 1.0) -> Rule:
-    """VAGS. The scale follows the time and the angle between the two velocities.
-
-    formula: scale exp(kappa (2t - 1) cos(v_u, v_c))
-    space: velocity
-    source: Luo et al. 2026, arXiv 2605.15661
-    evidence: a reading note
-    use when: you want less guidance early and more late, the more so the better the velocities agree
-    state: none
-    defaults:
-        - any: kappa 1 (second-hand)
-    """
-    return Aligned(scale, kappa)
 
 
 @method(confidence="second-hand", check=(0.9, -3.0, 0.1, 2.2))
@@ -237,7 +185,6 @@ def adaptive_guidance(scale: Scale, *, above: float = 0.991, space: str = "veloc
         - LDM: above 0.991 (second-hand)
     notes:
         - stated for noise predictions, which coincide at t = 0 of a flow; velocities do not: space=
-        - per sample here
     """
     return CFG(scale) | Converged(above, space)
 
@@ -258,13 +205,11 @@ def beta_cfg(
     source: Malarz et al., ECAI 2025, arXiv 2502.10574
     evidence: gmum/beta-CFG @ c17edf52
     use when: you compare with its paper; its strength depends on the size of the tensor
-    state: none
     defaults:
         - SD1.5 and others: scale 7.5, a = b = 2, gamma 1, 50 DDIM steps (its code)
     notes:
         - the weight is 0 at both ends: there the prediction is unconditional, not conditional
         - the density is of t here and of the step in the code: give times= for the latter
-        - with gamma 1 the strength depends on the size of the tensor
     """
     weight = Beta(scale, a, b)
     return Normalise(gamma) | FromUnconditional(weight if times is None else by_step(weight, grid_of(times)))
@@ -277,18 +222,19 @@ not_a_rule(
     """
     Adaptive guidance by stochastic optimal control.
 
-    formula: scale w(t, x) by a trained network: maximal E log p(c | x_1) - cost E KL(guided path | unguided
-        path)
+    formula: scale w(t, x) by a trained network: maximal E log p(c | x_1) - cost E KL(guided | unguided)
     space: score
     source: Azangulov et al., AISTATS 2026, arXiv 2505.19367
     evidence: the abstract only; no repository found
     use when: you study a mixture whose truth is known; it is trained for each condition
-    state: none
     defaults:
         - 2-D mixtures: trained for each condition (meancap.bench.policy)
     notes:
         - the paper reweights diffusion paths; we differentiate the Euler flow of a mixture exactly
-        - its authors call images future work, and so do we
     """,
     confidence="paper",
 )
+
+
+# Parts that are methods by themselves.
+power_law, vags = PowerLaw, Aligned

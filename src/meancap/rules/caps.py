@@ -7,8 +7,7 @@
 
 All of them are one root of one quadratic, derived in `meancap.cap`. The displacement form is stricter: the
 two agree only if g points along y, so one gamma does not mean the same in both. Caps in a chain intersect,
-because the largest share in both sets is the smaller of the two. `LiteralCap` is the paper's appendix to the
-letter, `Calibration` finds an anchor and a floor R(t) for a model from a pilot.
+because the largest share in both sets is the smaller of the two.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,7 +29,9 @@ from ..tensors import Number, below, per_sample, vector
 from .catalogue import method
 from .rule import Chain, Displacement, Factor, State
 from .scale import CFG
+from .spaces import part
 
+Gamma = Scale  # infinite where nothing is capped
 Anchor = float | str | Values | Tensor | list[float] | tuple[float, ...] | None
 
 
@@ -42,7 +43,7 @@ def cap_fraction(m: Tensor, g: Tensor, gamma: float) -> Tensor:
     return s.to(torch.promote_types(m.dtype, torch.float32)).reshape(-1, *[1] * (m.dim() - 1))
 
 
-@dataclass(frozen=True)
+@part("0 <= smooth <= 1 (0 is a hard cap)", per=("sample", "channel"))
 class Cap(Factor):
     """Shrinks g until the guided mean is at most gamma times as long as m_c.
 
@@ -54,7 +55,7 @@ class Cap(Factor):
     smooth  width in (0, 1] of a C1 transition to the nominal scale, inside the bound; 0 is the hard cap
     """
 
-    gamma: Scale
+    gamma: Gamma
     _: KW_ONLY
     anchor: Anchor = None
     whiten: Values | Tensor | list[float] | tuple[float, ...] | None = None
@@ -77,8 +78,6 @@ class Cap(Factor):
             if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not gamma >= 1:
                 raise ValueError(f"{name} needs gamma >= 1 (1 forbids any growth of the mean); got {gamma}")
             object.__setattr__(self, "gamma", float(gamma))
-        if self.floor is not None:
-            finite_scale(self, "floor")
         for field in ("anchor", "whiten"):
             if isinstance(value := getattr(self, field), (Tensor, list, tuple)):
                 object.__setattr__(self, field, Values(value))
@@ -90,11 +89,6 @@ class Cap(Factor):
             )
         if not (self.whiten is None or isinstance(self.whiten, Values)):
             raise ValueError(f"{name} whitens by values, a list or a tensor; got {self.whiten!r}")
-        if self.per not in ("sample", "channel"):
-            raise ValueError(f"{name} is per 'sample' or 'channel'; got {self.per!r}")
-        finite(self, "smooth")
-        if not 0 <= self.smooth <= 1:
-            raise ValueError(f"{name} needs smooth between 0 (a hard cap) and 1; got {self.smooth}")
         object.__setattr__(self, "has_state", self.anchor == "first")
         object.__setattr__(self, "reads_m_u", self.anchor == "first")
 
@@ -151,14 +145,14 @@ class Cap(Factor):
         return share.reshape(len(p.shown), channels).amin(1)
 
 
-@dataclass(frozen=True)
+@part()
 class CapDisplacement(Cap):
     """Shrinks g until it is at most gamma - 1 times as long as m_c; options as in `Cap`."""
 
     ball: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
+@part("1 <= gamma", "0 <= tiny")
 class LiteralCap(Factor):
     """The cap as the paper's appendix prints it, operation by operation; use `Cap` unless you compare.
 
@@ -169,19 +163,13 @@ class LiteralCap(Factor):
                (gamma^2 - 1) q / (b + sqrt D)   for b >= 0, and 0 where b + sqrt D is 0
                (-b + sqrt D) / a                for b < 0
 
-    `Cap` solves the same inequality from lengths instead of squares, has no epsilon and gives up four units
-    of the last place to rounding; docs/theory.md says what that changes.
+    docs/theory.md says how `Cap` differs.
     """
 
     gamma: float
     tiny: float = 1e-8
 
     caps = True
-
-    def __post_init__(self) -> None:
-        finite(self, "gamma", "tiny")
-        if not (self.gamma >= 1 and self.tiny >= 0):
-            raise ValueError(f"LiteralCap needs gamma >= 1 and tiny >= 0; got {self.gamma} and {self.tiny}")
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         m, d = g.p.m_c, g.toward
@@ -228,21 +216,12 @@ class Calibration:
             raise ValueError(f"this calibration has the levels {', '.join(self.radii)}; got {level!r}")
         return Cap(gamma, anchor=self.anchor, floor=Piecewise(self.times, self.radii[level]))
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "format": _FORMAT,
-            "model": self.model,
-            "samples": self.samples,
-            "anchor": json.loads(str(self.anchor)),
-            "times": list(self.times),
-            "radii": {level: list(values) for level, values in self.radii.items()},
-        }
-
     def save(self, path: str | Path) -> Path:
         """Writes the file; it appears whole or not at all."""
-        path = Path(path)
-        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in self.as_json().items()]
-        return write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        content = {"format": _FORMAT, "model": self.model, "samples": self.samples}
+        content |= {"anchor": json.loads(str(self.anchor)), "times": self.times, "radii": self.radii}
+        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+        return write_whole(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def from_pilot(anchor: Values, times: Sequence[float], radii: Tensor, model: str) -> Calibration:
@@ -257,25 +236,20 @@ def from_pilot(anchor: Values, times: Sequence[float], radii: Tensor, model: str
 
 def load_calibration(path: str | Path) -> Calibration:
     """Reads a file that `meancap calibrate` wrote."""
-    path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
+        radii = {str(k): tuple(float(r) for r in v) for k, v in content["radii"].items()}
+        times = tuple(float(t) for t in content["times"])
+        anchor, samples, model = Values(content["anchor"]), int(content["samples"]), str(content["model"])
+        read = Calibration(anchor, times, radii, samples, model)
+        for level in radii:
+            read.cap(level=level)  # Piecewise raises an error if they do not fit together
+    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is no calibration file ({error}); write one with `meancap calibrate`"
         ) from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise ValueError(f"{path} is no calibration of format {_FORMAT}; write one with `meancap calibrate`")
-    try:
-        radii = {str(k): tuple(float(r) for r in v) for k, v in content["radii"].items()}
-        times = tuple(float(t) for t in content["times"])
-        read = Calibration(
-            Values(content["anchor"]), times, radii, int(content["samples"]), str(content["model"])
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); write it again with `meancap calibrate`") from None
-    for level in read.radii:
-        read.cap(level=level)  # Piecewise refuses what does not fit together
     return read
 
 
@@ -305,7 +279,6 @@ def pmc(scale: Scale, gamma: Scale = 1.1) -> Chain:
     source: Peng & Ma 2026, arXiv 2609.24287, Section 4
     evidence: ppposition/pmc @ b27a9640 (SiT)
     use when: a scale is too large for some samples, and every guided mean should have a bound on its length
-    state: none
     defaults:
         - SiT-XL/2 256: gamma 1.05 to 1.10 (paper)
     notes:
@@ -325,36 +298,29 @@ def pmc_displacement(scale: Scale, gamma: Scale = 1.15) -> Chain:
     source: Peng & Ma 2026, arXiv 2609.24287, SD3.5 appendix
     evidence: ppposition/pmc @ b27a9640 (SD3.5)
     use when: you keep to the paper's SD3.5 setting, or want to bound how far the mean may move
-    state: none
     defaults:
         - SD3.5 Medium: gamma 1.15, scale 3 to 9, 10 steps (paper, SD3.5 appendix)
     notes:
         - stricter than the ball at the same gamma, equal only where the gap points along m_c
-        - the authors' code casts the scale to bfloat16, whose spacing near 1 is 2^-7: the bound is then
-          broken
+        - the authors' code casts the scale to bfloat16 (spacing 2^-7 near 1), which breaks the bound
     """
     return CFG(scale) | CapDisplacement(gamma)
 
 
 @method(call="pmc_literal({scale}, 1.1)", confidence="paper", check=(0.425466, -1.576399, 0.574534, 0.776399))
 def pmc_literal(scale: Scale, gamma: float = 1.1, *, tiny: float = 1e-8) -> Chain:
-    """Posterior-mean capped guidance, the paper's algorithm to the letter. Every step as the paper's appendix
-    prints it, for comparison with `pmc`.
+    """Posterior-mean capped guidance, the paper's algorithm to the letter. For comparison with `pmc`.
 
-    formula: as pmc, from a = |m_c - m_u|^2, b = <m_c, m_c - m_u>, q = |m_c|^2; beta = 0 where the nominal
-        result is outside the ball and a <= tiny
+    formula: as pmc, from squares; beta = 0 where |m_c - m_u|^2 <= tiny and the nominal result is outside
     space: mean
     source: Peng & Ma 2026, arXiv 2609.24287, appendix on the stable implementation
     evidence: its appendix, the numbered steps
     use when: you compare with the paper's printed steps; use pmc otherwise
-    state: none
     defaults:
         - SiT-XL/2 256: gamma 1.05 to 1.10 (paper)
         - any: tiny 1e-8 (not stated; the value in ppposition/pmc @ b27a9640)
     notes:
-        - for parity only: pmc has no epsilon, measures lengths and not squares, and stays inside the bound to
-          the last place; see the page on theory
-        - the printed steps say both what to do for b < 0 and for b + sqrt D = 0; at gamma 1 both hold, and we
-          take the former, whose root is the larger
+        - pmc has no epsilon, measures lengths, not squares, and stays inside the bound to the last place
+        - at gamma 1 the printed steps for b < 0 and for b + sqrt D = 0 both apply; we take the former
     """
     return CFG(scale) | LiteralCap(gamma, tiny)

@@ -8,7 +8,7 @@ description it has fixed fields, each on a line of its own; longer texts go on i
     source: Sadat et al. 2024, arXiv 2410.02416
     evidence: code in the appendix                what we compared the recipe with
     use when: a large scale oversaturates
-    state: none                                   what the rule remembers between steps
+    state: the running sum of gaps                what it remembers between steps; left out for none
     defaults:                                     published values, optional
         - SDXL: scale 15, radius 15 (paper)
     notes:                                        where ports and readings differ, optional
@@ -69,9 +69,8 @@ _PLACES = {
     "laboratory": "laboratory: trained on a mixture (`meancap.lab`)",
 }
 _ENTRY_POINTS = "meancap.rules"
-_REQUIRED = ("formula", "space", "source", "evidence", "use when", "state")
-_LISTS = ("defaults", "notes")
-_FIELD = re.compile(rf"({'|'.join((*_REQUIRED, *_LISTS))}):(?: +(.*))?$")
+_REQUIRED = ("formula", "space", "source", "evidence", "use when")
+_FIELD = re.compile(rf"({'|'.join((*_REQUIRED, 'state', 'defaults', 'notes'))}):(?: +(.*))?$")
 _DEFAULT = re.compile(r"(.+?): (.+) \((.+?)\)$")
 
 Build = Callable[..., Any]
@@ -150,11 +149,14 @@ class _Method(NamedTuple):
 _METHODS: dict[str, _Method] = {}
 
 
-def method(**facts: Any) -> Callable[[Recipe], Recipe]:
-    """Puts a recipe into the catalogue; `facts` are fields of `Entry` that its docstring does not have."""
+def method(*, name: str | None = None, **facts: Any) -> Callable[[Recipe], Recipe]:
+    """Puts a recipe into the catalogue; `facts` are fields of `Entry` that its docstring does not have.
+
+    A part that is a method by itself is its own recipe, under a `name` in lower case.
+    """
 
     def register_recipe(build: Recipe) -> Recipe:
-        _METHODS[build.__name__] = _Method(build, build.__doc__, facts)
+        _METHODS[name or build.__name__] = _Method(build, build.__doc__, facts)
         return build
 
     return register_recipe
@@ -294,7 +296,8 @@ def _read_sheet(name: str, sheet: str) -> dict[str, Any]:
             f"the docstring of {name} lacks {', '.join(missing)}; a fact sheet has the fields "
             f"{', '.join(_REQUIRED)} (see meancap.rules.catalogue)"
         )
-    texts = {field: " ".join(" ".join(fields[field]).split()) for field in _REQUIRED}
+    fields.setdefault("state", ["none"])
+    texts = {field: " ".join(" ".join(fields[field]).split()) for field in (*_REQUIRED, "state")}
     texts["use"] = texts.pop("use when")
     title, _, _ = " ".join(about.split()).partition(". ")
     defaults = [_DEFAULT.match(text) for text in _items(fields.get("defaults", []))]

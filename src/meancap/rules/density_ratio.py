@@ -18,19 +18,15 @@ where the condition is unlikely at x, R near its least value 1 - pi, and 1 where
 does that: it is too weak for the first samples and too strong for the last.
 
 R is not known from one prediction. It starts at 1 (at t = 0 no state tells anything) and is followed along
-the run, for which it needs the loop: see `meancap.sampling.density_ratio`. So this rule needs `sample` or
-`trajectory` and reads `Prediction.extra["log_ratio"]`; a host's pipeline does not give it.
-
-FBG (Koulischer et al. 2025, the rule `Feedback`) has the same scale. It follows R by the evidence of a
-stochastic step alone, with a drift and a weight worked out from the grid; that evidence lacks the trace term
-of an ODE. Here both samplers have their own exact form, and nothing depends on the grid.
+the run by the loop: see `meancap.sampling.density_ratio`. FBG (Koulischer et al. 2025, the rule `Feedback`)
+has the same scale and follows R by the evidence of a stochastic step alone, with a drift and a weight
+computed from the grid; that evidence lacks the trace term of an ODE.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,13 +35,12 @@ from torch import Tensor
 
 from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, at
 from ..tensors import Number, per_sample, promoted, scalar_dtype, vector
 from .catalogue import method
-from .phases import StepValue
 from .rule import Displacement, Factor, Rule, State
-from .spaces import time_left, time_passed
-from .time import Steps, grid_of
+from .spaces import need_law, part, time_left, time_passed
+from .time import Steps, StepValue, grid_of
 
 _PROBES = ("difference", "derivative", "none")
 
@@ -56,14 +51,34 @@ def feedback_scale(log_ratio: Tensor, pi: float, most: float = math.inf) -> Tens
     return (1 / surplus.clamp(min=1 / most).abs()).clamp(min=1.0)  # abs: rounding may leave -0.0
 
 
-@dataclass(frozen=True)
+@method(
+    name="density_feedback",
+    call="sample(predict, density_feedback(0.6), x, times)",
+    confidence="derived",
+    kind="solver",
+)
+@part("0 < pi < 1", "0 < gain < most", "1 < most", "0 < temperature", "1 <= every", probe=_PROBES)
 class DensityFeedback(Factor):
-    """Scale gain * lambda*(R^(1 / temperature), pi), from 1 to `most`.
+    """Density-ratio feedback (DRF). For a condition of which a share pi of the labels is right.
+
+    The scale is gain lambda*(R^(1 / temperature), pi), from 1 to `most`.
 
     probe   how the loop takes the trace that an ODE needs: 'difference' (one more evaluation),
             'derivative' (autograd through `predict`), or 'none', which is wrong on an ODE by that term
     every   a fresh probe in every so many steps
     until   R is followed up to this time and held from then on
+
+    formula: scale = R / (R - (1 - pi)), R = p(x | condition) / p(x) followed along the run; ODE: d log R/dt =
+        -tr(grad D)/(1-t) + (w - v_c).s_c - (w - v_u).s_u; memoryless step: log R += (1-r) D.(y' - r y -
+        (1-r)(m_c + m_u)/2)/s^2
+    space: any
+    source: this package; the scale is FBG's (Koulischer et al. 2025), Ito density estimators are SuperDiff's
+    evidence: exact on mixtures with a label leak; docs/feedback.md has the figures
+    use when: samples need unlike amounts of guidance and a second evaluation per step is affordable
+    state: log R of each sample and the last prediction, kept by the loop
+    notes:
+        - FBG leaves the trace out, which is right for its stochastic sampler and wrong on an ODE
+        - on networks that learned from wrong labels a tuned fixed scale is better: studies/label_noise
     """
 
     pi: float
@@ -75,21 +90,6 @@ class DensityFeedback(Factor):
     until: float = 1.0
 
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "pi", "most", "gain", "temperature", "until")
-        if not 0 < self.pi < 1:
-            raise ValueError(f"DensityFeedback needs pi between 0 and 1, without them; got {self.pi}")
-        if not self.most > max(self.gain, 1.0) or not (self.gain > 0 and self.temperature > 0):
-            raise ValueError(
-                "DensityFeedback needs gain and temperature above 0, and most above 1 and above gain; got "
-                f"gain {self.gain}, temperature {self.temperature}, most {self.most}"
-            )
-        if self.probe not in _PROBES:
-            raise ValueError(f"DensityFeedback probes by {', '.join(_PROBES)}; got {self.probe!r}")
-        if not (self.every >= 1 and self.every % 1 == 0):
-            raise ValueError(f"DensityFeedback probes every so many steps, at least 1; got {self.every}")
-        object.__setattr__(self, "every", int(self.every))
 
     @property
     def lowest(self) -> float:
@@ -117,16 +117,12 @@ class _FeedbackState(NamedTuple):
     m_u: Tensor
 
 
-@dataclass(frozen=True)
+@part("0 < pi < 1", "1 < most")
 class Feedback(Rule):
-    """Scale e^L / (e^L - (1 - pi)) + plus, where L follows how well the two models foresaw the last step.
+    """The scale of `fbg` plus `plus`, which computes delta and tau from a grid.
 
-    L starts at 0 and after a step sigma -> sigma' becomes
-
-        L - tau / (2 s^2) (|y' - mu_c|^2 - |y' - mu_u|^2) + delta
-
-    with mu = r y + (1 - r) m, r = (sigma' / sigma)^2, s^2 = sigma'^2 (1 - r). It stays below 3, and above the
-    value at which the scale would pass `most`. `fbg` works delta and tau out from a grid.
+    With mu = r y + (1 - r) m, r = (sigma' / sigma)^2 and s^2 = sigma'^2 (1 - r) in its formula, L stays below
+    3, and above the value at which the scale would pass `most`.
     """
 
     pi: float
@@ -137,14 +133,6 @@ class Feedback(Rule):
 
     turns = False
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "pi", "delta", "tau", "most")
-        finite_scale(self, "plus")
-        if not 0 < self.pi < 1:
-            raise ValueError(f"Feedback needs pi between 0 and 1, without them; got {self.pi}")
-        if not self.most > 1:
-            raise ValueError(f"Feedback needs a largest scale above 1; got {self.most}")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if isinstance(state, StepValue):
@@ -176,35 +164,6 @@ class Feedback(Rule):
         return (last.log_posterior - evidence + self.delta).clamp(lowest, 3.0)
 
 
-@method(call="sample(predict, density_feedback(0.6), x, times)", confidence="derived", kind="solver")
-def density_feedback(
-    pi: float,
-    *,
-    most: float = 20.0,
-    gain: float = 1.0,
-    temperature: float = 1.0,
-    probe: str = "difference",
-    every: int = 1,
-    until: float = 1.0,
-) -> DensityFeedback:
-    """Density-ratio feedback (DRF). For a condition of which a share pi of the labels is right.
-
-    formula: scale = R / (R - (1 - pi)), R = p(x | condition) / p(x) followed along the run; ODE: d log R/dt =
-        -tr(grad D)/(1-t) + (w - v_c).s_c - (w - v_u).s_u; memoryless step: log R += (1-r) D.(y' - r y -
-        (1-r)(m_c + m_u)/2)/s^2
-    space: any
-    source: this package; the scale is FBG's (Koulischer et al. 2025), Ito density estimators are SuperDiff's
-    evidence: exact on mixtures with a label leak; docs/feedback.md has the figures
-    use when: samples need unlike amounts of guidance and a second evaluation per step is affordable
-    state: log R of each sample and the last prediction, kept by the loop
-    notes:
-        - FBG leaves the trace out, which is right for its stochastic sampler and wrong on an ODE
-        - FBG adds a drift and a weight worked out from the grid; here nothing depends on the grid
-        - on networks that learned from wrong labels a tuned fixed scale is better: studies/label_noise
-    """
-    return DensityFeedback(pi, most, gain, temperature, probe, every, until)
-
-
 @method(call="fbg(20)", unit=False, check=(0.310526, -1.231579, 0.689474, 0.431579))
 def fbg(
     times: int | float | Sequence[float],
@@ -216,9 +175,10 @@ def fbg(
     constant: float = 1.0,
     interval: Sequence[float] | None = None,
 ) -> Rule:
-    """Feedback guidance (FBG). `constant` adds CFG, within an interval of sigma. t0 and t1 are step positions
-    counted from the data end: where the scale would reach 3 by itself, and where the evidence of a step is
-    weighed against that drift.
+    """Feedback guidance (FBG). `constant` adds CFG, within an interval of sigma.
+
+    t0 and t1 are step positions counted from the data end: where the scale would reach 3 by itself, and where
+    the evidence of a step is weighed against that drift.
 
     formula: scale = e^L / (e^L - (1 - pi)); L -= tau/(2 s^2)(|y' - mu_c|^2 - |y' - mu_u|^2) - delta after
         each step, y = x/t
@@ -234,10 +194,9 @@ def fbg(
         - text to image: pi 0.85, t0 0.75, t1 0.5 (second-hand)
     notes:
         - the code rounds delta and tau to four decimals; ours does not
-        - written so that it is regular at t = 0, where sigma is infinite
     """
-    if not (0 < pi < 1 and 0 <= t0 < 1 and 0 <= t1 < 1):
-        raise ValueError(f"fbg needs pi between 0 and 1, t0 and t1 in [0, 1); got {pi}, {t0} and {t1}")
+    for law in ("0 < pi < 1", "0 <= t0 < 1", "0 <= t1 < 1"):
+        need_law("fbg", law, pi=pi, t0=t0, t1=t1)
     grid = grid_of(times)
     count = len(grid) - 1
     delta = math.log((1 - pi) * 3 / 2) / ((1 - t0) * count)
@@ -252,3 +211,7 @@ def fbg(
         low, high = interval
         plus = Steps((0.0, 1 / (1 + high), 1 / (1 + low)), (0.0, constant - 1, 0.0))
     return Feedback(pi, delta, tau, most - (constant - 1), plus)
+
+
+# Parts that are methods by themselves.
+density_feedback = DensityFeedback

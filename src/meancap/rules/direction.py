@@ -1,13 +1,6 @@
 """Rules that turn the displacement: projections, momentum, rotations, other references.
 
-    c           the conditional prediction, u = c - g the reference so far; both in the rule's own space
-    Project     keeps a share of the part of g along c                                  (APG)
-    Momentum    adds a multiple of the previous displacement                            (APG)
-    Tangent     stretches the step across the state x                                   (TAG)
-    ZeroStar    u' = s u with the s that brings it nearest to c, velocities             (CFG-Zero*)
-    Tangential  u' = the part of u along the first singular vector of (c, u)            (TCFG)
-    Rectify     u' = r u with a table r of expectations, noise predictions              (ReCFG)
-    Rotation    c turned away from u by an angle                                        (ADG)
+    c    the conditional prediction, u = c - g the reference so far; both in the rule's own space
 
 With another reference u', g becomes c - u'. All but Rotation come before the scale: `ZeroStar() | CFG(5)`.
 """
@@ -24,18 +17,28 @@ from torch import Tensor
 
 from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, Values, at, finite, finite_scale
-from ..tensors import Number, per_sample
+from ..schedules import Scale, Values, at
+from ..tensors import Number, per_sample, scalar_dtype
 from .adaptive import Balanced
 from .catalogue import alias, method
-from .phases import Phases, ZeroInit
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, Clip, FromUnconditional, Gain
-from .spaces import conditional_in, in_space, need_space, time_left, time_passed, unconditional_in
-from .time import Decay
+from .spaces import (
+    SPACES,
+    along,
+    conditional_in,
+    in_space,
+    need_law,
+    need_text,
+    part,
+    time_left,
+    time_passed,
+    unconditional_in,
+)
+from .time import Decay, Phases, ZeroInit
 
 
-@dataclass(frozen=True)
+@part(space=("mean", "velocity", "noise"), onto=("conditional", "unconditional"))
 class Project(Map):
     """Keeps only the share `eta` of the part of g that is parallel to m_c (APG, Sadat et al. 2024).
 
@@ -48,37 +51,25 @@ class Project(Map):
     onto: str = "conditional"
 
     def __post_init__(self) -> None:
-        finite(self, "eta")
-        need_space(self, "mean", "velocity", "noise")
-        if self.onto not in ("conditional", "unconditional"):
-            raise ValueError(
-                f"Project is onto the 'conditional' or the 'unconditional' prediction; got {self.onto!r}"
-            )
         object.__setattr__(self, "reads_m_u", self.onto == "unconditional")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         onto = (conditional_in if self.onto == "conditional" else unconditional_in)(p, self.space)
-        _, length, along = lengths(g, onto)  # along: component of g along the prediction
-        parallel = torch.where(length == 0, 0.0, along / length)
-        return g - per_sample((1 - self.eta) * parallel, g) * onto
+        return g - (1 - self.eta) * along(g, onto)
 
 
-@dataclass(frozen=True)
+@part()
 class Tangent(Map):
     """m <- x + (the part of m - x along x) + eta (the part across x): TAG; put it after CFG."""
 
     eta: float = 1.15
 
-    def __post_init__(self) -> None:
-        finite(self, "eta")
-
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         way = conditional_in(p, "velocity") + g
-        _, length, along = lengths(way, p.x)
-        return g + (self.eta - 1) * (way - per_sample(torch.where(length == 0, 0.0, along / length), g) * p.x)
+        return g + (self.eta - 1) * (way - along(way, p.x))
 
 
-@dataclass(frozen=True)
+@part(space=("mean", "velocity"))
 class Momentum(Rule):
     """Adds `beta` times the previous displacement: g <- g + beta * previous, and remembers the sum.
 
@@ -90,10 +81,6 @@ class Momentum(Rule):
 
     has_state = True
 
-    def __post_init__(self) -> None:
-        finite(self, "beta")
-        need_space(self, "mean", "velocity")
-
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         unit = per_sample(time_left(p.t) if self.space == "velocity" else 1.0, p.x)
         g = given.vector if state is None else given.vector + self.beta * unit * state
@@ -103,7 +90,7 @@ class Momentum(Rule):
 Row = float | Sequence[float] | Values  # one ratio, or nested lists of them by channel or element
 
 
-@dataclass(frozen=True)
+@part(applied=("velocity", "mean"))
 class ZeroStar(Map):
     """The unconditional velocity times s* = <v_c, v_u> / |v_u|^2 (Fan et al. 2025).
 
@@ -112,10 +99,6 @@ class ZeroStar(Map):
 
     applied: str = "velocity"
 
-    def __post_init__(self) -> None:
-        if self.applied not in ("velocity", "mean"):
-            raise ValueError(f"ZeroStar is applied to the 'velocity' or the 'mean'; got {self.applied!r}")
-
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional_in(p, "velocity")
         _, u, along = lengths(c, c - g)
@@ -123,14 +106,11 @@ class ZeroStar(Map):
         return (1 - s) * (c if self.applied == "velocity" else p.m_c) + s * g
 
 
-@dataclass(frozen=True)
+@part(space=SPACES)
 class Tangential(Map):
-    """Only the part of u along the leading right singular vector of the matrix with rows c and u is kept."""
+    """Keeps the part of u along the leading right singular vector of the matrix with rows c and u (TCFG)."""
 
     space: str = "velocity"
-
-    def __post_init__(self) -> None:
-        need_space(self)
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional_in(p, self.space)
@@ -172,63 +152,47 @@ class Rectify(Map):
         return g - lack * in_space(p.m_c - g, p, "noise")
 
     def at(self, t: Number, like: Tensor) -> Tensor:
-        """The ratio at time t, shaped to multiply `like`."""
-        rows = [_values(row).on(like, "a row of ratios") for row in self.ratios]
-        total = torch.zeros_like(like[:1] if not isinstance(t, Tensor) else like)
-        for share, row in zip(self._shares(t), rows, strict=True):
-            if isinstance(share, Tensor) or share > 0:
-                total = total + per_sample(share, like) * row
-        return total
-
-    def _shares(self, t: Number) -> list[Number]:
-        """How much each row counts at t: hat functions, held beyond the ends."""
-        times = self.times
-        inner = (
-            min(max(t, times[0]), times[-1]) if not isinstance(t, Tensor) else t.clamp(times[0], times[-1])
-        )
-        shares = []
-        for i, knot in enumerate(times):
-            left = (inner - times[i - 1]) / (knot - times[i - 1]) if i else 1.0
-            right = (times[i + 1] - inner) / (times[i + 1] - knot) if i + 1 < len(times) else 1.0
-            shares.append(_least(left, right))
-        return shares
+        """The ratio at time t, shaped to multiply `like`; held beyond the ends."""
+        shape = like.shape[1:]
+        rows = torch.stack([_values(row).on(like, "a row of ratios").expand(shape) for row in self.ratios])
+        knots = torch.tensor(self.times, dtype=scalar_dtype(like.device), device=like.device)
+        time = torch.as_tensor(t, dtype=knots.dtype, device=like.device).reshape(-1)
+        right = torch.searchsorted(knots, time).clamp(max=len(knots) - 1)
+        left = (right - 1).clamp(min=0)
+        way = torch.where(left == right, 1.0, knots[right] - knots[left])
+        share = ((time - knots[left]) / way).clamp(0, 1)
+        return torch.lerp(rows[left], rows[right], torch.as_tensor(per_sample(share, like)))
 
 
 def _values(row: Row) -> Values:
     return row if isinstance(row, Values) else Values(row)
 
 
-def _least(left: Number, right: Number) -> Number:
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return torch.minimum(left, right).clamp(min=0)
-    if isinstance(left, Tensor):
-        return left.clamp(0, 1)
-    return right.clamp(0, 1) if isinstance(right, Tensor) else max(0.0, min(left, right))
-
-
-@dataclass(frozen=True)
+@method(name="adg", check=(-0.113102, -2.126666, -0.614073, 0.374385))
+@part("0 <= limit <= pi")
 class Rotation(Map):
-    """Turns m_c away from m_u by (scale - 1) times the angle between them, `limit` at most (Jin et al. 2025).
+    """Angle-domain guidance (ADG). m_c is turned away from m_u.
 
-    m = cos(a) m_c + sin(a) / sin(angle) e, with e the part of m_c across m_u, and |m| <= sqrt(2) |m_c|.
+    formula: m = cos(a) m_c + sin(a)/sin(theta) e, a = min((scale - 1) theta, limit), theta the angle between
+        m_c and m_u, e = m_c - proj_{m_u} m_c
+    space: mean
+    source: Jin et al., ICML 2025, arXiv 2506.11039
+    evidence: jinc7461/ADG @ b5fad684 method/ADG_SD3.py
+    use when: guided means grow too long: they are turned instead, by 60 degrees at most
+    defaults:
+        - SD3.5 Large: scale 7 (2 to 15 tested) (its code)
+    notes:
+        - the code adds 1e-3 to scale - 1, takes 3.14 for pi and switches formula at sin(theta) = 1e-3
+        - bounded by |m| <= sqrt(2) |m_c|, not norm-preserving; its renormalised variant does so along axis 1
     """
 
     scale: Scale
     limit: float = math.pi / 3
 
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        finite(self, "limit")
-        if not 0 <= self.limit <= math.pi:
-            raise ValueError(f"Rotation needs a limit between 0 and pi; got {self.limit}")
-
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         u = p.m_c - g
-        _, length_u, along_g = lengths(g, u)  # component of g along u
-        across = g - per_sample(torch.where(length_u == 0, 0.0, along_g / length_u), g) * u
-        _, _, along = lengths(p.m_c, u)
-        height, _, _ = lengths(across, u)
-        angle = torch.atan2(height, along)
+        across = g - along(g, u)
+        angle = torch.atan2(lengths(across, u).m, lengths(p.m_c, u).along)
         gain = torch.as_tensor(at(self.scale, p.t)).to(angle) - 1
         turn = (gain.clamp(min=0) * angle).clamp(max=self.limit)
         sine = angle.sin()
@@ -275,23 +239,17 @@ def apg(
         - SDXL: scale 15, eta 0, radius 15, momentum -0.5 (two secondary sources)
         - any, form 'diffusers': scale 7.5, eta 1, radius 15, no momentum (diffusers 0.42.1)
         - any, form 'comfy': eta 1, radius 5, no momentum (ComfyUI comfy_extras/nodes_apg.py)
-        - HunyuanImage 2.1, form 'diffusers': scale 10, eta 0, radius 10, momentum -0.5, steps 6, early 3.5
-          (diffusers 0.42.1 AdaptiveProjectedMixGuidance)
+        - HunyuanImage 2.1, form 'diffusers': scale 10, radius 10, steps 6 (diffusers 0.42.1)
     notes:
         - its authors act on denoised means; space='velocity' acts on the network's output, another method
         - ACE-Step takes lengths over the time axis alone (radius 2.5, momentum -0.75, velocities)
-        - the radius is absolute, so its effect depends on resolution and channels; with eta 1 and a radius of
-          (gamma - 1) |m_c| / (scale - 1) it is pmc_displacement
-        - no source says what a solver with several evaluations per step does to the momentum: here, once per
-          step
-        - diffusers counts from the unconditional prediction once clip or projection act, so scale 1 is not
-          conditional; its use_original_formulation=True with guidance_scale = scale - 1 is the published form
-        - ComfyUI's node has one unit more guidance at equal scale, takes norms over the last three axes (per
-          channel for video, across the batch for tokens; ours are per sample), clears the momentum when sigma
-          rises and allows no negative momentum, the only kind the paper uses
+        - the radius is absolute, so its effect depends on resolution and channels
+        - diffusers counts from the unconditional prediction, so scale 1 is not conditional; its
+          use_original_formulation=True with guidance_scale = scale - 1 is the published form
+        - ComfyUI's node has one unit more guidance at equal scale, takes norms over the last three axes and
+          allows no negative momentum, the only kind the paper uses
     """
-    if form not in _APG_FORMS:
-        raise ValueError(f"apg has the forms {', '.join(_APG_FORMS)}; got {form!r}")
+    need_text("apg", _APG_FORMS, form=form)
     base, usual = _APG_FORMS[form]
     space = space or usual
     rule: Rule = Project(eta, space)
@@ -318,15 +276,11 @@ def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float
     formula: v = v_u + w (d - (1 - share) proj_{n_c} d), d = v_c - v_u, w = max(least, scale (1 - t)^power)
     space: noise
     source: Esmati et al. 2026, arXiv 2605.20079
-    evidence: two transcriptions agree, one with the numbers of its equations 10, 11 and 13; of the paper
-        itself only the opening was read
+    evidence: two transcriptions agree, one with its equations 10, 11 and 13
     use when: strong guidance is wanted early and next to none late
-    state: none
     defaults:
         - SD3, SD3.5, FLUX: share 0.1, power 4, least 1 (a transcription of its Section 5)
     notes:
-        - a transcription writes n = a(t) x - v_c for the direction; with a = 1/t it is the noise x - t v_c up
-          to a factor
         - its scale falls towards the data, against the trend of PMC and C2FG
     """
     return Project(share, "noise") | FromUnconditional(Decay(scale, power, least))
@@ -341,7 +295,6 @@ def mog(scale: Scale, *, along: float = 1.0, across: float = 5.0) -> Rule:
     source: Jia et al. 2026, arXiv 2603.11509
     evidence: Auto-MOG's code with a given scale for the balanced one; its README names this variant
     use when: you want the direction of Auto-MOG at a scale of your own
-    state: none
     defaults:
         - SDXL, SD3.5, FLUX: along 1, across 5 (its README)
     notes:
@@ -354,27 +307,23 @@ def mog(scale: Scale, *, along: float = 1.0, across: float = 5.0) -> Rule:
 def auto_mog(
     *, along: float = 1.0, across: float = 5.0, gamma: float = 1.0, least: float = 1.0, most: float = 20.0
 ) -> Rule:
-    """Manifold-optimal guidance with a balanced scale (Auto-MOG). The step is as long as the unconditional
-    velocity itself.
+    """Manifold-optimal guidance with a balanced scale (Auto-MOG). The step is as long as v_u itself.
 
     formula: v = v_u + s w, w as in mog, s = gamma |v_u|/|w| between least and most
     space: velocity
     source: Jia et al. 2026, arXiv 2603.11509
     evidence: its authors' mog/processor.py and README
     use when: no scale at all should be tuned
-    state: none
     defaults:
         - SDXL, FLUX: along 1, across 5, gamma 1, least 1, most 20 (its README)
         - SD3, SD3.5: most 15 (its README)
-    notes:
-        - the code adds 1e-8 to |w| and keeps |v_u|^2 above 1e-6
     """
     return _preconditioned(along, across) | Balanced(gamma, least, most)
 
 
 def _preconditioned(along: float, across: float) -> Rule:
-    if not (along > 0 and across > 0):
-        raise ValueError(f"a metric needs factors above 0; got along={along} and across={across}")
+    for law in ("0 < along", "0 < across"):
+        need_law("mog", law, along=along, across=across)
     return Project(across / along, "velocity", "unconditional") | Gain(1 / across)
 
 
@@ -396,9 +345,7 @@ def recfg(scale: Scale, times: Sequence[float], ratios: Sequence[Row]) -> Rule:
         - EDM2: 100 labels x 500 images, 32 steps, per pixel (its code)
     notes:
         - the paper has r = E[n_c] / E[n_u], the code the least-squares ratio, which we compute
-        - the code attributes a batch's average to each of its labels; our tables are made one condition at a
-          time
-        - the row of a step serves its Heun correction there; here the table is interpolated in t
+        - the code attributes a batch's average to each of its labels; ours makes one table per condition
     """
     return Rectify(tuple(times), tuple(ratios)) | CFG(scale)
 
@@ -420,13 +367,10 @@ def cfg_zero_star(scale: Scale, *, zero_steps: int = 1, form: str = "published")
         - SD3.5 Large: scale 3.5, one zero step of 28 (its example)
         - Wan, CogView, HiDream: two zero steps (its code)
     notes:
-        - the code adds 1e-8 to |v_u|^2; we divide exactly
         - its zero_steps=0 still zeroes one step; ours counts the steps that stand still, as diffusers does
-        - ComfyUI's node (comfy_extras/nodes_cfg.py) has m = a m_u + scale (m_c - a m_u) with the a of the
-          velocities; it lacks the term (1 - scale)(1 - a) x of the published rule
+        - ComfyUI's node has m = a m_u + scale (m_c - a m_u), without the term (1 - scale)(1 - a) x
     """
-    if form not in ("published", "comfy"):
-        raise ValueError(f"cfg_zero_star has the forms 'published' and 'comfy'; got {form!r}")
+    need_text("cfg_zero_star", ("published", "comfy"), form=form)
     rule = ZeroStar("mean" if form == "comfy" else "velocity") | CFG(scale)
     return rule | ZeroInit(zero_steps) if zero_steps else rule
 
@@ -450,7 +394,6 @@ def tag(scale: Scale, *, eta: float = 1.15) -> Rule:
     evidence: the authors' project page (the update of a step is split along and across the state, the latter
         times eta >= 1); ComfyUI pull request 10403 has the formula on m - x; their code was not read
     use when: samples mix features of several modes, and the scale should not grow
-    state: none
     notes:
         - stated for the update of the sampler, x' - x; on a flow with Euler that is a multiple of v, and a
           rescaled state (DDIM) has the same result
@@ -469,33 +412,13 @@ def tcfg(scale: Scale) -> Rule:
     source: Kwon et al., CVPR 2025, arXiv 2503.18137
     evidence: diffusers 0.42.1 and ComfyUI nodes_tcfg.py; no official repository found
     use when: the unconditional prediction wanders and no knob should be tuned
-    state: none
     defaults:
         - SD1.5, SDXL, SD3, PixArt: scale 7.5, 5, 7, 4.5 (second-hand)
     notes:
         - exact here by the 2 x 2 Gram matrix, in float64; diffusers takes a float32 SVD
-        - diffusers' guider reads the attribute _num_outputs_prepared, which does not exist, and raises in use
-          (issues 14643, 14794)
+        - diffusers' guider raises in use: its attribute _num_outputs_prepared does not exist (issue 14643)
     """
     return Tangential() | CFG(scale)
 
 
-@method(check=(-0.113102, -2.126666, -0.614073, 0.374385))
-def adg(scale: Scale, *, limit: float = math.pi / 3) -> Rule:
-    """Angle-domain guidance (ADG). m_c is turned away from m_u.
-
-    formula: m = cos(a) m_c + sin(a)/sin(theta) e, a = min((scale - 1) theta, pi/3), theta the angle between
-        m_c and m_u, e = m_c - proj_{m_u} m_c
-    space: mean
-    source: Jin et al., ICML 2025, arXiv 2506.11039
-    evidence: jinc7461/ADG @ b5fad684 method/ADG_SD3.py
-    use when: guided means grow too long: they are turned instead, by 60 degrees at most
-    state: none
-    defaults:
-        - SD3.5 Large: scale 7 (2 to 15 tested) (its code)
-    notes:
-        - the code adds 1e-3 to scale - 1, takes 3.14 for pi and switches formula at sin(theta) = 1e-3; ours
-          has the limit instead
-        - bounded by |m| <= sqrt(2) |m_c|, not norm-preserving; its renormalised variant does so along axis 1
-    """
-    return Rotation(scale, limit)
+adg = Rotation  # a part that is a method by itself

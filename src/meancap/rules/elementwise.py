@@ -1,31 +1,24 @@
-"""Rules that treat elements, pixels or channels of the mean differently. Only the last has a paper.
+"""Rules that treat elements, pixels or channels of the mean differently. Only `samg` has a paper.
 
-c, u       conditional and unconditional mean, guided = u + scale (c - u)
-Skim       falls back to a lower scale where c, the gap and the guided value agree in sign  (Skimmed CFG)
-Automatic  one scale per channel from the range of the guided mean                          (Automatic CFG)
-Mahiro     leans on scale * c where the guided mean and u point differently                 (ComfyUI)
-Tonemap    a soft limit to the length of the gap at each pixel                              (ComfyUI)
-PixelScale one scale per pixel, the lower the more energy the gap has there                 (SAMG, Li et al.)
+c, u    conditional and unconditional mean, guided = u + scale (c - u)
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, at
 from ..tensors import per_sample
 from .catalogue import alias, method
 from .rule import Map, Rule
 from .scale import FromUnconditional
-from .spaces import need_flags, need_image
+from .spaces import need_image, need_text, part
 
 
-@dataclass(frozen=True)
+@part()
 class Skim(Map):
     """CFG whose excess over the scale `skim` is taken off wherever it drives a value further from zero.
 
@@ -39,11 +32,6 @@ class Skim(Map):
     flip: bool = True
     negative: bool = False
     linear: bool = False
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        finite(self, "skim")
-        need_flags(self, "flip", "negative", "linear")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         scale = at(self.scale, p.t)
@@ -69,23 +57,28 @@ class Skim(Map):
         return outward & (guided.sign() == (guided - x).sign()) if self.flip else outward
 
 
-@dataclass(frozen=True)
+@method(name="automatic", axes=4, check=(0.339476, -1.318428, 0.660524, 0.518428))
+@part("0 < top <= 0.5")
 class Automatic(Map):
-    """CFG with the scale reference * scale / (10 R) for each channel, R its range in the guided mean.
+    """Automatic CFG. Its mode 'hard'.
 
-    R is half the sum of two averages, of the largest values and of the sizes of the smallest ones: of each
-    row, as many as a share `top` of the height, or the whole row. R is read at the scale `reference`.
+    R_k is half the sum of two averages, of the largest values and of the sizes of the smallest ones: of each
+    row, as many as a share `top` of the height, or the whole row.
+
+    formula: scale_k = reference scale / (10 R_k) for channel k, R_k its range in the mean guided at reference
+    space: mean
+    source: no paper; Extraltodeus, who left it for Skimmed CFG
+    evidence: Extraltodeus/ComfyUI-AutomaticCFG @ 2e395317, mode 'hard'
+    use when: you must match its node, which its author left for skimmed
+    defaults:
+        - any: reference 8, top 0.25 (its node)
+    notes:
+        - it remembers the last scale above 1; here the scale is always the one given
     """
 
     scale: Scale
     reference: float = 8.0
     top: float = 0.25
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        finite(self, "reference", "top")
-        if not 0 < self.top <= 0.5:
-            raise ValueError(f"Automatic needs a share top in (0, 0.5]; got {self.top}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
@@ -100,18 +93,24 @@ class Automatic(Map):
         return torch.where(scale == 1, 0.0, (fixed - 1) * g)
 
 
-@dataclass(frozen=True)
+@method(name="mahiro", check=(0.917746, -3.014398, 0.113226, 2.231475))
+@part()
 class Mahiro(Map):
-    """m = (q guided + (4 - q) scale m_c) / 4, q = 2 (1 + sim); scale * m_c is no affine combination.
+    """Mahiro. Averaged within a sample.
 
     sim is the cosine over channels, averaged over the pixels of a sample, between the signed roots of
-    scale * m_u and of the mean of guided and scale * m_c. The original averages over the batch as well.
+    scale * m_u and of the mean of guided and scale * m_c.
+
+    formula: m = (q guided + (4 - q) scale m_c)/4, q = 2(1 + sim), sim a cosine of signed square roots
+    space: mean
+    source: no paper; ComfyUI
+    evidence: ComfyUI comfy_extras/nodes_mahiro.py
+    use when: you must match ComfyUI's node
+    notes:
+        - the node averages sim over the batch; ours over the pixels of a sample
     """
 
     scale: Scale
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         scale = torch.as_tensor(per_sample(at(self.scale, p.t), g)).to(g)
@@ -125,7 +124,7 @@ def _signed_root(v: Tensor) -> Tensor:
     return v.abs().sqrt() * v.sign()
 
 
-@dataclass(frozen=True)
+@part("0 < multiplier")
 class Tonemap(Map):
     """Reinhard's curve on the length l of the gap at each pixel: l <- l / (1 + l / top).
 
@@ -135,11 +134,6 @@ class Tonemap(Map):
     multiplier: float = 1.0
     spread: float = 5.0
 
-    def __post_init__(self) -> None:
-        finite(self, "multiplier", "spread")
-        if self.multiplier <= 0:
-            raise ValueError(f"Tonemap needs a multiplier above 0; got {self.multiplier}")
-
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         length = torch.linalg.vector_norm(g, dim=1, keepdim=True)
         flat = length.flatten(1)
@@ -148,18 +142,30 @@ class Tonemap(Map):
         return g * torch.where(top == 0, 1.0, 1 / (1 + length / top))
 
 
-@dataclass(frozen=True)
+@method(
+    name="samg",
+    call="samg(5, 12)",
+    confidence="second-hand",
+    unit=False,
+    axes=4,
+    check=(2.5, -3.6, -1.5, 2.8),
+)
+@part()
 class PixelScale(Map):
-    """CFG with a scale per pixel: `high` where the gap is smallest, `low` where it is largest, per sample.
+    """Spatially adaptive guidance (SAMG). The scale falls from `high` to `low` with a pixel's energy.
 
-    In between it falls linearly with the square of the gap, averaged over the channels.
+    formula: per pixel scale = high - e (high - low), e the channel mean of (m_c - m_u)^2, scaled to 0..1
+    space: any
+    source: Li et al. 2026, arXiv 2604.26503
+    evidence: comfy-cfg-megapack
+    use when: some regions burn while others need more guidance
+    defaults:
+        - SD1.5, SDXL: 5 to 12 where CFG has 7.5 (comfy-cfg-megapack)
+        - SD3.5 Medium: 3 to 7.5 (comfy-cfg-megapack)
     """
 
     low: float = 5.0
     high: float = 12.0
-
-    def __post_init__(self) -> None:
-        finite(self, "low", "high")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
@@ -178,14 +184,12 @@ def skimmed(
 
     form='linear' is its linearly interpolating node.
 
-    formula: elementwise: where a, a - b and b + w (a - b) agree in sign, and the last with its way from x, a
-        -= (1 - skim/w)(a - b); first a = m_u, b = m_c, w = scale, then a = m_c, b = m_u, w = scale - 1; then
-        CFG
+    formula: where a, a - b and b + w (a - b) agree in sign, and the last with its way from x, a -=
+        (1 - skim/w)(a - b); for (a, b, w) = (m_u, m_c, scale), then (m_c, m_u, scale - 1); then CFG
     space: mean
     source: no paper; Extraltodeus
     evidence: Extraltodeus/Skimmed_CFG @ 2712803a
     use when: a large scale burns colours and you know a lower one that does not
-    state: none
     defaults:
         - any: skim 7; 2 to 3 against burning, 4 cruise, 5 to 7 colourful (its README)
         - SD3.5 Turbo: skim 2 to 2.5 (its README)
@@ -193,61 +197,22 @@ def skimmed(
         - scale 1 divides by zero there; here it is the conditional mean
         - linear: on the same mask m_u <- m_c + (skim - 1)/(scale - 1)(m_u - m_c), then CFG; its skim is 5
     """
-    if form not in ("scaled", "linear"):
-        raise ValueError(f"skimmed has the forms 'scaled' and 'linear'; got {form!r}")
+    need_text("skimmed", ("scaled", "linear"), form=form)
     return Skim(scale, skim, flip, negative, linear=form == "linear")
 
 
 alias(skimmed, "skimmed_linear", {"form": "linear", "skim": 5.0}, scale=9.0, check=(1.1, -3.6, -0.1, 2.8))
 
 
-@method(axes=4, check=(0.339476, -1.318428, 0.660524, 0.518428))
-def automatic(scale: Scale, *, reference: float = 8.0, top: float = 0.25) -> Rule:
-    """Automatic CFG. Its mode 'hard'.
-
-    formula: per channel: scale_k = reference scale / (10 R_k), R_k the mean of the top and bottom quarter of
-        the guided mean at the scale reference
-    space: mean
-    source: no paper; Extraltodeus, who left it for Skimmed CFG
-    evidence: Extraltodeus/ComfyUI-AutomaticCFG @ 2e395317, mode 'hard'
-    use when: you must match its node, which its author left for skimmed
-    state: none
-    defaults:
-        - any: reference 8, top 0.25 (its node)
-    notes:
-        - it remembers the last scale above 1; here the scale is always the one given
-    """
-    return Automatic(scale, reference, top)
-
-
-@method(check=(0.917746, -3.014398, 0.113226, 2.231475))
-def mahiro(scale: Scale) -> Rule:
-    """Mahiro. Averaged within a sample.
-
-    formula: m = (q guided + (4 - q) scale m_c)/4, q = 2(1 + sim), sim a cosine of signed square roots
-    space: mean
-    source: no paper; ComfyUI
-    evidence: ComfyUI comfy_extras/nodes_mahiro.py
-    use when: you must match ComfyUI's node
-    state: none
-    notes:
-        - the node averages sim over the batch; ours over the pixels of a sample
-        - scale m_c is no affine combination of the predictions
-    """
-    return Mahiro(scale)
-
-
 @method(unit=False, check=(0.5, -1.8, 0.5, 1.0))
 def tonemap(scale: Scale, *, multiplier: float = 1.0) -> Rule:
     """Reinhard tone map. A soft limit to the gap at each pixel, then guidance from the unconditional mean.
 
-    formula: per pixel: |d| <- |d| / (1 + |d|/top), top = multiplier (mean + 5 std) of |d| in a sample; m =
-        m_u + scale d
+    formula: m = m_u + scale d, per pixel |d| <- |d| / (1 + |d|/top), top = multiplier (mean + 5 std) of |d|
     space: mean
     source: no paper; ComfyUI latent operation
     evidence: ComfyUI comfy_extras/nodes_latent.py
     use when: single pixels of the gap stand out and should be softened
-    state: none
     defaults:
         - any: multiplier 1 (ComfyUI)
     notes:
@@ -256,22 +221,5 @@ def tonemap(scale: Scale, *, multiplier: float = 1.0) -> Rule:
     return Tonemap(multiplier) | FromUnconditional(scale)
 
 
-@method(call="samg(5, 12)", confidence="second-hand", unit=False, axes=4, check=(2.5, -3.6, -1.5, 2.8))
-def samg(low: float, high: float) -> Rule:
-    """Spatially adaptive guidance (SAMG). The scale falls from `high` to `low` with the gap's energy at a
-    pixel.
-
-    formula: per pixel scale = high - e (high - low), e the channel mean of (m_c - m_u)^2, put to 0..1 in a
-        sample
-    space: any
-    source: Li et al. 2026, arXiv 2604.26503
-    evidence: comfy-cfg-megapack
-    use when: some regions burn while others need more guidance
-    state: none
-    defaults:
-        - SD1.5, SDXL: 5 to 12 where CFG has 7.5 (comfy-cfg-megapack)
-        - SD3.5 Medium: 3 to 7.5 (comfy-cfg-megapack)
-    notes:
-        - the third party adds 1e-8 to the range of e
-    """
-    return PixelScale(low, high)
+# Parts that are methods by themselves.
+automatic, mahiro, samg = Automatic, Mahiro, PixelScale

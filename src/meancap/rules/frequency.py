@@ -1,11 +1,5 @@
 """Rules that weigh coarse and fine parts of an image differently, over the last two axes.
 
-    Frequencies  a Laplacian pyramid, one scale per level from fine to coarse   (FDG, Sadat et al. 2025)
-    FreSca       a square of low frequencies in the Fourier plane, and the rest (Huang et al. 2025)
-    Wavelet      one level of the sym4 wavelet: one factor for the coarse band of g, one for the rest (HiWave)
-    SlowBand     less of the coarse band of both velocities where it hardly changes from step to step (LF-CFG)
-    ZeResFDG     reweighted bands about a projected reference or with a matched spread, by the share of detail
-
 They need images: (batch, channels, height, width), or frames before height. Packed tokens have no such axes.
 """
 
@@ -13,23 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, at
 from ..tensors import per_sample, scalar_dtype, vector
 from .catalogue import method
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
-from .spaces import conditional_in, need_image, need_space, need_whole_numbers, time_left, unconditional_in
+from .spaces import along, conditional_in, need_image, part, time_left, unconditional_in
 
 
-@dataclass(frozen=True)
+@part(space=("velocity", "mean", "noise"))
 class Frequencies(Map):
     """CFG level by level: g = sum over the levels of (scales[l] - 1) times level l of g, finest first.
 
@@ -42,19 +34,10 @@ class Frequencies(Map):
     space: str = "velocity"
 
     def __post_init__(self) -> None:
-        for name in ("scales", "parallel"):
-            if (given := getattr(self, name)) is not None:
-                numbers = tuple(float(v) for v in given)
-                if not all(map(math.isfinite, numbers)):
-                    raise ValueError(f"Frequencies needs finite numbers for {name}; got {list(numbers)}")
-                object.__setattr__(self, name, numbers)
-        if not self.scales:
-            raise ValueError("Frequencies needs one scale per level, and one level at least")
         if self.parallel is not None and len(self.parallel) != len(self.scales):
             raise ValueError(
                 f"Frequencies needs one share per scale; got {len(self.parallel)} and {len(self.scales)}"
             )
-        need_space(self, "velocity", "mean", "noise")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
@@ -62,18 +45,16 @@ class Frequencies(Map):
         if self.parallel is not None:
             onto = pyramid(conditional_in(p, self.space), len(self.scales))
             levels = [
-                _project(level, along, share, g.shape[0])
-                for level, along, share in zip(levels, onto, self.parallel, strict=True)
+                _project(level, other, share, g.shape[0])
+                for level, other, share in zip(levels, onto, self.parallel, strict=True)
             ]
         weighed = [(scale - 1) * level for scale, level in zip(self.scales, levels, strict=True)]
         return collapse(weighed, g.shape)
 
 
 def _project(level: Tensor, onto: Tensor, share: float, batch: int) -> Tensor:
-    flat, along = level.reshape(batch, -1), onto.reshape(batch, -1)
-    _, length, beside = lengths(flat, along)
-    parallel = torch.where(length == 0, 0.0, beside / length)
-    return (flat - per_sample((1 - share) * parallel, flat) * along).reshape(level.shape)
+    flat = level.reshape(batch, -1)
+    return (flat - (1 - share) * along(flat, onto.reshape(batch, -1))).reshape(level.shape)
 
 
 def pyramid(v: Tensor, levels: int) -> list[Tensor]:
@@ -112,7 +93,7 @@ def _blurred(v: Tensor) -> Tensor:
     return F.conv2d(F.conv2d(padded, line.reshape(1, 1, 1, 5)), line.reshape(1, 1, 5, 1))
 
 
-@dataclass(frozen=True)
+@part()
 class FreSca(Map):
     """Scales the gap's low frequencies by `low`, the others by `high`; before FromUnconditional(scale).
 
@@ -122,10 +103,6 @@ class FreSca(Map):
     low: float = 1.0
     high: float = 1.25
     cutoff: int = 20
-
-    def __post_init__(self) -> None:
-        finite(self, "low", "high")
-        need_whole_numbers(self, "cutoff")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
@@ -148,7 +125,7 @@ SYM4 = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@part()
 class Wavelet(Map):
     """g <- low * (its coarse band) + high * (the rest), one level of sym4 over the last two axes.
 
@@ -157,9 +134,6 @@ class Wavelet(Map):
 
     low: float = 0.0
     high: float = 1.0
-
-    def __post_init__(self) -> None:
-        finite(self, "low", "high")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
@@ -179,14 +153,25 @@ def _coarse(n: int, like: Tensor) -> Tensor:
     return rows.T @ rows
 
 
-@dataclass(frozen=True)
+@method(name="lf_cfg", confidence="second-hand", unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
+@part("1 <= size")
 class SlowBand(Rule):
-    """CFG less scale (1 - share) (M_c c_low - M_u u_low), velocities c and u.
+    """Low-frequency improved CFG (LF-CFG). Less of the low frequencies that hardly change between steps.
 
-    c_low and u_low are averages over squares of `size` pixels, made an image again by linear interpolation.
-    M is 1 where such a velocity has changed since the last step by less than the mean plus the standard
-    deviation of its changes over the sample, the length over channels being its change at a pixel. The first
-    step is CFG.
+    L averages over squares of `size` pixels and interpolates back; a change is a length over channels.
+
+    formula: v = v_u + scale (v_c - v_u) - scale (1 - share) (M_c L v_c - M_u L v_u), L a low-pass, M 1 where
+        L v has changed since the last step by less than the mean plus the standard deviation of its changes
+    space: velocity
+    source: Song & Lai 2025, arXiv 2506.21452
+    evidence: comfy-cfg-megapack
+    use when: large even areas oversaturate over many steps
+    state: the low-passed velocities of the last step
+    defaults:
+        - any: share 0.5, squares of 8 pixels (comfy-cfg-megapack)
+    notes:
+        - the low-pass is that of the third party, which says that the paper states none
+        - the first step is plain CFG
     """
 
     scale: Scale
@@ -194,13 +179,6 @@ class SlowBand(Rule):
     size: int = 8
 
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        finite(self, "share")
-        need_whole_numbers(self, "size")
-        if self.size < 1:
-            raise ValueError(f"SlowBand averages over squares of one pixel or more; got size {self.size}")
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         g = given.vector
@@ -233,17 +211,29 @@ def _slow(change: Tensor) -> Tensor:
     return slow.to(change.dtype)
 
 
-@dataclass(frozen=True)
+@method(name="zeresfdg", scale=4.5, unit=False, axes=4, check=(0.616264, -2.140014, -0.101711, 1.728371))
+@part("down <= up")
 class ZeResFDG(Rule):
-    """Two guided velocities, chosen per sample by the share of detail in the gap.
+    """ZeResFDG (CADE 2.5). Reweighted frequencies, projected or rescaled by the share of detail.
 
-    FD(v) = low G v + high (v - G v), G a 3 x 3 Gaussian of standard deviation 1. With c and u the velocities:
+    G is a 3 x 3 Gaussian of standard deviation 1. The share of the gap's energy in gap - G gap is averaged
+    over the steps, the past by the weight `keep`; a sample changes to the second form once it reaches `up`,
+    and back once it falls to `down`.
 
-        zero     a u + scale FD(c - a u),  a = <c, u> / |u|^2
-        rescale  y = u + scale FD(c - u), then mix y std(u + FD(c - u)) / std(y) + (1 - mix) y
-
-    The share r of the gap's energy that is in gap - G gap is averaged over the steps, the past by the weight
-    `keep`; a sample changes from zero to rescale once r >= up, and back once r <= down.
+    formula: FD(v) = low G v + high (v - G v); a v_u + scale FD(v_c - a v_u) with a = <v_c, v_u>/|v_u|^2, or,
+        while the gap has much detail, y = v_u + scale FD(v_c - v_u) with a share mix of it at the spread of
+        v_u + FD(v_c - v_u)
+    space: velocity
+    source: Rychkovskiy 2025, arXiv 2510.12954
+    evidence: 1dZb1/MagicNodes, its author's node, modes CFGZeroFD and RescaleFDG with the adaptive switch
+    use when: you must match CADE's node, or want detail weighed and the spread matched by one rule
+    state: the running share of detail, and which of the two forms
+    defaults:
+        - SDXL: low 0.6, high 1.3, mix 0.7, thresholds 0.45 and 0.6, keep 0.8 (its node)
+    notes:
+        - the node averages the share of detail over the batch; here each sample switches by itself
+        - the node also caps the rescaled form at 1.25 of its reference and clamps quantiles; not here
+        - comfy-cfg-megapack takes the spread of v_c as its reference; the node that of v_u + FD(v_c - v_u)
     """
 
     scale: Scale
@@ -255,12 +245,6 @@ class ZeResFDG(Rule):
     keep: float = 0.8
 
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        finite(self, "low", "high", "mix", "down", "up", "keep")
-        if not self.down <= self.up:
-            raise ValueError(f"ZeResFDG needs down <= up; got {self.down} and {self.up}")
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         g = given.vector
@@ -282,9 +266,8 @@ class ZeResFDG(Rule):
         return given.turn(y - c), (share, rescaling)
 
     def _zero(self, c: Tensor, u: Tensor, scale: Tensor | float) -> Tensor:
-        _, length, along = lengths(c, u)
-        part = per_sample(torch.where(length == 0, 0.0, along / length), u) * u
-        return part + scale * self._weighed(c - part)
+        shared = along(c, u)
+        return shared + scale * self._weighed(c - shared)
 
     def _rescaled(self, u: Tensor, g: Tensor, scale: Tensor | float) -> Tensor:
         d = self._weighed(g)
@@ -321,13 +304,11 @@ def fdg(high: float = 10.0, low: float = 5.0, *, parallel: Sequence[float] | Non
     source: Sadat et al. 2025, arXiv 2506.19713
     evidence: diffusers 0.42.1, which cites the paper's Algorithm 2
     use when: images oversaturate: coarse structure gets a lower scale than detail
-    state: none
     defaults:
         - SDXL: high 10, low 5 (paper Table 8, second-hand)
     notes:
         - linear without parallel, so the same in every space; with it, taken on velocities
         - diffusers' parallel weights act from the unconditional level unless use_original_formulation is set
-        - diffusers appends the previous level, or raises, when a level is switched off (issue 14643)
         - diffusers keeps kornia's padding: where neither side is a power of two the output has another shape
     """
     return Frequencies((high, low), None if parallel is None else tuple(parallel))
@@ -342,11 +323,10 @@ def fresca(scale: Scale, *, low: float = 1.0, high: float = 1.25, cutoff: int = 
     source: Huang et al. 2025, arXiv 2504.02154; WikiChao/FreSca
     evidence: ComfyUI comfy_extras/nodes_fresca.py
     use when: you want to weigh the coarse and the fine part of the gap by hand
-    state: none
     defaults:
         - any: low 1, high 1.25, cutoff 20 (ComfyUI)
     notes:
-        - where the cutoff exceeds half a side, ComfyUI's slice wraps round and marks a corner as low
+        - a cutoff above half a side wraps round in ComfyUI and marks a corner as low
     """
     return FreSca(low, high, cutoff) | FromUnconditional(scale)
 
@@ -360,7 +340,6 @@ def hiwave(scale: Scale) -> Rule:
     source: Vontobel et al., SIGGRAPH Asia 2025, arXiv 2506.20452
     evidence: laihongphuc/minHiWave (unofficial) and comfy-cfg-megapack agree; no official repository found
     use when: the layout is right and only detail should be guided, as in upscaling
-    state: none
     defaults:
         - SDXL: scale 7.5, 50 DDIM steps (minHiWave)
     notes:
@@ -370,55 +349,5 @@ def hiwave(scale: Scale) -> Rule:
     return Wavelet() | CFG(scale)
 
 
-@method(confidence="second-hand", unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
-def lf_cfg(scale: Scale, *, share: float = 0.5, size: int = 8) -> Rule:
-    """Low-frequency improved CFG (LF-CFG). Less of the low frequencies that hardly change between steps.
-
-    formula: v = v_u + scale (v_c - v_u) - scale (1 - share) (M_c L v_c - M_u L v_u), L a low-pass, M 1 where
-        L v has changed since the last step by less than the mean plus the standard deviation of its changes
-    space: velocity
-    source: Song & Lai 2025, arXiv 2506.21452
-    evidence: comfy-cfg-megapack
-    use when: large even areas oversaturate over many steps
-    state: the low-passed velocities of the last step
-    defaults:
-        - any: share 0.5, squares of 8 pixels (comfy-cfg-megapack)
-    notes:
-        - the kernel of the low-pass is that of the third party: averages over squares, linear interpolation
-          back; it says that the paper states none
-        - the first step is plain CFG
-    """
-    return SlowBand(scale, share, size)
-
-
-@method(scale=4.5, unit=False, axes=4, check=(0.616264, -2.140014, -0.101711, 1.728371))
-def zeresfdg(
-    scale: Scale,
-    *,
-    low: float = 0.6,
-    high: float = 1.3,
-    mix: float = 0.7,
-    down: float = 0.45,
-    up: float = 0.6,
-    keep: float = 0.8,
-) -> Rule:
-    """ZeResFDG (CADE 2.5). Reweighted frequencies, projected or rescaled by the share of detail.
-
-    formula: FD(v) = low G v + high (v - G v); a v_u + scale FD(v_c - a v_u) with a = <v_c, v_u>/|v_u|^2, or,
-        while the gap has much detail, y = v_u + scale FD(v_c - v_u) with a share mix of it at the spread of
-        v_u + FD(v_c - v_u)
-    space: velocity
-    source: Rychkovskiy 2025, arXiv 2510.12954
-    evidence: 1dZb1/MagicNodes, its author's node, modes CFGZeroFD and RescaleFDG with the adaptive switch
-    use when: you must match CADE's node, or want detail weighed and the spread matched by one rule
-    state: the running share of detail, and which of the two forms
-    defaults:
-        - SDXL: low 0.6, high 1.3, mix 0.7, thresholds 0.45 and 0.6, keep 0.8 (its node)
-    notes:
-        - the node averages the share of detail over the batch; here each sample switches by itself
-        - the node also caps the rescaled form at 1.25 times the root mean square of its reference and clamps
-          quantiles of the mean; neither is here
-        - comfy-cfg-megapack takes the spread of v_c as its reference; the node that of v_u + FD(v_c - v_u)
-        - the node without its adaptive switch changes form by the step index
-    """
-    return ZeResFDG(scale, low, high, mix, down, up, keep)
+# Parts that are methods by themselves.
+lf_cfg, zeresfdg = SlowBand, ZeResFDG

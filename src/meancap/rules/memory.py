@@ -1,19 +1,8 @@
-"""Rules that compare a step with the steps before it.
-
-Ahead            adds a multiple of the guided velocity's way from its running average (momentum guidance)
-History          adds what is new in the guided mean, its fine detail only (HiGS, Sadat et al. 2025)
-ErrorCorrection  moves the unconditional noise on by the part of its change that follows the conditional
-                 one's (CFG-OEC, Yang et al. 2025)
-Transition       waits with guidance until the gap has passed its first minimum (Jain et al. 2025)
-Reuse            keeps a gap for the steps that follow, which then need no unconditional prediction
-Sliding          sliding-mode control of the velocity gap e (CFG-Ctrl, Wang et al. 2026):
-                 s = (e - e') + rate e', e <- e - gain sign(s), e' the corrected gap of the last step
-"""
+"""Rules that compare a step with the steps before it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -21,30 +10,18 @@ from torch import Tensor
 
 from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, at
 from ..tensors import magnitude, per_sample, vector
 from .catalogue import method
-from .phases import Phases, StepValue
 from .rule import Displacement, Rule, State
 from .scale import CFG, FromUnconditional
-from .spaces import (
-    conditional_in,
-    in_space,
-    need_image,
-    need_space,
-    need_whole_numbers,
-    stretch,
-    time_left,
-    time_passed,
-)
+from .spaces import SPACES, along, conditional_in, in_space, need_image, part, stretch, time_left, time_passed
+from .time import Phases, StepValue
 
 
-@dataclass(frozen=True)
+@part("0 <= low <= high <= 1")
 class Ahead(Rule):
-    """v <- v + alpha (v - a), a an average of past guided velocities, for low <= t <= high; put it after CFG.
-
-    a is the first velocity at first, and a <- (1 - beta) v + beta a after each step, with the v that came in.
-    """
+    """The step beyond the average of past guided velocities in `momentum_guidance`; put it after CFG."""
 
     alpha: float = 0.5
     beta: float = 0.6
@@ -52,11 +29,6 @@ class Ahead(Rule):
     high: float = 0.7
 
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "alpha", "beta", "low", "high")
-        if not 0 <= self.low <= self.high <= 1:
-            raise ValueError(f"Ahead needs times 0 <= low <= high <= 1; got {self.low} and {self.high}")
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         g, unit = given.vector, per_sample(time_left(p.t), p.x)
@@ -69,15 +41,12 @@ class Ahead(Rule):
         return moved, (1 - self.beta) * v + self.beta * state
 
 
-@dataclass(frozen=True)
+@part("0 <= low < high <= 1")
 class History(Rule):
-    """m <- m + w(t) F(m - h): h an average of past guided means, F a high-pass; put it after CFG.
+    """The detail that is new beside an average of past guided means, in `higs`; put it after CFG.
 
-    h <- alpha m + (1 - alpha) h after each step, from 0 on. Of m - h the part along m is kept by the share
-    `eta`. F multiplies each coefficient of the cosine transform by sigmoid(sharp (R - cutoff)), R being its
-    distance from frequency 0 in parts of the image. w(t) is `weight` times the root of the noise level's
-    way from `low` to `high`, the level being 1 - t, and 0 outside. The first step has no past and is left
-    alone.
+    F multiplies each coefficient of the cosine transform by sigmoid(sharp (R - cutoff)), R its distance from
+    frequency 0 in parts of the image.
     """
 
     weight: float = 1.75
@@ -90,19 +59,13 @@ class History(Rule):
 
     has_state = True
 
-    def __post_init__(self) -> None:
-        finite(self, "weight", "alpha", "eta", "cutoff", "sharp", "low", "high")
-        if not 0 <= self.low < self.high <= 1:
-            raise ValueError(f"History needs noise levels 0 <= low < high <= 1; got {self.low}, {self.high}")
-
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         m = p.m_c + given.vector
         need_image(self, m)
         if state is None:
             return given, self.alpha * m
         new = m - state
-        _, length, along = lengths(new, m)
-        new = new - per_sample((1 - self.eta) * torch.where(length == 0, 0.0, along / length), m) * m
+        new = new - (1 - self.eta) * along(new, m)
         g = given.vector + per_sample(self._weight(vector(p.t, m)), m) * self._detail(new)
         return given.turn(g), self.alpha * m + (1 - self.alpha) * state
 
@@ -126,20 +89,13 @@ def _cosines(n: int, like: Tensor) -> Tensor:
     return torch.where(k[:, None] == 0, math.sqrt(1 / n), waves)
 
 
-@dataclass(frozen=True)
+@part()
 class ErrorCorrection(Rule):
-    """u <- u + (1 - s) (<A, B> / |A|^2) A where s = cos(A, B) < `below`; put CFG after it.
-
-    A and B are the changes of the conditional and of the unconditional noise prediction since the last step.
-    The first step has no change.
-    """
+    """The correction of the unconditional noise prediction in `cfg_oec`; put CFG after it."""
 
     below: float = 0.5
 
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "below")
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         g = given.vector
@@ -164,12 +120,27 @@ class _TransitionState(NamedTuple):
     passed: Tensor
 
 
-@dataclass(frozen=True)
+@method(name="transition_point", check=(0.3, -1.2, 0.7, 0.4))
+@part(space=SPACES)
 class Transition(Rule):
-    """CFG at the scale `before` until the gap's length, in `space`, has passed a minimum; then at `scale`.
+    """Guidance from the transition point on. Guidance starts after the gap's first minimum.
 
     A minimum is passed at the first step whose gap is longer than the last, the last being shorter than the
     one before it.
+
+    formula: scale before until |n_c - n_u| has passed its first minimum over the steps, scale from then on
+    space: noise
+    source: Jain et al., CVPR 2025, arXiv 2411.16738
+    evidence: SonyResearch/mitigating_memorization, generate_test_dataset_dtp.py
+    use when: the model repeats images of its training set
+    state: the last two lengths of the gap, and which samples have passed their minimum
+    defaults:
+        - SD1.4: scale 7.5, before 1, 50 steps (its code)
+        - opposite guidance: before below 0 (paper, second-hand)
+    notes:
+        - the code measures the whole batch, which has one image there; here each sample has its own point
+        - third parties take before 0, the unconditional prediction
+        - on a flow |n_c - n_u| = t |v_c - v_u| starts at 0, and a minimum may never come: space='velocity'
     """
 
     scale: Scale
@@ -178,11 +149,6 @@ class Transition(Rule):
 
     turns = False
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        finite_scale(self, "before")
-        need_space(self)
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if isinstance(state, StepValue):
@@ -209,9 +175,9 @@ class _ReuseState(NamedTuple):
     gap: Tensor | None
 
 
-@dataclass(frozen=True)
+@part("1 <= every", space=("mean", "velocity"))
 class Reuse(Rule):
-    """A fresh gap in each `every`-th step up to the time `until`; in between and later, the last fresh one.
+    """A fresh gap in each `every`-th step before the time `until`; in between and later, the last fresh one.
 
     Put it first: `Reuse(2) | CFG(7) | Cap(1.1)`. The gap is kept in units of the mean or of the velocity, and
     displaces the conditional prediction of now. In a step that reuses it, m_u is not read, and `sample` asks
@@ -224,39 +190,31 @@ class Reuse(Rule):
 
     has_state = True
 
-    def __post_init__(self) -> None:
-        need_whole_numbers(self, "every")
-        finite(self, "until")
-        need_space(self, "mean", "velocity")
-        if self.every < 1:
-            raise ValueError(f"Reuse needs a fresh gap every so many steps, at least 1; got {self.every}")
-
     def init(self) -> State:
         return _ReuseState(0, None)
 
     def idle(self, t: float, state: State = None) -> bool:
         index, gap = self.init() if state is None else state
-        return gap is not None and (index % self.every != 0 or t > self.until)
+        return gap is not None and (index % self.every != 0 or t >= self.until)
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         index, gap = state
         unit = per_sample(time_left(p.t) if self.space == "velocity" else 1.0, p.x)
-        if gap is not None and (index % self.every or (not isinstance(p.t, Tensor) and p.t > self.until)):
+        if gap is not None and (index % self.every or (not isinstance(p.t, Tensor) and p.t >= self.until)):
             return g.turn(unit * gap), _ReuseState(index + 1, gap)
         fresh = g.vector / unit
         if gap is None or not isinstance(p.t, Tensor):
             return g, _ReuseState(index + 1, fresh)
-        early = (p.t <= self.until).reshape(-1, *[1] * (gap.dim() - 1))
+        early = (p.t < self.until).reshape(-1, *[1] * (gap.dim() - 1))
         gap = torch.where(early, fresh, gap)
         return g.turn(unit * gap), _ReuseState(index + 1, gap)
 
 
-@dataclass(frozen=True)
+@part(switching=("sign", "unit"))
 class Sliding(Rule):
-    """Sliding-mode control of the velocity gap; put FromUnconditional(scale) after it.
+    """Sliding-mode control of the velocity gap, as in `smc`; put FromUnconditional(scale) after it.
 
-    switching='sign' is the official code, element by element; 'unit' divides s by its length instead, so that
-    the correction of a sample has length `gain` whatever its size.
+    switching='unit' divides s by its length, so that a sample's correction has length `gain` at any size.
     """
 
     rate: float = 5.0
@@ -264,11 +222,6 @@ class Sliding(Rule):
     switching: str = "sign"
 
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "rate", "gain")
-        if self.switching not in ("sign", "unit"):
-            raise ValueError(f"Sliding switches by 'sign' or by 'unit' vector; got {self.switching!r}")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         unit = per_sample(time_left(p.t), p.x)
@@ -288,8 +241,7 @@ class Sliding(Rule):
 def smc(
     scale: Scale, *, rate: float = 5.0, gain: float = 0.2, switching: str = "sign", warmup: int = 0
 ) -> Rule:
-    """CFG-Ctrl: sliding-mode control (SMC-CFG). Sliding-mode control of the velocity gap; unguided for
-    `warmup` steps.
+    """CFG-Ctrl: sliding-mode control (SMC-CFG). Unguided for `warmup` steps.
 
     formula: e = v_c - v_u; s = (e - e') + rate e'; e -= gain sign(s); v = v_u + scale e
     space: velocity
@@ -302,10 +254,8 @@ def smc(
         - FLUX: scale 2 to 3, rate 5, gain 0.2, warmup 2 (its README)
         - Qwen-Image, Wan: scale 4, 5, rate 5, gain 0.2 (its README)
     notes:
-        - the code's sign is elementwise; a port says the paper means the unit vector s / |s|:
-          switching='unit'
-        - elements smaller than the gain change their sign; on noise predictions of SDXL gain 0.2 destroys
-          images
+        - the code's sign is elementwise; a port says the paper means s / |s|: switching='unit'
+        - elements smaller than the gain change sign; on noise predictions of SDXL gain 0.2 destroys images
     """
     rule = Sliding(rate, gain, switching) | FromUnconditional(scale)
     return Phases(warmup, CFG(1), rule, together=False) if warmup else rule
@@ -317,8 +267,7 @@ def momentum_guidance(
 ) -> Rule:
     """Momentum guidance. CFG, then a step beyond the running average of the guided velocity.
 
-    formula: v <- v + alpha (v - a) for low <= t <= high, a <- (1 - beta) v + beta a from the first v on;
-        after CFG
+    formula: after CFG v <- v + alpha (v - a) for low <= t <= high, a <- (1 - beta) v + beta a
     space: velocity
     source: arXiv 2602.20360
     evidence: a Forge extension's transcription of equations 12 and 13; no repository found
@@ -347,13 +296,11 @@ def higs(
 ) -> Rule:
     """History-guided sampling (HiGS). CFG, then the fine detail that is new beside an average of past means.
 
-    formula: m <- m + w(t) F(d - (1 - eta) proj_m d), d = m - h, h <- alpha m + (1 - alpha) h; F a soft
-        high-pass of the cosine transform, w(t) = weight sqrt((1 - t - low)/(high - low)) for low < 1 - t <=
-        high; after CFG
+    formula: after CFG m <- m + w(t) F(d - (1 - eta) proj_m d), d = m - h, h <- alpha m + (1 - alpha) h; F a
+        soft high-pass, w(t) = weight sqrt((1 - t - low)/(high - low)) for low < 1 - t <= high
     space: mean
     source: Sadat et al., ICLR 2026, arXiv 2509.22300
-    evidence: two implementations from the paper's equations agree: comfy-cfg-megapack and a Forge extension;
-        no repository of the authors found
+    evidence: comfy-cfg-megapack and a Forge extension, written from the equations, agree
     use when: few steps or a low scale leave images without detail
     state: the running average of guided means
     defaults:
@@ -362,16 +309,14 @@ def higs(
     notes:
         - comfy-cfg-megapack has weight 2, eta 1 and high 0.95
         - the first step has no past: it is CFG
-        - solvers that extrapolate from past steps add a history of their own; the Forge extension advises a
-          weight of 0.5 there
+        - with solvers that extrapolate from past steps the Forge extension advises a weight of 0.5
     """
     return CFG(scale) | History(weight, alpha, eta, cutoff, sharp, low, high)
 
 
 @method(confidence="second-hand", check=(0.9, -3.0, 0.1, 2.2))
 def cfg_oec(scale: Scale, *, below: float = 0.5) -> Rule:
-    """Orthogonal error correction (CFG-OEC). The unconditional noise corrected by how both have changed, then
-    CFG.
+    """Orthogonal error correction (CFG-OEC). Corrects the unconditional noise by how both have changed.
 
     formula: n_u <- n_u + (1 - s) (<A, B>/|A|^2) A where s = cos(A, B) < below, A and B the changes of n_c and
         n_u since the last step; then CFG
@@ -383,50 +328,30 @@ def cfg_oec(scale: Scale, *, below: float = 0.5) -> Rule:
     defaults:
         - any: below 0.5 (comfy-cfg-megapack, as a placeholder: no published value was found)
     notes:
-        - written out, both form 2 n - n_before for either prediction; the result is the line above
         - one transcription leaves samples with a negative cosine alone
     """
     return ErrorCorrection(below) | CFG(scale)
-
-
-@method(check=(0.3, -1.2, 0.7, 0.4))
-def transition_point(scale: Scale, *, before: Scale = 1.0, space: str = "noise") -> Rule:
-    """Guidance from the transition point on. Guidance starts after the gap's first minimum.
-
-    formula: scale before until |n_c - n_u| has passed its first minimum over the steps, scale from then on
-    space: noise
-    source: Jain et al., CVPR 2025, arXiv 2411.16738
-    evidence: SonyResearch/mitigating_memorization, generate_test_dataset_dtp.py
-    use when: the model repeats images of its training set
-    state: the last two lengths of the gap, and which samples have passed their minimum
-    defaults:
-        - SD1.4: scale 7.5, before 1, 50 steps (its code)
-        - opposite guidance: before below 0 (paper, second-hand)
-    notes:
-        - the code measures the whole batch, which has one image there; here each sample has its own point
-        - third parties take before 0, the unconditional prediction
-        - on a flow |n_c - n_u| = t |v_c - v_u| starts at 0, so that a minimum may come late or never:
-          space='velocity' measures the velocities
-    """
-    return Transition(scale, before, space)
 
 
 @method(check=(0.9, -3.0, 0.1, 2.2))
 def cfg_gating(scale: Scale, *, gate: float = 0.5) -> Rule:
     """CFG gating. The last gap is reused from a time on, with half the network calls from there.
 
-    formula: v = v_c + (scale - 1) d, d = v_c - v_u for t <= gate, and from then on the last such d
+    formula: v = v_c + (scale - 1) d, d = v_c - v_u for t < gate, and from then on the last such d
     space: velocity
-    source: FastVideo pull request 1372, SGLang pull request 25848; after LinearAG of Castillo et al. 2023,
-        arXiv 2312.12487
-    evidence: the descriptions of both pull requests, with the formula
+    source: FastVideo, SGLang pull request 25848; after LinearAG of Castillo et al. 2023, arXiv 2312.12487
+    evidence: hao-ai-lab/FastVideo @ 2f3d4074 pipelines/stages/denoising.py; SGLang's description only
     use when: an unconditional prediction is expensive and the second half of the run may use an old one
     state: the number of steps and the last fresh gap of the velocities
     defaults:
-        - Wan T2V 1.3B: gate below 1, which is off; 22 % less time on 4 L40S (FastVideo)
+        - any: gate 1, which is off; 0.5 saves about a quarter of the time (FastVideo)
     notes:
         - both count the gate in parts of the steps; here it is a time, the same on a uniform grid
         - Reuse(every) | CFG(scale) reuses in between instead; a cap behind bounds what a stale gap can do
-        - SGLang drops the kept gap when the model changes during a run
+        - both drop the kept gap when the model changes during a run (Wan 2.2)
     """
     return Reuse(1, gate, "velocity") | CFG(scale)
+
+
+# Parts that are methods by themselves.
+transition_point = Transition

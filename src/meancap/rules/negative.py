@@ -1,17 +1,10 @@
-"""Rules that look at a third prediction: something to avoid, or a weaker model.
+"""Rules that use a third prediction: something to avoid, or a weaker model.
 
     d    m_c - m_u, the gap that guidance starts from
     n    m_n - m_u, the way to what is to be avoided: `Prediction.lead("negative")`
 
-    PerpNeg    g <- g - weight (n - its part along g)               the positive part of n does no harm
-    Contrast   g <- l+ g - l- n, with l+ in [1, 2) and l- in (0, 1]  n counts while it is near
-    Safety     g <- g - mu n - momentum, elementwise                where the conditional is near the negative
-    Removal    g <- g - strength w n, w from the evidence for n     only where there is any
-    AwayFrom   g <- g + scale (m_c - m_name)                        PAG, skip layers, negative prompts
-
-The first three are stated from the unconditional mean and come before `FromUnconditional(scale)`, the last
-two from the conditional one and follow `CFG(scale)`. Lengths and comparisons that depend on the units are
-those of noise predictions, eps = (x - t m) / (1 - t), in which these methods are published.
+Lengths and comparisons that depend on the units are those of noise predictions, eps = (x - t m) / (1 - t),
+in which these methods are published.
 """
 
 from __future__ import annotations
@@ -24,51 +17,40 @@ from torch import Tensor
 
 from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, at, finite_scale
 from ..tensors import Number, per_sample, vector
 from .catalogue import method
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
-from .spaces import need_flags, need_whole_numbers, stretch, time_left, time_passed
+from .spaces import along, part, stretch, time_left, time_passed
 
 _NEGATIVE = "negative"
 
 
-@dataclass(frozen=True)
+@part()
 class PerpNeg(Map):
-    """Takes off `weight` times the part of n that is perpendicular to g (Armandpour et al. 2023)."""
+    """Subtracts `weight` times the part of n perpendicular to g, before FromUnconditional (`perp_neg`)."""
 
     weight: float = 1.0
 
     needs = (_NEGATIVE,)
 
-    def __post_init__(self) -> None:
-        finite(self, "weight")
-
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         n = p.lead(_NEGATIVE)
-        _, length, along = lengths(n, g)
-        parallel = torch.where(length == 0, 0.0, along / length)
-        return g - self.weight * (n - per_sample(parallel, g) * g)
+        return g - self.weight * (n - along(n, g))
 
 
-@dataclass(frozen=True)
+@part("0 <= tau (0 is plain negation)")
 class Contrast(Map):
-    """l+ g - l- n with l+ = 2 sigmoid(tau |g|^2) and l- = 2 sigmoid(-tau |n|^2) (Chang et al. 2024).
+    """l+ g - l- n with l+ = 2 sigmoid(tau |g|^2) and l- = 2 sigmoid(-tau |n|^2), before FromUnconditional.
 
-    Lengths are those of noise predictions, summed over a sample. positive=False leaves g as it is, l+ = 1.
+    positive=False leaves g as it is, l+ = 1. See `contrastive`.
     """
 
     tau: float = 0.2
     positive: bool = True
 
     needs = (_NEGATIVE,)
-
-    def __post_init__(self) -> None:
-        finite(self, "tau")
-        need_flags(self, "positive")
-        if self.tau < 0:
-            raise ValueError(f"Contrast needs a tau of 0 (plain negation) or more; got {self.tau}")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         n = p.lead(_NEGATIVE)
@@ -86,14 +68,9 @@ class _SafetyState(NamedTuple):
     momentum: Tensor | None
 
 
-@dataclass(frozen=True)
+@part()
 class Safety(Rule):
-    """Takes off mu n wherever the conditional is near the negative or beyond it (Schramowski et al. 2023).
-
-    In noise predictions, elementwise: mu = min(1, sharpness |eps_c - eps_n|) where eps_c - eps_n < threshold,
-    0 elsewhere; gamma = mu (eps_n - eps_u) + momentum nu, which is taken off from the step `warmup` on;
-    nu <- decay nu + (1 - decay) gamma in every step.
-    """
+    """Subtracts mu n where the conditional is near the negative, before FromUnconditional (`sld`)."""
 
     sharpness: float = 1000.0
     threshold: float = 0.01
@@ -103,10 +80,6 @@ class Safety(Rule):
 
     needs = (_NEGATIVE,)
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "sharpness", "threshold", "momentum", "decay")
-        need_whole_numbers(self, "warmup")
 
     def init(self) -> State:
         return _SafetyState(0, None)
@@ -136,14 +109,9 @@ class _RemovalState(NamedTuple):
     nearer: Tensor  # |m - m_u|^2 - |m - m_n|^2, m the mean that came in: above 0 where m_n is nearer than m_u
 
 
-@dataclass(frozen=True)
+@part("0 < weight")
 class Removal(Rule):
-    """Takes off strength w n, w the least for which the evidence for the negative falls to `threshold`.
-
-    The evidence is weight / 2 times |eps - eps_u|^2 - |eps - eps_n|^2 of the prediction that comes in, plus
-    the log-likelihood ratio of the earlier steps, each of them seen as one of DDPM:
-    beta / (2 alpha (1 - alpha_bar)) times the same difference (CRG, Choi et al. 2026, second-hand).
-    """
+    """Subtracts a multiple of n after CFG, as far as the evidence for the negative requires (`crg`)."""
 
     threshold: float = 0.0
     strength: float = 2.0
@@ -151,11 +119,6 @@ class Removal(Rule):
 
     needs = (_NEGATIVE,)
     has_state = True
-
-    def __post_init__(self) -> None:
-        finite(self, "threshold", "strength", "weight")
-        if self.weight <= 0:
-            raise ValueError(f"Removal needs a weight above 0 for the present step; got {self.weight}")
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         n, g = p.lead(_NEGATIVE), given.vector
@@ -208,15 +171,13 @@ class AwayFrom(Map):
 
 @method(unit=False, check=(0.24, -3.42, 1.96, 2.62))
 def perp_neg(scale: Scale, *, weight: float = 1.0) -> Rule:
-    """Perpendicular negative guidance (Perp-Neg). Only the part of the negative that is perpendicular to the
-    positive counts.
+    """Perpendicular negative guidance (Perp-Neg). Counts the part of n that is perpendicular to the gap.
 
     formula: d = m_c - m_u, n = m_n - m_u; m = m_u + scale (d - weight (n - <n, d> / |d|^2 d))
     space: any
     source: Armandpour et al. 2023, arXiv 2304.04968
     evidence: Perp-Neg/Perp-Neg-stablediffusion @ 347c203; ComfyUI comfy_extras/nodes_perpneg.py
     use when: the negative prompt overlaps with the prompt and must not weaken it
-    state: none
     defaults:
         - Stable Diffusion 1.4: scale 7.5, weight 1.5 (its README)
         - any: scale 8, weight 1 (ComfyUI's PerpNegGuider)
@@ -237,7 +198,6 @@ def contrastive(scale: Scale, *, tau: float = 0.2, positive: bool = True) -> Rul
     source: Chang et al., ICML 2026, arXiv 2411.17077
     evidence: jinhojsk515/ContrastiveCFG @ f98786d
     use when: a negative prompt should stop counting once the sample is far from it
-    state: none
     defaults:
         - Stable Diffusion 1.5: scale 7.5, tau 0.2 (its example script)
     notes:
@@ -257,8 +217,7 @@ def sld(
     decay: float = 0.4,
     warmup: int = 10,
 ) -> Rule:
-    """Safe latent diffusion (SLD). The defaults are its medium setting: elementwise, with momentum, after a
-    warm-up.
+    """Safe latent diffusion (SLD). The defaults are its medium setting.
 
     formula: mu = min(1, sharpness |eps_c - eps_n|) where eps_c - eps_n < threshold, else 0; gamma = mu (eps_n
         - eps_u) + momentum nu; nu <- decay nu + (1 - decay) gamma; eps = eps_u + scale (eps_c - eps_u -
@@ -293,8 +252,7 @@ def crg(scale: Scale, *, threshold: float = 0.0, strength: float = 2.0, weight: 
     defaults:
         - any: threshold 0, strength 2, weight 1 (that code; the paper tunes the first)
     notes:
-        - that code has no scale; here the evidence is read off the prediction that comes in, which at scale 1
-          is the conditional one
+        - that code has no scale; here the evidence is that of the guided prediction
         - steps are counted as DDPM's, with alpha_bar = t^2 / (t^2 + (1 - t)^2), on any grid
     """
     return CFG(scale) | Removal(threshold, strength, weight)

@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 )
 _EQUALS = re.compile(r"\s*=")
 _DEEPEST, _LONGEST = 20, 1_000_000
-_LISTED = "known are CFG, Cap, CapDisplacement, apg and the others on the page docs/rules.md"
+_LISTED = "known are CFG, Cap, CapDisplacement, apg and the others that `meancap rules` lists"
 
 
 class ParseError(ValueError):

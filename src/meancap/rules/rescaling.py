@@ -1,13 +1,7 @@
 """Rules that rescale the whole guided prediction, not only the displacement.
 
-    c       the conditional prediction, in the rule's space
-    y       the guided one so far, c + g
-    Renorm        y <- y min(1, rho |c| / |y|), or exactly rho |c| / |y|, per sample, token, pixel or channel
-    EnergyMatch   y <- y sqrt(E(c) / E(y)), the energy optionally of a middle band of values only
-    Multiply      y <- factor y, a number that may depend on the time
-    Rescale       y gets the standard deviation of c
-    Threshold     Imagen's dynamic thresholding of the mean, for data in [-1, 1]
-    Mimic         the spread that a lower scale would have had, channel by channel (mcmonkey)
+    c    the conditional prediction, in the rule's space
+    y    the guided one so far, c + g
 
 They change the direction of y - c, never come back to plain CFG while they act, and on velocities they also
 shrink the part that belongs to x.
@@ -15,19 +9,18 @@ shrink the part that belongs to x.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite, finite_scale
+from ..schedules import Scale, at
 from ..tensors import per_sample, scalar_dtype
 from .catalogue import alias, method
 from .rule import Map, Rule
 from .scale import CFG
-from .spaces import conditional_in, need_flags, need_space, time_passed
+from .spaces import conditional_in, need_law, need_text, part, time_passed
 from .time import Temper
 
 _GROUPS = ("sample", "channel", "token", "pixel")
@@ -58,7 +51,7 @@ def _times(ratio: Tensor, c: Tensor, g: Tensor) -> Tensor:
     return (ratio - 1).to(g.dtype) * c + ratio.to(g.dtype) * g
 
 
-@dataclass(frozen=True)
+@part("0 <= rho", "0 <= least <= 1", per=_GROUPS, space=("velocity", "mean"))
 class Renorm(Map):
     """Shrinks the guided prediction to at most rho times the length of the conditional one.
 
@@ -75,15 +68,6 @@ class Renorm(Map):
     least: float = 0.0
     strength: float = 1.0
 
-    def __post_init__(self) -> None:
-        finite(self, "rho", "least", "strength")
-        need_flags(self, "match")
-        if self.rho < 0 or not 0 <= self.least <= 1:
-            raise ValueError(f"Renorm needs rho >= 0 and least in [0, 1]; got {self.rho} and {self.least}")
-        if self.per not in _GROUPS:
-            raise ValueError(f"Renorm is per {', '.join(_GROUPS)}; got {self.per!r}")
-        need_space(self, "velocity", "mean")
-
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional_in(p, self.space)
         wanted, actual = self.rho * _group_lengths(c, self.per), _group_lengths(c + g, self.per)
@@ -93,7 +77,7 @@ class Renorm(Map):
         return _times(self.strength * ratio, c, g)
 
 
-@dataclass(frozen=True)
+@part("0 <= low < high <= 1", space=("velocity", "mean"))
 class EnergyMatch(Map):
     """Gives the guided prediction the energy of the conditional one (EP-CFG).
 
@@ -104,12 +88,6 @@ class EnergyMatch(Map):
     low: float = 0.0
     high: float = 1.0
     space: str = "mean"
-
-    def __post_init__(self) -> None:
-        finite(self, "low", "high")
-        if not 0 <= self.low < self.high <= 1:
-            raise ValueError(f"EnergyMatch needs 0 <= low < high <= 1; got {self.low} and {self.high}")
-        need_space(self, "velocity", "mean")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         c = conditional_in(p, self.space)
@@ -126,7 +104,7 @@ class EnergyMatch(Map):
         return torch.where(inside, squares, 0.0).sum(1)
 
 
-@dataclass(frozen=True)
+@part(space=("noise", "velocity"))
 class Multiply(Map):
     """Multiplies the whole guided prediction by `factor`, the state and the time held; put it after CFG.
 
@@ -136,10 +114,6 @@ class Multiply(Map):
 
     factor: Scale
     space: str = "noise"
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "factor")
-        need_space(self, "noise", "velocity")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         more = at(self.factor, p.t) - 1
@@ -161,7 +135,7 @@ def _quantile(v: Tensor, q: float) -> Tensor:
     return lower + (place - below) * (upper - lower)
 
 
-@dataclass(frozen=True)
+@part("0 < quantile <= 1", "1 <= most (1 is a static clip)")
 class Threshold(Map):
     """m <- clip(m, -s, s) / s with s the quantile of |m| in its sample, kept between 1 and `most`.
 
@@ -171,15 +145,6 @@ class Threshold(Map):
     quantile: float = 0.995
     most: float | None = None
 
-    def __post_init__(self) -> None:
-        finite(self, "quantile")
-        if not 0 < self.quantile <= 1:
-            raise ValueError(f"Threshold needs a quantile in (0, 1]; got {self.quantile}")
-        if self.most is not None:
-            finite(self, "most")
-            if self.most < 1:
-                raise ValueError(f"Threshold needs most >= 1 (1 is a static clip); got {self.most}")
-
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         m = p.m_c + g
         s = _quantile(m.flatten(1).abs(), self.quantile).clamp(1.0, self.most)
@@ -187,7 +152,7 @@ class Threshold(Map):
         return torch.minimum(torch.maximum(m, -s), s) / s - p.m_c
 
 
-@dataclass(frozen=True)
+@part("0 < quantile <= 1", "0 <= phi <= 1", measure=("AD", "STD"), start=("MEAN", "ZERO"))
 class Mimic(Map):
     """Gives each channel of the guided prediction the spread that the scale `mimic` would have given it.
 
@@ -206,20 +171,6 @@ class Mimic(Map):
     start: str = "MEAN"
     phi: float = 1.0
     separate: bool = True
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "mimic")
-        finite(self, "quantile", "phi")
-        need_flags(self, "separate")
-        if not 0 < self.quantile <= 1 or not 0 <= self.phi <= 1:
-            raise ValueError(
-                f"Mimic needs a quantile in (0, 1] and phi in [0, 1]; got {self.quantile} and {self.phi}"
-            )
-        if self.measure not in ("AD", "STD") or self.start not in ("MEAN", "ZERO"):
-            raise ValueError(
-                "Mimic measures by 'AD' or 'STD' and starts from 'MEAN' or 'ZERO'; "
-                f"got {self.measure!r} and {self.start!r}"
-            )
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         base = conditional_in(p, "velocity")
@@ -253,7 +204,7 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(b == 0, 1.0, a / b)
 
 
-@dataclass(frozen=True)
+@part("0 <= phi <= 1 (0 is off)", space=("velocity", "mean"))
 class Rescale(Map):
     """Matches the standard deviation of the guided prediction to that of the conditional one, a share `phi`.
 
@@ -263,12 +214,6 @@ class Rescale(Map):
 
     phi: float = 0.7
     space: str = "velocity"
-
-    def __post_init__(self) -> None:
-        finite(self, "phi")
-        if not 0 <= self.phi <= 1:
-            raise ValueError(f"Rescale needs phi between 0 (off) and 1; got {self.phi}")
-        need_space(self, "velocity", "mean")
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # (1 - t) v = m - x, and the factor 1 - t drops out of the ratio.
@@ -290,7 +235,6 @@ def rescaled(scale: Scale, *, phi: float = 0.7, space: str = "velocity") -> Rule
     source: Lin et al., WACV 2024, arXiv 2305.08891
     evidence: diffusers rescale_noise_cfg
     use when: contrast and brightness rise with the scale
-    state: none
     defaults:
         - any: phi 0.7; the paper 0.5 to 0.75 (ComfyUI; paper)
     notes:
@@ -309,12 +253,10 @@ def dynamic_threshold(scale: Scale, *, quantile: float = 0.995, most: float | No
     source: Saharia et al. 2022, arXiv 2205.11487
     evidence: the paper; implemented widely
     use when: the data are pixels between -1 and 1; latents are not
-    state: none
     defaults:
         - pixel models: quantile 0.995 (paper)
     notes:
         - diffusers' default sample_max_value 1 turns it into a static clip (most=1)
-        - meant for pixels in [-1, 1]; latents are not bounded
     """
     return CFG(scale) | Threshold(quantile, most)
 
@@ -329,13 +271,10 @@ def mimic(scale: Scale, *, mimic: Scale = 7.0, quantile: float = 1.0) -> Rule:
     source: mcmonkey, sd-dynamic-thresholding
     evidence: mcmonkeyprojects/sd-dynamic-thresholding @ 73e4e045
     use when: a large scale should keep the range of values of a lower one
-    state: none
     defaults:
         - any: mimic 7, quantile 1, per channel, AD, MEAN, phi 1 (its node)
     notes:
-        - up to the scale mimic it is plain CFG
         - the simple node takes one spread for the whole batch; ours (separate=False) takes one per sample
-        - its half-cosine schedules use cos(f) for cos(pi f / 2)
     """
     return CFG(scale) | Mimic(mimic, quantile)
 
@@ -349,12 +288,9 @@ def tsr(scale: Scale, *, k: float = 0.95, sigma: float = 1.0) -> Rule:
     source: Xu et al., ICML 2026, arXiv 2510.01184
     evidence: its authors' scheduler classes for diffusers; ComfyUI comfy_extras/nodes_eps.py
     use when: samples should be sharper or broader than the model's own, at any scale
-    state: none
     defaults:
         - any: k 0.95, sigma 1 (ComfyUI)
         - SD3, FLUX: k 0.93, sigma 3 (paper, second-hand)
-    notes:
-        - stated for any sampler; on CFG it acts on the guided prediction
     """
     return CFG(scale) | Multiply(Temper(k, sigma))
 
@@ -368,16 +304,13 @@ def epsilon_scaling(scale: Scale, *, factor: float = 1.005, space: str = "veloci
     source: Ning et al., ICLR 2024, arXiv 2308.15321
     evidence: ComfyUI comfy_extras/nodes_eps.py, the paper's uniform schedule
     use when: errors of many steps add up in one direction, which a slightly shorter prediction undoes
-    state: none
     defaults:
         - any: factor 1.005 (ComfyUI)
     notes:
-        - the paper divides noise predictions; ComfyUI divides x - m, which is the velocity for a flow model
-          and the noise for the others
-        - on a flow n/factor is singular at t = 0, where n is x: start later with space='noise'
+        - the paper divides noise predictions; ComfyUI divides x - m, the velocity of a flow model
+        - on a flow n/factor is singular at t = 0: start later with space='noise'
     """
-    if not factor > 0:
-        raise ValueError(f"epsilon_scaling divides by a factor above 0; got {factor}")
+    need_law("epsilon_scaling", "0 < factor", factor=factor)
     return CFG(scale) | Multiply(1 / factor, space)
 
 
@@ -409,34 +342,25 @@ def renorm(
         comfy: m <- m min(1, |m_c| / |m|) strength, over channels
     space: velocity
     source: no paper; pipelines of diffusers, servers, ComfyUI; Qin et al. 2025, arXiv 2503.21758 for lumina2
-    evidence: diffusers 0.42.1 (ZImagePipeline, Lumina2Pipeline, QwenImagePipeline, NucleusMoE,
-        LongCat-Image), ComfyUI comfy_extras/nodes_cfg.py, sgl-project/sglang cfg_policy.py,
-        vllm-project/vllm-omni cfg_parallel.py; BAGEL second-hand
+    evidence: diffusers 0.42.1 (the pipelines), ComfyUI comfy_extras/nodes_cfg.py, SGLang cfg_policy.py,
+        vLLM-Omni cfg_parallel.py; BAGEL second-hand
     use when: you run one of these models, or want the simplest bound on the length of the whole velocity
-    state: none
     defaults:
-        - Z-Image: off; cfg_normalization=True is form 'z_image' with rho 1; cfg_truncation sets the scale to
-          0 late (diffusers)
+        - Z-Image: off; cfg_normalization=True is form 'z_image' with rho 1 (diffusers)
         - Lumina-Image 2.0, Qwen-Image: always on, form 'lumina2', Qwen-Image at scale 4 (diffusers)
         - LongCat-Image: form 'longcat', least 0 (diffusers)
-        - BAGEL: form 'z_image' ('global' there) or 'longcat' ('channel'), least 0, Interval(0.4, 1)
-          (second-hand)
+        - BAGEL: form 'z_image' ('global') or 'longcat' ('channel'), Interval(0.4, 1) (second-hand)
         - SGLang's cfg_normalization: form 'z_image', rho 1, scale 5 for Z-Image; off elsewhere (SGLang)
         - vLLM-Omni's cfg_normalize: form 'lumina2' for Qwen-Image; 'z_image', off, for Z-Image (vLLM-Omni)
         - CFGNorm: form 'comfy', strength 1 (ComfyUI)
     notes:
         - Z-Image's scale is ours minus one
-        - the last axis of Lumina's unpacked velocity is the image's width, and its length is matched, not
-          capped; the paper describes a cap at rho |v_c| (second-hand), which is z_image
-        - Qwen-Image's layered variant has it off by default
-        - SGLang takes both lengths over the whole batch; ours are per sample. Its guidance_rescale follows
-        - LongCat's code and CFGNorm add 1e-8 to the length
+        - Lumina matches the length of rows of the image; its paper describes a cap, which is z_image
+        - SGLang takes both lengths over the whole batch; ours are per sample
         - BAGEL's text_channel kind needs a third prediction and is not here
-        - CFGNorm is PMC's constraint at gamma 1, but per pixel, and kept by shrinking the whole mean; users
-          report worse images
+        - CFGNorm is PMC's constraint at gamma 1, per pixel, by shrinking the whole mean
     """
-    if form not in _RENORM_FORMS:
-        raise ValueError(f"renorm has the forms {', '.join(_RENORM_FORMS)}; got {form!r}")
+    need_text("renorm", _RENORM_FORMS, form=form)
     options = _RENORM_FORMS[form] | ({} if per is None else {"per": per})
     return CFG(scale) | Renorm(rho, least=least, strength=strength, **options)
 
@@ -451,15 +375,13 @@ alias(renorm, "cfg_norm", {"form": "comfy"}, check=(0.044505, -1.722312, -0.0722
 
 @method(confidence="second-hand", check=(0.044505, -1.722312, -0.07221, 0.355686))
 def ep_cfg(scale: Scale, *, low: float = 0.0, high: float = 1.0, space: str = "mean") -> Rule:
-    """Energy-preserving guidance (EP-CFG). The conditional energy stays; low=.45, high=.55 is the robust
-    form.
+    """Energy-preserving guidance (EP-CFG). low=.45, high=.55 is the robust form.
 
     formula: m <- m sqrt(E(m_c) / E(m)) after CFG; robust: E of the squares between two quantiles
     space: mean
     source: Zhang et al. 2024, arXiv 2412.09966
     evidence: the abstract and summaries; which prediction it is stated for was not verified: space=
     use when: the energy of the conditional prediction should stay whatever the scale
-    state: none
     defaults:
         - any: low 0, high 1; robust low 0.45, high 0.55 (second-hand)
     notes:

@@ -1,4 +1,4 @@
-"""The space a rule acts in, seen from posterior means; checks of a rule's fields.
+"""What parts of rules share: the declaration of their fields, and the space they act in.
 
     mean      m
     velocity  v = (m - x) / (1 - t)
@@ -12,26 +12,127 @@ the rule. Directions are taken as m, m - x, x - t m and t m - x, so that nothing
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, dataclass_transform
+
+import torch
 from torch import Tensor
 
+from ..cap import lengths
 from ..path import mean_of
 from ..prediction import Prediction
+from ..schedules import finite, finite_scale
 from ..tensors import Number, per_sample
 from .rule import Rule
 
-_SPACES = ("mean", "velocity", "noise", "score")
-
+SPACES = ("mean", "velocity", "noise", "score")
+Limit = float  # a number that may be infinite
+Kind = TypeVar("Kind")
 
 # Where a rule must divide by 1 - t or by t, it divides by no less than this.
 _SHORTEST = 2.0**-20
 
 
-def need_space(self: object, *allowed: str) -> None:
-    """Refuses a `space` that the rule does not know."""
-    space = getattr(self, "space")  # noqa: B009
-    if space not in (allowed or _SPACES):
-        names = " or ".join(map(repr, allowed or _SPACES))
-        raise ValueError(f"{type(self).__name__} acts in the space {names}; got {space!r}")
+@dataclass_transform(frozen_default=True)
+def part(*laws: str, **texts: Iterable[str]) -> Callable[[type[Kind]], type[Kind]]:
+    """Makes a frozen dataclass that raises an error for fields that break a law.
+
+        @part("0 <= low <= high <= 1 (times)", space=("mean", "velocity"))
+
+    A float must be a finite number, a Scale such a number or a schedule, an int a whole number from 0 on, a
+    bool True or False, a tuple of floats finite and not empty. `laws` compare fields and numbers, with a
+    remark in parentheses; `texts` lists the values of a text. A `__post_init__` of the class runs last.
+    """
+
+    def make(kind: Any) -> Any:
+        own = getattr(kind, "__post_init__", None)
+
+        def check_fields(self: Any) -> None:
+            for name, check, optional in checks:
+                if not (optional and getattr(self, name) is None):
+                    check(self, name)
+            for name, allowed in texts.items():
+                need_text(kind.__name__, allowed, **{name: getattr(self, name)})
+            for law in laws:
+                need_law(kind.__name__, law, **vars(self))
+            if own is not None:
+                own(self)
+
+        kind.__post_init__ = check_fields
+        made = dataclass(frozen=True)(kind)
+        kinds = [(field.name, *str(field.type).partition(" | None")[:2]) for field in fields(made)]
+        checks = [(name, _CHECKS[kind], bool(rest)) for name, kind, rest in kinds if kind in _CHECKS]
+        return made
+
+    return make
+
+
+def need_text(owner: str, allowed: Iterable[str], **given: str) -> None:
+    """Raises an error for a text that is not one of those allowed."""
+    for name, value in given.items():
+        if value not in allowed:
+            names = " or ".join(map(repr, allowed))
+            raise ValueError(f"{owner} needs {names} for {name}; got {value!r}")
+
+
+def need_law(owner: str, law: str, **values: Any) -> None:
+    """Raises an error unless a chain of comparisons such as '0 <= low < high' holds; None passes."""
+    words = law.partition(" (")[0].split()
+    numbers = [_number(word, values) for word in words[::2]]
+    if None in numbers:
+        return
+    for sign, *pair in zip(words[1::2], numbers, numbers[1:], strict=False):
+        if not (all(isinstance(v, (int, float)) for v in pair) and _SIGNS[sign](*pair)):
+            got = ", ".join(f"{word}={values[word]}" for word in words[::2] if word in values)
+            raise ValueError(f"{owner} needs {law}; got {got}")
+
+
+def _number(word: str, values: Mapping[str, Any]) -> Any:
+    if word in values:
+        return values[word]
+    return math.pi if word == "pi" else float(word)
+
+
+def _need_whole_number(self: object, name: str) -> None:
+    """5.0, as a text gives it, becomes 5."""
+    value = getattr(self, name)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and value >= 0 and value % 1 == 0):
+        raise ValueError(f"{type(self).__name__} needs a whole number from 0 on for {name}; got {value!r}")
+    object.__setattr__(self, name, int(value))
+
+
+def _need_numbers(self: object, name: str) -> None:
+    """A list, as a text gives it, becomes a tuple of floats."""
+    numbers = tuple(float(v) for v in getattr(self, name))
+    if not (numbers and all(map(math.isfinite, numbers))):
+        raise ValueError(f"{type(self).__name__} needs finite numbers for {name}; got {list(numbers)}")
+    object.__setattr__(self, name, numbers)
+
+
+def _need_flag(self: object, name: str) -> None:
+    """A text such as 'no' would count as True."""
+    if not isinstance(value := getattr(self, name), bool):
+        raise ValueError(f"{type(self).__name__} needs True or False for {name}; got {value!r}")
+
+
+_SIGNS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le}
+_CHECKS: dict[str, Callable[[Any, str], None]] = {
+    "float": finite,
+    "Scale": finite_scale,
+    "int": _need_whole_number,
+    "bool": _need_flag,
+    "tuple[float, ...]": _need_numbers,
+}
+
+
+def along(v: Tensor, onto: Tensor) -> Tensor:
+    """The part of v along another tensor, for each sample; 0 where that is 0."""
+    _, length, component = lengths(v, onto)
+    return per_sample(torch.where(length == 0, 0.0, component / length), v) * onto
 
 
 def in_space(m: Tensor, p: Prediction, space: str) -> Tensor:
@@ -91,25 +192,6 @@ def time_left(t: Number) -> Number:
 def time_passed(t: Number) -> Number:
     """t, but never zero."""
     return t.clamp(min=_SHORTEST) if isinstance(t, Tensor) else max(t, _SHORTEST)
-
-
-def need_whole_numbers(self: object, *names: str) -> None:
-    """Refuses fields that are not whole numbers from 0 on; 5.0, as a text gives it, becomes 5."""
-    for name in names:
-        value = getattr(self, name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (number and value >= 0 and value % 1 == 0):
-            raise ValueError(
-                f"{type(self).__name__} needs a whole number from 0 on for {name}; got {value!r}"
-            )
-        object.__setattr__(self, name, int(value))
-
-
-def need_flags(self: object, *names: str) -> None:
-    """Refuses fields that are neither True nor False: a text such as 'no' would count as True."""
-    for name in names:
-        if not isinstance(value := getattr(self, name), bool):
-            raise ValueError(f"{type(self).__name__} needs True or False for {name}; got {value!r}")
 
 
 def need_image(rule: Rule, v: Tensor) -> None:

@@ -1,14 +1,7 @@
-"""A scale that depends on the time or on the step alone: published schedules (noise at t = 0, data at 1).
-
-    Ramp    the shapes of Wang et al. 2024, times the scale or times scale - 1
-    Decay   scale (1 - t)^power, but not below `least`   (AdaMaG)
-    Beta    scale times the density of a Beta law        (beta-CFG)
-    Temper  the score's factor that samples at another temperature (TSR, Xu et al. 2025)
-    DG      the analytic schedule for variance-preserving models (Jiang & Ma 2026)
-    Steps   one value from each time on: what a schedule by step index becomes on a grid
-    CFGPP   the scale that makes an Euler step the CFG++ step t -> s
+"""Rules whose strength depends on the time or the step alone (noise at t = 0, data at 1).
 
 Papers that count progress in steps mean t on a uniform grid; `by_step` states their schedule on any other.
+The index of a step is state: it advances once per step, and all evaluations of a step see the same one.
 """
 
 from __future__ import annotations
@@ -17,18 +10,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..notation import write
 from ..prediction import Prediction
-from ..schedules import Exponential, Scale, Schedule, at, finite, finite_scale
+from ..schedules import Exponential, Piecewise, Scale, Schedule, at
 from ..tensors import Number, exp, greater, lesser, magnitude, power
 from .catalogue import alias, method
-from .phases import StepValue
-from .rule import Displacement, Rule, State
+from .rule import Displacement, Rule, State, names_needed
 from .scale import CFG, Interval
+from .spaces import conditional_in, need_law, need_text, part
 
 _SHAPES: dict[str, Callable[[Number], Number]] = {
     "linear": lambda t: 2 * t,
@@ -41,11 +35,8 @@ _SHAPES: dict[str, Callable[[Number], Number]] = {
 }
 
 
-# A time that a host rounds to float32 still finds its step.
-_ROUNDING = 2.0**-20
-
-
-_INTERVALS = 1000
+_ROUNDING = 2.0**-20  # a time that a host rounds to float32 still finds its step
+_INTERVALS = 1000  # of the trapezoid rule
 
 
 @method(
@@ -54,30 +45,27 @@ _INTERVALS = 1000
     unit=False,
     check=(0.74, -2.52, 0.26, 1.72),
 )
-@dataclass(frozen=True)
+@part("0 < power", shape=_SHAPES, on=("scale", "gain"))
 class Ramp(Schedule):
     """Weight schedulers. Shapes of mean 1 on [0, 1], except 'powered-cosine'.
 
     shape  'linear', 'cosine' (rising), 'inverse-linear', 'sine' (falling), 'V', 'Lambda', 'powered-cosine'
     on     'scale': scale * shape, from the unconditional model on; 'gain': 1 + (scale - 1) * shape, from the
-           conditional one on. Their text allows both readings
+           conditional one on
     least  the weight never falls below this ('clamp-linear' is linear with a least)
     power  of the time, for 'powered-cosine'
 
     formula: linear 2t, cosine 1 - cos(pi t), inverse-linear 2(1 - t), sine 1 + cos(pi t), V 2|1 - 2t|,
-        Lambda 2(1 - |1 - 2t|), clamp max(least, .), powered-cosine (1 - cos(pi t^power))/2; times scale or
-        scale - 1
+        Lambda 2(1 - |1 - 2t|), powered-cosine (1 - cos(pi t^power))/2; times scale or scale - 1
     space: any
     source: Wang et al., TMLR 2024, arXiv 2404.13040
     evidence: two independent transcriptions; no repository found
     use when: you want a published shape of the scale over time, most of them with the mean of a fixed scale
-    state: none
     defaults:
         - SD1.5, SDXL, SD3: clamp-linear with least 2, 4, 0.5 (transcriptions)
         - ImageNet 256: powered-cosine with power 4 (transcriptions)
     notes:
-        - the paper's equation and its reported magnitudes disagree on whether the ramp multiplies the scale
-          (on='scale', starting unconditional) or scale - 1 (on='gain', starting conditional)
+        - the paper's equation and its reported magnitudes disagree on whether it is on='scale' or 'gain'
     """
 
     scale: float
@@ -86,24 +74,13 @@ class Ramp(Schedule):
     least: float | None = None
     power: float = 1.0
 
-    def __post_init__(self) -> None:
-        finite(self, "scale", "power")
-        if self.least is not None:
-            finite(self, "least")
-        if self.shape not in _SHAPES:
-            raise ValueError(f"Ramp has the shapes {', '.join(_SHAPES)}; got {self.shape!r}")
-        if self.on not in ("scale", "gain"):
-            raise ValueError(f"Ramp is on the 'scale' or on the 'gain' scale - 1; got {self.on!r}")
-        if self.power <= 0:
-            raise ValueError(f"Ramp needs a power above 0; got {self.power}")
-
     def __call__(self, t: Number) -> Number:
         shape = _SHAPES[self.shape](power(t, self.power) if self.power != 1 else t)
         weight = self.scale * shape if self.on == "scale" else 1 + (self.scale - 1) * shape
         return weight if self.least is None else greater(weight, self.least)
 
 
-@dataclass(frozen=True)
+@part()
 class Decay(Schedule):
     """scale (1 - t)^power, but at least `least`."""
 
@@ -111,14 +88,11 @@ class Decay(Schedule):
     power: float = 4.0
     least: float = 1.0
 
-    def __post_init__(self) -> None:
-        finite(self, "scale", "power", "least")
-
     def __call__(self, t: Number) -> Number:
         return greater(self.scale * power(1 - t, self.power), self.least)
 
 
-@dataclass(frozen=True)
+@part("1 <= a", "1 <= b")
 class Beta(Schedule):
     """scale times the density of the Beta(a, b) law at t; 0 at both ends for a, b > 1."""
 
@@ -126,17 +100,12 @@ class Beta(Schedule):
     a: float = 2.0
     b: float = 2.0
 
-    def __post_init__(self) -> None:
-        finite(self, "scale", "a", "b")
-        if min(self.a, self.b) < 1:
-            raise ValueError(f"Beta needs a and b of at least 1, to stay finite; got {self.a} and {self.b}")
-
     def __call__(self, t: Number) -> Number:
         total = math.exp(math.lgamma(self.a + self.b) - math.lgamma(self.a) - math.lgamma(self.b))
         return self.scale * total * power(t, self.a - 1) * power(1 - t, self.b - 1)
 
 
-@dataclass(frozen=True)
+@part("0 < k", "0 < sigma")
 class Temper(Schedule):
     """(r s^2 + 1) / (r s^2 / k + 1) with r = t^2 / (1 - t)^2: 1 at the noise, k at the data.
 
@@ -146,17 +115,12 @@ class Temper(Schedule):
     k: float = 0.95
     sigma: float = 1.0
 
-    def __post_init__(self) -> None:
-        finite(self, "k", "sigma")
-        if not (self.k > 0 and self.sigma > 0):
-            raise ValueError(f"Temper needs k and sigma above 0; got {self.k} and {self.sigma}")
-
     def __call__(self, t: Number) -> Number:
         signal, rest = self.sigma * self.sigma * t * t, (1 - t) * (1 - t)
         return (signal + rest) / (signal / self.k + rest)
 
 
-@dataclass(frozen=True)
+@part("0 < low <= high")
 class DG(Schedule):
     """1 + C (scale - 1) f with f = (1 - A) sqrt(A) / beta, for a VP process with diffusion time u.
 
@@ -170,9 +134,6 @@ class DG(Schedule):
     _mean: ClassVar[float]  # of the density over u, worked out once
 
     def __post_init__(self) -> None:
-        finite(self, "scale", "low", "high")
-        if not 0 < self.low <= self.high:
-            raise ValueError(f"DG needs 0 < low <= high; got {self.low} and {self.high}")
         object.__setattr__(self, "_mean", _average(self.low, self.high))
 
     def __call__(self, t: Number) -> Number:
@@ -191,7 +152,7 @@ class DG(Schedule):
 
 
 def _density(u: Number, low: float, high: float) -> Number:
-    """(1 - A) sqrt(A) / beta at diffusion time u."""
+    """f at diffusion time u."""
     a = exp(-(low * u + (high - low) * u * u / 2))
     return (1 - a) * power(a, 0.5) / (low + (high - low) * u)
 
@@ -203,31 +164,14 @@ def _average(low: float, high: float) -> float:
 
 
 @dataclass(frozen=True)
-class Steps(Schedule):
+class Steps(Piecewise):
     """values[i] from times[i] until the next time; the first value before the first time."""
-
-    times: tuple[float, ...]
-    values: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        for name in ("times", "values"):
-            object.__setattr__(self, name, tuple(float(v) for v in getattr(self, name)))
-        if len(self.times) != len(self.values) or not self.times:
-            raise ValueError(
-                f"Steps needs one value per time, one at least; got {len(self.times)} and {len(self.values)}"
-            )
-        if any(b <= a for a, b in pairwise(self.times)):
-            raise ValueError(f"Steps needs increasing times; got {list(self.times)}")
-        if not all(map(math.isfinite, self.times + self.values)):
-            raise ValueError("Steps needs finite times and values")
 
     def __call__(self, t: Number) -> Number:
         if not isinstance(t, Tensor):
             passed = sum(knot <= t + _ROUNDING for knot in self.times)
             return self.values[max(passed - 1, 0)]
-        times, values = (
-            torch.tensor(getattr(self, name), dtype=t.dtype, device=t.device) for name in ("times", "values")
-        )
+        times, values = (torch.tensor(v, dtype=t.dtype, device=t.device) for v in (self.times, self.values))
         place = torch.searchsorted(times, (t + _ROUNDING).contiguous(), right=True)
         return values[(place - 1).clamp(min=0)]
 
@@ -240,30 +184,6 @@ def by_step(schedule: Schedule, times: Sequence[float]) -> Steps:
     return Steps(times[:-1], [float(schedule(i / (count - 1))) for i in range(count)])  # type: ignore[arg-type]
 
 
-def triangle(scale: float, times: Sequence[float], *, slope: str = "paper") -> Steps:
-    """TV-CFG: from 1 up to 2 scale - 1 at the middle step and down again, with time average `scale`.
-
-    After the peak, with M = ceil(N / 2), the paper goes down as (N - n) / (N - M); the repository of
-    PMC-CFG's authors ('repo') as (N - n) / M, which differs where N is odd.
-    """
-    if slope not in ("paper", "repo"):
-        raise ValueError(f"triangle has the slope of the 'paper' or of the 'repo'; got {slope!r}")
-    count = len(times) - 1
-    if count < 1:
-        raise ValueError(f"triangle needs a grid of one step at least; got {len(times)} times")
-    peak = math.ceil(count / 2)
-    fall = count - peak if slope == "paper" else peak
-    raw = [1 + 2 * (scale - 1) * (n / peak if n <= peak else (count - n) / fall) for n in range(count)]
-    spans = [b - a for a, b in pairwise(times)]
-    # fsum: sum() rounds otherwise from Python 3.12 on, and the numbers are printed.
-    average = math.fsum(r * d for r, d in zip(raw, spans, strict=True)) / math.fsum(spans)
-    if average == 0:
-        raise ValueError(
-            f"a triangle of scale {scale} on this grid averages to zero and cannot be normalised"
-        )
-    return Steps(times[:-1], [scale / average * r for r in raw])  # type: ignore[arg-type]
-
-
 def _cos(v: Number) -> Number:
     return v.cos() if isinstance(v, Tensor) else math.cos(v)
 
@@ -272,14 +192,107 @@ def _log(v: Number) -> Number:
     return v.log() if isinstance(v, Tensor) else math.log(v)
 
 
-@dataclass(frozen=True)
+class _Counting(Rule):
+    """A rule whose state is the index of the step."""
+
+    has_state = True
+
+    def init(self) -> State:
+        return 0
+
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        return self.on_step(g, p, state), state + 1
+
+    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
+        raise NotImplementedError(f"{type(self).__name__} must define on_step(g, p, index)")
+
+
+@part("first <= last")
+class StepInterval(_Counting):
+    """Guidance only in the steps from `first` to `last`, both included and counted from 0."""
+
+    first: int
+    last: int
+
+    turns = False
+    reads_m_u = False
+
+    def idle(self, t: float, state: State = None) -> bool:
+        return not self.first <= (state or 0) <= self.last
+
+    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
+        return g if self.first <= index <= self.last else g.times(0.0)
+
+
+@part()
+class ZeroInit(_Counting):
+    """Zero velocity in the first `steps` steps, so that the mean is x there; put it last (CFG-Zero*)."""
+
+    steps: int = 1
+
+    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
+        return g if index >= self.steps else g.turn(-conditional_in(p, "velocity"))
+
+
+@part()
+class Phases(Rule):
+    """The rule `early` in the first `steps` steps, `late` from then on.
+
+    With `together` the late rule's state follows the early steps as well, so that its memory is filled.
+    """
+
+    steps: int
+    early: Rule
+    late: Rule
+    together: bool = True
+
+    has_state = True
+
+    def __post_init__(self) -> None:
+        for rule in (self.early, self.late):
+            if not isinstance(rule, Rule):
+                raise ValueError(f"Phases needs two rules, such as CFG(1) and CFG(4); got {rule!r}")
+        object.__setattr__(self, "turns", self.early.turns or self.late.turns)
+        object.__setattr__(self, "needs", names_needed((self.early, self.late)))
+
+    def idle(self, t: float, state: State = None) -> bool:
+        index, early, late = self.init() if state is None else state
+        now, its_state = (self.early, early) if index < self.steps else (self.late, late)
+        return not (self.early.has_state or self.late.has_state) and now.idle(t, its_state)
+
+    def init(self) -> State:
+        return 0, self.early.init(), self.late.init()
+
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        index, early, late = state
+        if index >= self.steps:
+            result, late = self.late.update(g, p, late)
+            return result, (index + 1, early, late)
+        result, early = self.early.update(g, p, early)
+        if self.together:
+            _, late = self.late.update(g, p, late)
+        return result, (index + 1, early, late)
+
+    def within_step(self, before: State, after: State) -> State:
+        early = self.early.within_step(before[1], after[1])
+        return before[0], early, self.late.within_step(before[2], after[2])
+
+    def __str__(self) -> str:
+        together = "" if self.together else ", together=False"
+        return f"Phases({write(self.steps)}, {self.early}, {self.late}{together})"
+
+
+class StepValue(NamedTuple):
+    """What the first evaluation of a step found, for the step's later evaluations to use unchanged."""
+
+    value: Any
+
+
+@part(renoise=("noise", "velocity"))
 class CFGPP(Rule):
-    """CFG++ (Chung et al. 2024) as CFG with a scale that depends on the step t -> s.
+    """CFG at the scale that makes an Euler step t -> s the step of CFG++; `cfgpp` has the formula.
 
-    renoise='noise'     x' = s m + (1 - s) n_u, the DDIM algebra:   CFG scale = scale (1 - t) s / (s - t)
-    renoise='velocity'  x' = m - (1 - s) v_u, as in the ADG code:   CFG scale = scale (1 - t) / (s - t)
-
-    Here m = m_u + scale (m_c - m_u), scale in [0, 1]. All evaluations of a step use the scale of the first.
+    renoise='velocity' renoises by the velocity. All evaluations of a step use the scale of the first.
     """
 
     scale: Scale
@@ -288,11 +301,6 @@ class CFGPP(Rule):
     turns = False
     has_state = True  # the scale of the step
     reads_m_u = False
-
-    def __post_init__(self) -> None:
-        finite_scale(self, "scale")
-        if self.renoise not in ("noise", "velocity"):
-            raise ValueError(f"CFGPP renoises by 'noise' or 'velocity'; got {self.renoise!r}")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         scale = state.value if isinstance(state, StepValue) else self._scale(p)
@@ -345,7 +353,6 @@ def c2fg(scale: float, rate: float) -> Rule:
     source: Gao et al., CVPR 2026, arXiv 2603.08155
     evidence: a full note on the paper, an article and a third-party implementation agree; no repository found
     use when: guidance should grow towards the data and one rate can be tuned
-    state: none
     defaults:
         - DiT-XL/2 256: scale 1, rate ln 2 (paper note: FID 2.07)
         - SiT-XL/2 + REPA: scale 1, rate 1 (SDE); 1.8, 0.03 in an interval (paper note: FID 1.51; 1.41)
@@ -354,7 +361,6 @@ def c2fg(scale: float, rate: float) -> Rule:
         - SD3.5: rate 0.2 (PMC paper)
     notes:
         - progress is t here; the PMC paper says 'on the shifted sigma grid', which we read as t
-        - a press summary writes scale exp(-rate (1 - t)): the same curve, its scale being the largest value
         - for plain SiT no published rate was found
     """
     return CFG(Exponential(scale, rate))
@@ -368,9 +374,7 @@ def limited_interval(scale: Scale, low: float, high: float) -> Rule:
     space: any
     source: Kynkäänniemi et al., NeurIPS 2024, arXiv 2404.07724
     evidence: kynkaat/guidance-interval
-    use when: guidance hurts at the highest noise levels or is idle at the lowest; outside it saves network
-        calls
-    state: none
+    use when: guidance hurts at the highest noise levels or is idle at the lowest, where it saves calls
     defaults:
         - EDM2-XXL 512: scale 2, sigma (0.19, 1.61], 32 Heun steps (its code: FID 1.40 against 1.81)
         - SDXL: scale 16, sigma (0.28, 5.42] (two secondary sources)
@@ -380,8 +384,7 @@ def limited_interval(scale: Scale, low: float, high: float) -> Rule:
         - the code decides by step index, both ends included, once per step: CFG(2) | StepInterval(17, 22)
         - diffusers' start and stop are step fractions; Lumina's and Z-Image's truncations switch off late
     """
-    if not 0 <= low < high:
-        raise ValueError(f"limited_interval needs noise levels 0 <= low < high; got {low} and {high}")
+    need_law("limited_interval", "0 <= low < high (noise levels)", low=low, high=high)
     return CFG(scale) | Interval(1 / (1 + high), 1 / (1 + low))
 
 
@@ -389,19 +392,28 @@ def limited_interval(scale: Scale, low: float, high: float) -> Rule:
 def tv_cfg(scale: float, times: int | float | Sequence[float], *, slope: str = "paper") -> Rule:
     """Stage-wise triangle (TV-CFG). A triangle over the steps of a grid, or of a number of equal steps.
 
-    formula: 1 + 2 (scale - 1) n / M up to step M = ceil(N/2), then (N - n)/(N - M); normalised to time mean
-        scale
+    formula: 1 + 2 (scale - 1) n / M up to step M = ceil(N/2), then (N - n)/(N - M); of time mean scale
     space: any
     source: Jin, Shi & Gu, ICLR 2026, arXiv 2509.22007
     evidence: ppposition/pmc cfg_schedules.TVCFG; the paper's fall is second-hand
     use when: guidance should be strongest in the middle of the run and keep its mean
-    state: none
     defaults:
         - SiT-XL/2 256: scale 1.5 to 2.5, 50 steps (PMC paper)
     notes:
         - the repository falls as (N - n)/M, which differs for odd N: slope='repo'
     """
-    return CFG(triangle(scale, grid_of(times), slope=slope))
+    need_text("tv_cfg", ("paper", "repo"), slope=slope)
+    grid = grid_of(times)
+    count = len(grid) - 1
+    peak = math.ceil(count / 2)
+    fall = count - peak if slope == "paper" else peak
+    raw = [1 + 2 * (scale - 1) * (n / peak if n <= peak else (count - n) / fall) for n in range(count)]
+    spans = [b - a for a, b in pairwise(grid)]
+    # fsum: sum() rounds otherwise from Python 3.12 on, and the numbers are printed.
+    average = math.fsum(r * d for r, d in zip(raw, spans, strict=True)) / math.fsum(spans)
+    if average == 0:
+        raise ValueError(f"tv_cfg({scale}) on this grid averages to zero and cannot be normalised")
+    return CFG(Steps(grid[:-1], tuple(scale / average * r for r in raw)))
 
 
 @method(confidence="second-hand", unit=False, check=(0.9, -3.0, 0.1, 2.2))
@@ -413,16 +425,13 @@ def early_high(scale: float, *, switch: float = 0.5, late: float = 0.0) -> Rule:
     source: Ventura et al. 2026, arXiv 2602.00716
     evidence: comfy-cfg-megapack; a reading note on the paper's version 4 agrees
     use when: fixed guidance leaves too little variety and the condition is settled early
-    state: none
     defaults:
         - any: switch after 50 to 70 % of the steps, late 0 (comfy-cfg-megapack)
     notes:
-        - the paper counts from the conditional prediction and calls its late window negative guidance: late 0
-          here is its -1
-        - the switch is a time here, and a share of the steps there; the two agree on a uniform grid
+        - the paper counts from the conditional prediction: late 0 here is its -1
+        - the switch is a time here, and a share of the steps there: the same on a uniform grid
     """
-    if not 0 < switch < 1:
-        raise ValueError(f"early_high switches at a time between 0 and 1; got {switch}")
+    need_law("early_high", "0 < switch < 1 (a time)", switch=switch)
     return CFG(Steps((0.0, switch), (scale, late)))
 
 
@@ -435,12 +444,10 @@ def dg_cfg(scale: float, *, low: float = 0.1, high: float = 20.0) -> Rule:
     source: Jiang & Ma 2026, arXiv 2607.19725
     evidence: a third-party implementation; no repository found
     use when: the model is variance-preserving and runs with DDIM, for which the schedule was derived
-    state: none
     defaults:
         - VP models: beta from 0.1 to 20 (the usual VP process)
     notes:
-        - designed for variance-preserving models with DDIM; we move it to t by equal signal-to-noise, and no
-          flow version is known
+        - moved to t by equal signal-to-noise; no flow version is known
     """
     return CFG(DG(scale, low, high))
 
@@ -451,24 +458,19 @@ def cfgpp(scale: Scale, *, form: str = "published") -> Rule:
 
     form='adg' renoises by the velocity, as the baseline in ADG's code does.
 
-    formula: x' = s m + (1 - s) n_u with m = m_u + scale (m_c - m_u): Euler with CFG scale (1 - t) s / (s - t)
-        * scale
+    formula: x' = s m + (1 - s) n_u, m = m_u + scale (m_c - m_u): Euler at CFG scale scale (1 - t) s / (s - t)
     space: any
     source: Chung et al., ICLR 2025, arXiv 2406.08070
-    evidence: CFGpp-diffusion/CFGpp @ 80353525; the flow form is derived and agrees with ComfyUI's
-        euler_cfg_pp
+    evidence: CFGpp-diffusion/CFGpp @ 80353525; the flow form agrees with ComfyUI's euler_cfg_pp
     use when: you want a scale between 0 and 1 with Euler or DDIM, at a fixed number of steps
     state: the scale of the step, for its later evaluations
     defaults:
         - SDXL and others: scale 0.6, in [0, 1], about CFG 7.5; Lightning 1 (its README)
     notes:
         - a fixed scale is not a fixed strength: on N equal steps the CFG scale peaks at scale * N / 4
-        - needs the time at which the step ends
-        - jinc7461/ADG @ b5fad684 (method/CFGplus.py, scale = guidance_scale / 12.5, at most 1) lacks the
-          factor s: x' = m - (1 - s) v_u, whose first step is about N times stronger
+        - jinc7461/ADG @ b5fad684 lacks the factor s: x' = m - (1 - s) v_u, a first step N times stronger
     """
-    if form not in ("published", "adg"):
-        raise ValueError(f"cfgpp has the forms 'published' and 'adg'; got {form!r}")
+    need_text("cfgpp", ("published", "adg"), form=form)
     return CFGPP(scale, renoise="velocity" if form == "adg" else "noise")
 
 

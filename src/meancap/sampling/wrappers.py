@@ -99,7 +99,6 @@ def autoguidance(predict: Predict, weak: Predict) -> Predict:
     source: Karras et al., NeurIPS 2024, arXiv 2406.02507
     evidence: NVlabs/edm2 @ 4bf8162f
     use when: you have a weaker model of the same kind
-    state: none
     defaults:
         - EDM2-S 512: weak XS at 134M images, scale 2.10 (its presets: FID 1.34)
         - EDM2-XXL 512: weak M at 268M images, scale 2.05 (its presets: FID 1.25)
@@ -129,7 +128,6 @@ def rectified_cfgpp(
     source: Saini et al., NeurIPS 2025
     evidence: shreshthsaini/Rectified-CFGpp; the paper's half step is second-hand
     use when: a flow model drifts at large scales and more evaluations per step are affordable
-    state: none
     defaults:
         - SD3.5 Large: w 4.5, 28 steps (its code)
     notes:
