@@ -7,7 +7,7 @@ one run.
 1 thread, thread CPU time, contenders in turns.
 
     Frechet term   tr (S_a S_b)^(1/2) of two 2048 x 2048 covariances in float64
-    k-NN           10,000 x 2048 float32 features: radii, and membership in balls; against a matrix product
+    k-NN           10,000 x 2048 features: radii, and membership in balls; against a matrix product
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from torch import Tensor
 
 from benchmarks.records import Note, Reading, Row, command, progress
 from benchmarks.timing import in_turns, ratio
-from meancap.metrics import precision_recall, trace_of_root
-from meancap.metrics.manifold import ROWS, nearest, points, within
+from meancap.metrics import precision_recall
+from meancap.metrics.distances import trace_of_root
+from meancap.metrics.manifold import ROWS, ball_radii, insiders
 
 WIDTH, POINTS, SIDE = 2048, 10_000, 2048
 GOALS = {"scipy sqrtm": 8.0, "torchmetrics": 2.5}
@@ -66,24 +67,23 @@ def frechet(width: int, rounds: int) -> Iterator[Row]:
 def neighbours(count: int, rounds: int) -> Iterator[Row]:
     """Whole searches against bare matrix products of the same size and blocks."""
     g = torch.Generator().manual_seed(3)
-    (p,) = points(
-        torch.randn(count, WIDTH, generator=g) @ torch.randn(WIDTH, WIDTH, generator=g) / WIDTH**0.5
-    )
-    radii = nearest(p, (3,), 10).squares[:, 2].contiguous()
-    square = torch.randn(SIDE, SIDE, generator=g)
-    flop = dict.fromkeys(("product in blocks", "radii (k = 3)", "membership"), 2 * count**2 * WIDTH)
+    x = torch.randn(count, WIDTH, generator=g) @ torch.randn(WIDTH, WIDTH, generator=g) / WIDTH**0.5
+    exact = x.double()
+    square = torch.randn(SIDE, SIDE, generator=g, dtype=torch.float64)
+    flop = dict.fromkeys(("product in blocks", "radii (k = 3)", "radii and membership"), 2 * count**2 * WIDTH)
+    flop["radii and membership"] *= 2
     flop["GEMM"] = 2 * SIDE**3
     progress(f"k-NN, {count:,} x {WIDTH}")
     found = in_turns(
         {
             "GEMM": lambda: square @ square,
-            "product in blocks": lambda: [p.x[i : i + ROWS] @ p.x.T for i in range(0, count, ROWS)],
-            "radii (k = 3)": lambda: nearest(p, (3,), 10),
-            "membership": lambda: sum(len(i) for i, _, _ in within(p, p, radii, radii)),
+            "product in blocks": lambda: [exact[i : i + ROWS] @ exact.T for i in range(0, count, ROWS)],
+            "radii (k = 3)": lambda: ball_radii(x, (3,)),
+            "radii and membership": lambda: insiders(x, x),
         },
         rounds,
     )
-    case = f"k-NN, {count:,} x {WIDTH}, float32 product"
+    case = f"k-NN, {count:,} x {WIDTH}, float64 product"
     yield Reading("metrics", case, "GEMM, GFLOP/s", flop["GEMM"] / min(found["GEMM"]) / 1e9)
     for name in list(found)[1:]:
         scale, spread = flop[name] / flop["GEMM"], ratio(found, "GEMM", name)

@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import json
 import time
-from copy import deepcopy
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from meancap.metrics import gaussian
 from meancap.metrics.classifiers import FashionClassifier
-from meancap.metrics.extractor import fold_norm
 from meancap.models.data import FASHION, fashion
 
 EPOCHS, BATCH, PEAK, DECAY, SHIFT, SEED = 8, 128, 3e-3, 0.02, 2, 0
 
 
 class Training(nn.Module):
-    """The same network with the batch norms that `fold_norm` removes."""
+    """The same network with the batch norms that `folded` merges into the convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,10 +45,10 @@ class Training(nn.Module):
         return self.head(x.mean((2, 3)))
 
     def folded(self) -> FashionClassifier:
+        self.eval()
         network = FashionClassifier()
-        network.convolutions = deepcopy(self.convolutions)
-        for convolution, norm in zip(network.convolutions, self.norms, strict=True):
-            fold_norm(convolution, norm)
+        pairs = zip(self.convolutions, self.norms, strict=True)
+        network.convolutions = nn.ModuleList(fuse_conv_bn_eval(*pair) for pair in pairs)
         network.head.load_state_dict(self.head.state_dict())
         return network.eval()
 

@@ -7,8 +7,8 @@ import torch
 from peers import peer
 from torch import Tensor
 
-from meancap.metrics import Gaussian, frechet_distance, gaussian, joined, moments, trace_of_root
-from meancap.metrics.distances import frechet_estimate, kernel_distance, kernel_estimate
+from meancap.metrics import Gaussian, frechet_distance, frechet_estimate, gaussian, kernel_estimate
+from meancap.metrics.distances import trace_of_root
 
 
 def covariance(d: int, seed: int, rank: int | None = None) -> Tensor:
@@ -30,14 +30,6 @@ def test_between_commuting_gaussians_it_is_a_sum_of_squares() -> None:
     expected = (mean_a - mean_b).square().sum() + (a.sqrt() - b.sqrt()).square().sum()
     found = frechet_distance(Gaussian(mean_a, q * a @ q.T), Gaussian(mean_b, q * b @ q.T))
     assert found == pytest.approx(expected.item(), rel=1e-12)
-
-
-def test_between_two_dimensional_gaussians_it_has_a_closed_form() -> None:
-    # For 2 x 2 matrices, tr (AB)^(1/2) = sqrt(tr AB + 2 sqrt(det AB)).
-    a, b = covariance(2, 1), covariance(2, 2)
-    product = a @ b
-    expected = (product.trace() + 2 * torch.linalg.det(product).sqrt()).sqrt()
-    assert trace_of_root(a, b).item() == pytest.approx(expected.item(), rel=1e-13)
 
 
 @pytest.mark.parametrize("d", [1, 5, 64])
@@ -79,15 +71,9 @@ def test_one_constant_feature_is_no_obstacle() -> None:
     assert frechet_distance(a, b) == pytest.approx(frechet_distance(a[:, keep], b[:, keep]), rel=1e-10)
 
 
-def test_moments_do_not_depend_on_how_the_features_are_cut() -> None:
-    x = features(1000, 16, 3) * 100 + 1e4
-    whole = gaussian(x)
-    for cuts in ([1000], [1] * 1000, [999, 1], [300, 300, 400]):
-        parts = joined(moments(block) for block in torch.split(x, cuts))
-        found = parts.gaussian()
-        torch.testing.assert_close(found.mean, whole.mean, rtol=1e-14, atol=0)
-        torch.testing.assert_close(found.covariance, whole.covariance, rtol=1e-9, atol=1e-7)
-    torch.testing.assert_close(whole.covariance, torch.cov(x.double().T), rtol=1e-10, atol=1e-8)
+def test_a_gaussian_far_from_the_origin_has_numpys_covariance() -> None:
+    x = features(5000, 16, 3) * 100 + 1e4
+    torch.testing.assert_close(gaussian(x).covariance, torch.cov(x.double().T), rtol=1e-10, atol=1e-8)
 
 
 @pytest.mark.parametrize("source", ["random", "real"])
@@ -152,23 +138,5 @@ def test_kernel_distance_equals_a_sum_over_pairs() -> None:
     own = sum(k(a, b) for i, a in enumerate(fake) for j, b in enumerate(fake) if i != j) / 20
     theirs = sum(k(a, b) for i, a in enumerate(real) for j, b in enumerate(real) if i != j) / 42
     across = sum(k(a, b) for a in fake for b in real) / 35
-    assert kernel_distance(real, fake) == pytest.approx(own + theirs - 2 * across, rel=1e-12)
-
-
-def test_kernel_distance_equals_torchmetrics() -> None:
-    kid = peer("torchmetrics.image.kid")
-    a, b = torch.randn(200, 16, dtype=torch.float64), torch.randn(200, 16, dtype=torch.float64) * 1.2
-    theirs = kid.poly_mmd(a, b).item()
-    assert kernel_distance(a, b) == pytest.approx(theirs, rel=1e-10)
-
-
-def test_kernel_distance_of_subsets_is_unbiased_and_repeatable() -> None:
-    real, fake = torch.randn(3000, 8), torch.randn(3000, 8) * 1.2
-    some = kernel_distance(real, fake, subsets=100, size=500)
-    assert some == kernel_distance(real, fake, subsets=100, size=500)
-    whole = kernel_estimate("KD", real, fake)
-    assert some == pytest.approx(whole.value, abs=4 * whole.error)
-    with pytest.raises(ValueError, match="subsets of 5000"):
-        kernel_distance(real, fake, subsets=3, size=5000)
-    with pytest.raises(ValueError, match="one or more; got 0"):
-        kernel_distance(real, fake, subsets=0)
+    found = kernel_estimate("KD", real, fake).value
+    assert found == pytest.approx(own + theirs - 2 * across, rel=1e-12)

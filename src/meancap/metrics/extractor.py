@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from textwrap import shorten
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..files import read_tensors, sha256_of
 
@@ -105,24 +107,24 @@ def fingerprint(path: Path) -> str:
     return sha256_of(path)[:16]
 
 
-def load_network(network: _Net, path: Path, title: str, *, leave_out: tuple[str, ...] = ()) -> _Net:
-    """The network with the tensors of a file in float32, for evaluation; `leave_out` begins unused names."""
-    state = {k: v for k, v in read_tensors(path)[0].items() if not leave_out or not k.startswith(leave_out)}
+def load_network(network: _Net, path: Path, title: str, *, rename: Callable[[str], str | None] = str) -> _Net:
+    """The network with the tensors of a file in float32, for evaluation; `rename` drops a name by None."""
+    named = {rename(name): value for name, value in read_tensors(path)[0].items()}
     try:
-        network.load_state_dict(state, assign=True)
+        network.load_state_dict({k: v for k, v in named.items() if k is not None}, assign=True)
     except RuntimeError as error:
         first = shorten(str(error).splitlines()[-1], 160, placeholder=" ...")
         raise ValueError(f"{path.name} is not {title}: {first}") from error
     return network.float().eval().requires_grad_(False)
 
 
-def fold_norm(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
-    """Changes the convolution to equal itself followed by its batch norm in evaluation mode."""
-    assert norm.running_var is not None and norm.running_mean is not None
-    factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    bias = norm.bias - norm.running_mean * factor
-    convolution.weight = nn.Parameter(convolution.weight * factor[:, None, None, None], requires_grad=False)
-    convolution.bias = nn.Parameter(bias, requires_grad=False)
+def fold_norms(network: nn.Module) -> None:
+    """Merge every batch norm into the convolution listed before it; the function stays the same."""
+    for part in list(network.modules()):
+        for (name, first), (after, norm) in pairwise(list(part.named_children())):
+            if isinstance(first, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(part, name, fuse_conv_bn_eval(first, norm))
+                setattr(part, after, nn.Identity())
 
 
 def need_features(*tensors: Tensor) -> None:

@@ -48,12 +48,9 @@ class PictureFolder:
     def __len__(self) -> int:
         return len(self.paths)
 
+    @cached_property
     def identity(self) -> str:
         """Changes with the name or the content of any file."""
-        return self._identity
-
-    @cached_property
-    def _identity(self) -> str:
         combined = hashlib.sha256()
         for path in self.paths:
             combined.update(f"{path.name} {sha256_of(path)}\n".encode())
@@ -82,11 +79,8 @@ class _Npz:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def identity(self) -> str:
-        return self._identity
-
     @cached_property
-    def _identity(self) -> str:
+    def identity(self) -> str:
         return sha256_of(self.path)[:16]
 
     def read(self, start: int, count: int) -> list[Tensor]:
@@ -114,6 +108,7 @@ class PicturesInMemory:
     def __len__(self) -> int:
         return len(self.images)
 
+    @cached_property
     def identity(self) -> str:
         return hashlib.sha256(self.images.numpy().tobytes()).hexdigest()[:16]
 

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..files import read_tensors, write_tensors
-from .extractor import Extractor, Features, Weights, fingerprint, fold_norm, load_network
+from .extractor import Extractor, Features, Weights, fingerprint, fold_norms, load_network
 from .images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 INCEPTION = Weights(
@@ -61,10 +61,7 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
     resize, description = _RESIZERS[kind]
     path = INCEPTION.find(weights)
     network = Inception(classes="fc.weight" in read_tensors(path)[0])
-    load_network(network, path, "the FID Inception network")
-    for layer in network.modules():
-        if isinstance(layer, _Convolution):
-            layer.fold()
+    fold_norms(load_network(network, path, "the FID Inception network"))
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     mark = fingerprint(path)
     known = "" if mark.startswith(INCEPTION.sha256) else "; NOT the published file"
@@ -215,16 +212,10 @@ class _Convolution(nn.Module):
         high, wide = (layer.kernel, layer.kernel) if isinstance(layer.kernel, int) else layer.kernel
         padding = (high // 2, wide // 2) if pad and layer.stride == 1 else (0, 0)
         self.conv = nn.Conv2d(c_in, layer.channels, (high, wide), layer.stride, padding, bias=False)
-        self.bn: nn.Module = nn.BatchNorm2d(layer.channels, eps=0.001)
+        self.bn = nn.BatchNorm2d(layer.channels, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.bn(self.conv(x)))
-
-    def fold(self) -> None:
-        """The same function with one pass over the memory less."""
-        assert isinstance(self.bn, nn.BatchNorm2d)
-        fold_norm(self.conv, self.bn)
-        self.bn = nn.Identity()
 
 
 class _Mixed(nn.Module):

@@ -13,8 +13,7 @@ The Inception score has ADM's form: consecutive splits of 5,000 images in the or
 for anything up to 5,000, the mean over splits, and logits without the bias of the last layer. Other tools
 shuffle and fix the number of splits.
 
-Recall needs a reference set and a radius; diversity needs neither. Two runs with the same seeds and classes
-are compared pair by pair, so their ratio (what a rule kept of the unguided run's variety) has a small error.
+Recall needs a reference set and a radius; diversity needs neither.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .extractor import need_features, need_images, need_logits
-from .score import Estimate, ratio
+from .score import Estimate
 
 _SPLIT = 5000
 
@@ -114,12 +113,6 @@ def diversity_estimate(name: str, features: Tensor, labels: Tensor) -> Estimate:
         moved[rows] = 2 * weight * (apart - apart.mean())
     value = torch.stack(means).mean().item()
     return Estimate(name, value, len(features), value + moved)
-
-
-def diversity_kept(generated: Tensor, baseline: Tensor, labels: Tensor) -> Estimate:
-    """Diversity over that of a baseline run with the same seeds and labels."""
-    a = diversity_estimate("diversity", generated, labels)
-    return ratio(a, diversity_estimate("diversity", baseline, labels), "diversity kept")
 
 
 def saturation(images: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from .classifiers import efficientnet_lite0, fashion_classifier
 from .distances import Gaussian, frechet_estimate, gaussian, kernel_estimate
 from .extractor import Extractor, Features
 from .images import npz_array
-from .manifold import ball_radii, insiders, manifold_estimates, points, recall_estimate
+from .manifold import ball_radii, insiders, manifold_estimates, recall_estimate
 from .per_image import (
     brightness,
     class_hits,
@@ -115,9 +115,9 @@ def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
         estimates.append(inception_score_estimate("IS", g.features["logits"]))
     if "pool" not in r.features:  # statistics alone have no images to measure coverage of
         return estimates
-    real, fake = points(r.features["pool"], pool)
-    precision = mean_estimate("precision", insiders(pool, r.features["pool"]))
-    return [*estimates, precision, recall_estimate(real, fake)]
+    real = r.features["pool"]
+    precision = mean_estimate("precision", insiders(pool, real))
+    return [*estimates, precision, recall_estimate(real, pool)]
 
 
 def _coco_fid(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -127,8 +127,7 @@ def _coco_fid(g: Generated, r: Reference | None) -> list[Estimate]:
 
 def _coco_recall(g: Generated, r: Reference | None) -> list[Estimate]:
     assert r is not None
-    real, fake = points(r.features["pool"], g.features["pool"])
-    return [recall_estimate(real, fake, name="Recall@3")]
+    return [recall_estimate(r.features["pool"], g.features["pool"], name="Recall@3")]
 
 
 def _clip(g: Generated, r: Reference | None) -> list[Estimate]:

@@ -145,16 +145,6 @@ def difference(a: Estimate, b: Estimate, *, paired: bool = True) -> Estimate:
     return Estimate(a.name, value, n, a.parts.double() - b.parts.double())
 
 
-def ratio(a: Estimate, b: Estimate, name: str) -> Estimate:
-    """a / b for paired runs, to first order in both errors."""
-    if b.value == 0:
-        raise ValueError(f"{name}: the run to compare with has {b.name} = 0")
-    value = a.value / b.value
-    if a.parts is None or b.parts is None or len(a.parts) != len(b.parts):
-        return Estimate(name, value, min(a.n, b.n))
-    return Estimate(name, value, min(a.n, b.n), value + (a.parts - value * b.parts) / b.value)
-
-
 def share_interval(hits: int, n: int) -> tuple[float, float]:
     """95 % interval of a share."""
     if not 0 <= hits <= n or n == 0:

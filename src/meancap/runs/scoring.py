@@ -110,7 +110,7 @@ class FeatureCache:
 
     @classmethod
     def of(cls, root: Path, protocol: str, extractor: Extractor, images: Images) -> FeatureCache:
-        text = f"{extractor.identity}\n{images.identity()}\n{len(images)}"
+        text = f"{extractor.identity}\n{images.identity}\n{len(images)}"
         key = hashlib.sha256(text.encode()).hexdigest()[:12]
         return cls(root / f"{protocol}-{key}", len(images))
 
@@ -248,7 +248,7 @@ def score_target(
     """Extracts what is missing, then measures and writes; nothing is done twice unless `force` says so."""
     if extractor.needs_prompts and not target.prompts:
         raise Unreadable(f"{target.folder} has no prompts, and {protocol.name} compares images with prompts")
-    mark = f"{target.images.identity()}-{len(target.images)}"
+    mark = f"{target.images.identity}-{len(target.images)}"
     if reference is not None and reference.identity:  # two folders may share a name
         mark += f"-{reference.identity}"
     against = f"; against {reference.name}" if reference is not None else ""
@@ -282,8 +282,8 @@ def find_reference(
         yield ScoreProgress("reference", done, len(images))
     features = kept.load()
     if protocol.name == "adm-imagenet256" and source.endswith(".npz"):
-        return adm_reference(Path(source), features, images.identity())
-    identity = "" if isinstance(images, PicturesInMemory) else images.identity()  # a data set has a name
+        return adm_reference(Path(source), features, images.identity)
+    identity = "" if isinstance(images, PicturesInMemory) else images.identity  # a data set has a name
     return Reference(f"{images.name} ({len(images):,} images)", features, identity=identity)
 
 
