@@ -27,7 +27,6 @@ from meancap import Record
 from meancap.files import write_whole
 from meancap.metrics.distances import frechet_distance
 from meancap.metrics.manifold import recall_at
-from meancap.metrics.score import share_interval
 from meancap.rules import CFG, Cap, CapDisplacement, Rule, apg, density_feedback, parse
 from meancap.runs.calibrate import calibrate
 from meancap.runs.config import sample_seed
@@ -41,15 +40,13 @@ from meancap.scenes import (
     prompt_of,
     render,
     scenes,
-    summary,
-    violated,
 )
 from meancap.scenes import codes as codes_of
-from meancap.scenes.measure import joined_measures, mean_tv, some_measures
 from meancap.schedules import Exponential
 from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 
 from .compare import NUMBERS, compared, contrast_rows, read_readings
+from .measures import joined_measures, mean_tv, share_interval, some_measures, summary, violated
 from .page import CLAUSES, draw_curves, draw_sheet, parts
 
 HERE = Path(__file__).parent

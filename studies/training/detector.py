@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from meancap.files import write_tensors, write_whole
 from meancap.scenes import draw, render
-from meancap.scenes.measure import SceneDetector, answers_of, burnt, detect, spoilt
+from meancap.scenes.measure import SceneDetector, detect
 
 NAMES = ("axis", "shape 1", "colour 1", "shape 2", "colour 2")
 
@@ -44,9 +45,7 @@ def train_detector(config: DetectorConfig) -> Iterator[tuple[int, float, SceneDe
         scenes = draw(config.batch, g)
         _, logits = network(spoilt(render(scenes), g))
         answers = answers_of(scenes.codes())
-        loss = torch.stack(
-            [torch.nn.functional.cross_entropy(a, b) for a, b in zip(logits, answers, strict=True)]
-        ).sum()
+        loss = torch.stack([F.cross_entropy(a, b) for a, b in zip(logits, answers, strict=True)]).sum()
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
@@ -86,3 +85,29 @@ def run_detector(out: Path, config: DetectorConfig) -> Path:
     about = {"recipe": asdict(config), "seconds": seconds, "examination": examine(network)}
     write_whole(path.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
     return path
+
+
+def answers_of(codes: Tensor) -> list[Tensor]:
+    """The right answers for complete prompts, in the order of NAMES."""
+    shape, colour, place = codes[:, 0:3:2], codes[:, 1:4:2], codes[:, 4]
+    turned = (place % 2 == 1)[:, None]
+    shape, colour = (torch.where(turned, v.flip(1), v) for v in (shape, colour))
+    return [place // 2, shape[:, 0], colour[:, 0], shape[:, 1], colour[:, 1]]
+
+
+def spoilt(pictures: Tensor, g: torch.Generator) -> Tensor:
+    """Renders with errors of a generator: blur, noise, other contrast and saturation, clipping."""
+    n = len(pictures)
+    blur, noise, contrast, colour, keep = torch.rand(5, n, 1, 1, 1, generator=g)
+    soft = F.avg_pool2d(F.pad(pictures, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    x = torch.lerp(pictures, soft, blur)
+    grey = x.mean(1, keepdim=True)
+    x = grey + (0.6 + 1.4 * colour) * (x - grey)
+    x = 0.5 + (0.7 + 0.8 * contrast) * (x - 0.5)
+    x = x + 0.1 * noise.square() * torch.randn(x.shape, generator=g)
+    return torch.where(keep < 0.25, pictures, x).clamp(0, 1)
+
+
+def burnt(pictures: Tensor, strength: float = 2.0) -> Tensor:
+    """Renders changed as strong guidance changes pictures: `strength` times as far from mid grey, clipped."""
+    return (0.5 + strength * (pictures - 0.5)).clamp(0, 1)

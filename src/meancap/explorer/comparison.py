@@ -28,17 +28,18 @@ from ..lab.mixture import Mixture
 from ..lab.problems import Model
 from ..lab.sampler import engine_for, flow
 from ..notation import number_text
-from ..rules import Rule, catalogue
+from ..prediction import Prediction
+from ..rules import Rule, catalogue, guide
 from ..rules.parse import parse
 from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
-from .requests import Request, Work, choice, integer, items, number, text
+from .requests import Request, Work, choice, integer, items, number, one_line, text
 
 SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
 # Errors of a rule that was not made for the points or pictures it is given.
 RULE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError)
 _SCENE = ("scene", "components", "std", "eta")
 FIELDS = (*_SCENE, "steps", "solver", "n", "seed", "scale", "gamma", "rules", "quick")
-LONGEST_RULE = 600
+_LONGEST_RULE = 600
 LIMITS: dict[str, Any] = {
     "rules": 4,
     "samples": 200_000,
@@ -188,8 +189,7 @@ class Settings:
     solver: str
     n: int
     seed: int
-    scale: float
-    gamma: float
+    sliders: tuple[float, float]  # scale and gamma
     rules: tuple[str, ...]
     quick: bool
 
@@ -213,7 +213,7 @@ def read_settings(request: Request) -> Settings:
         choice(request, "solver", SOLVERS, "euler"),
         integer(request, "n", 100, LIMITS["samples"], 20_000),
         integer(request, "seed", 0, 2**31 - 1, 0),
-        *read_sliders(request),
+        read_sliders(request),
         read_rule_texts(request),
         bool(request.get("quick", False)),
     )
@@ -227,7 +227,7 @@ def read_sliders(request: Request) -> tuple[float, float]:
 
 def read_rule_texts(request: Request) -> tuple[str, ...]:
     rules = items(request, "rules", 1, LIMITS["rules"], ["CFG(λ)"])
-    return tuple(text({"rule": one}, "rule", LONGEST_RULE) for one in rules)
+    return tuple(text({"rule": one}, "rule", _LONGEST_RULE) for one in rules)
 
 
 def rule_menu(axes: int) -> list[dict[str, str]]:
@@ -263,12 +263,22 @@ def read_rule(template: str, scale: float, gamma: float) -> Rule:
         raise ValueError(f"{what}; pick one from the list beside it" if known else what) from None
 
 
-def rule_or_error(settings: Settings, template: str) -> Rule | str:
-    """The rule, or the sentence about what is wrong with its text."""
+def rule_or_error(template: str, scale: float, gamma: float, shape: Sequence[int] = ()) -> Rule | str:
+    """The rule, tried on one prediction of this shape if given; or the sentence about what is wrong."""
+    m_c, m_u = (torch.linspace(low, 1, math.prod(shape)).reshape(1, *shape) for low in (-1.0, -0.5))
     try:
-        return read_rule(template, settings.scale, settings.gamma)
-    except ValueError as error:
-        return str(error)
+        rule = read_rule(template, scale, gamma)
+        if shape:
+            guide(rule, Prediction(torch.zeros_like(m_c), 0.0, m_c, m_u, 0.05))
+    except RULE_ERRORS as error:
+        return one_line(error, 300)
+    return rule
+
+
+def check_rule(request: Request, shape: Sequence[int] = ()) -> dict[str, str]:
+    """The rule in full, or the error of an unfinished text, which is not a bad request."""
+    rule = rule_or_error(text(request, "text", _LONGEST_RULE), *read_sliders(request), shape)
+    return {"error": rule} if isinstance(rule, str) else {"rule": str(rule)}
 
 
 def choose_engine(plane: Plane, rule: Rule, settings: Settings) -> str:

@@ -88,7 +88,6 @@ def read_link(link: str) -> tuple[str, _State]:
     lists: dict[str, list[str]] = {}
     for pair in filter(None, query.split("&")):
         key, _, raw = pair.partition("=")
-        key = "rule" if key == "arm" else key  # its name in older links
         if key not in state:
             raise ValueError(f"the {view} view has no setting {key[:40]!r}; it has {', '.join(state)}")
         if isinstance(state[key], list):

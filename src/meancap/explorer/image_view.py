@@ -17,7 +17,6 @@ work      images × rules × evaluations, bounded; pictures that are kept cost n
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import threading
@@ -37,9 +36,8 @@ from ..metrics.classifiers import fashion_classifier
 from ..metrics.per_image import brightness, saturation
 from ..models.classes import fashion
 from ..models.data import FASHION
-from ..prediction import Prediction
 from ..record import Record
-from ..rules import Rule, guide
+from ..rules import Rule
 from ..runs.config import sample_seed
 from ..runs.generate import SHIFT
 from ..sampling import Predict, Times, noise, shifted, trajectory, uniform
@@ -208,9 +206,9 @@ class Order:
     wanted: tuple[Want, ...]
     classes: tuple[int | str, ...]  # what the images take turns in: classes, or one sentence
     steps: int
-    texts: tuple[str, ...] = ()
-    rules: tuple[Rule | str, ...] = ()  # a sentence where a text is no rule
-    frames: tuple[int, ...] = ()  # the steps whose pictures are sent; the last one always is
+    texts: tuple[str, ...]
+    rules: tuple[Rule | str, ...]  # a sentence if a text is no rule
+    frames: tuple[int, ...]  # the steps whose pictures are sent; the last one always is
 
     def command(self, rule: Rule) -> str | None:
         """The `meancap generate` that makes the same files, if these seeds are those of a run."""
@@ -249,7 +247,8 @@ def _read_order(request: Request) -> Order:
             f"{len(seeds)} images × {len(texts)} rules × {steps} evaluations are more than {_WORK:,}; "
             "choose fewer of one of them, or use `meancap generate`, which has no bound"
         )
-    rules = tuple(_rule_for_pictures(one, *comparison.read_sliders(request), model) for one in texts)
+    sliders = comparison.read_sliders(request)
+    rules = tuple(comparison.rule_or_error(one, *sliders, SHAPES[model]) for one in texts)
     wanted = tuple(Want(classes[k % len(classes)], seed, negative) for k, seed in enumerate(seeds))
     frames = frame_steps(steps)[-1 if request.get("last") else 0 :]
     return Order(model, wanted, classes, steps, texts, rules, tuple(frames))
@@ -273,23 +272,9 @@ def _read_seeds(listed: str) -> list[int]:
 
 
 def _read_class(given: Any) -> int:
-    short = isinstance(given, (int, str)) and str(given).isdecimal() and len(str(given)) < 4
-    label = int(given) if short else -1
-    if not 0 <= label < len(FASHION):
+    if str(given) not in map(str, range(len(FASHION))):
         raise ValueError(f"classes are numbers from 0 to {len(FASHION) - 1}; got {str(given)[:20]!r}")
-    return label
-
-
-def _rule_for_pictures(template: str, scale: float, gamma: float, model: str) -> Rule | str:
-    """The rule, tried on one prediction of the model's shape; or the sentence about what is wrong with it."""
-    shape = SHAPES[model]
-    m_c, m_u = (torch.linspace(low, 1, math.prod(shape)).reshape(1, *shape) for low in (-1.0, -0.5))
-    try:
-        rule = comparison.read_rule(template, scale, gamma)
-        guide(rule, Prediction(torch.zeros_like(m_c), 0.0, m_c, m_u, 0.05))
-    except RULE_ERRORS as error:
-        return one_line(error, 300)
-    return rule
+    return int(given)
 
 
 def _about(request: Request, work: Work) -> dict[str, Any]:
@@ -302,13 +287,9 @@ def _about(request: Request, work: Work) -> dict[str, Any]:
     }
 
 
-def _check(request: Request, work: Work) -> dict[str, Any]:
+def _check(request: Request, work: Work) -> dict[str, str]:
     check_fields(request, ("text", "scale", "gamma", "model"))
-    model = choice(request, "model", SHAPES, "fashion")
-    rule = _rule_for_pictures(
-        text(request, "text", comparison.LONGEST_RULE), *comparison.read_sliders(request), model
-    )
-    return {"error": rule} if isinstance(rule, str) else {"rule": str(rule)}
+    return comparison.check_rule(request, SHAPES[choice(request, "model", SHAPES, "fashion")])
 
 
 def _prompt(request: Request, work: Work) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from ..runs.paper_protocols import paper_source, paper_table
 from ..sampling import trajectory
 from . import comparison
 from .comparison import PRESETS, RULE_ERRORS, Box, Plane, Settings
-from .requests import Request, Route, Work, check_fields, integer, number, one_line, text
+from .requests import Request, Route, Work, check_fields, integer, number, one_line
 
 OUTSIDE, FULL = -32768, 32000  # of packed points: the mark, and the side of the box
 KL_POINTS = 1000
@@ -91,22 +91,16 @@ def _template(setting: Setting) -> str:
     return "CFG(λ) | Cap(Γ)" if setting.gamma else "CFG(λ)"
 
 
-def _check(request: Request, work: Work) -> dict[str, Any]:
+def _check(request: Request, work: Work) -> dict[str, str]:
     check_fields(request, ("text", "scale", "gamma"))
-    scale, gamma = comparison.read_sliders(request)
-    try:
-        return {
-            "rule": str(comparison.read_rule(text(request, "text", comparison.LONGEST_RULE), scale, gamma))
-        }
-    except ValueError as error:  # an unfinished text is not a bad request
-        return {"error": str(error)}
+    return comparison.check_rule(request)
 
 
 def _run(request: Request, work: Work) -> dict[str, Any]:
     check_fields(request, (*comparison.FIELDS, "points"))
     plane, settings = comparison.read_plane(request), comparison.read_settings(request)
     points = integer(request, "points", 1, _POINTS, _POINTS)
-    rules = [comparison.rule_or_error(settings, one) for one in settings.rules]
+    rules = [comparison.rule_or_error(one, *settings.sliders) for one in settings.rules]
     engines = [comparison.choose_engine(plane, r, settings) if isinstance(r, Rule) else "" for r in rules]
     if not settings.quick:
         comparison.check_budget(settings, [one for one in engines if one])
@@ -198,7 +192,7 @@ def _meter(request: Request, work: Work) -> dict[str, Any]:
     start = comparison.start_noise(settings.n, settings.seed)[:_METERED].double()
     entries: list[dict[str, Any]] = []
     for template in settings.rules:
-        rule = comparison.rule_or_error(settings, template)
+        rule = comparison.rule_or_error(template, *settings.sliders)
         if isinstance(rule, str):
             entries.append({"error": rule})
             continue
@@ -251,9 +245,8 @@ def _field(request: Request, work: Work) -> dict[str, Any]:
     check_fields(request, (*comparison.FIELDS, "t", "index"))
     plane, settings = comparison.read_plane(request), comparison.read_settings(request)
     when = min(number(request, "t", 0.0, 1.0, 0.5), _LATEST)
-    rule = comparison.rule_or_error(
-        settings, settings.rules[integer(request, "index", 0, len(settings.rules) - 1, 0)]
-    )
+    index = integer(request, "index", 0, len(settings.rules) - 1, 0)
+    rule = comparison.rule_or_error(settings.rules[index], *settings.sliders)
     if isinstance(rule, str):
         return {"error": rule}
     box, record = plane.wide(), Record()

@@ -2,7 +2,7 @@
 
     image, text   CLIP embeddings (OpenAI ViT-B/32) through transformers, 512 numbers each; their cosine is
                   the paper's CLIP column
-    reward        ImageReward-v1.0 (Xu et al. 2023): how people would like an image as an answer to a prompt;
+    ImageReward   ImageReward-v1.0 (Xu et al. 2023): how people would like an image as an answer to a prompt;
                   0 is the average of its training data, negative ones are ordinary
 
 Preprocessing is CLIP's own: the shorter side to 224 by Pillow's bicubic resize, the centre, CLIP's mean and
@@ -148,7 +148,7 @@ def image_reward(weights: str | Path | None = None, words: str | Path | None = N
         )
         pixels = _clip_pixels(images, 224)
         reward = network(pixels, tokens["input_ids"], tokens["attention_mask"])
-        return {"reward": reward[:, None]}
+        return {"ImageReward": reward[:, None]}
 
     mark = fingerprint(path)
     return Extractor(f"ImageReward-v1.0 (sha256 {mark})", run, batch=1, needs_prompts=True)

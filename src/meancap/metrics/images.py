@@ -173,15 +173,12 @@ def _picture(path: Path) -> Tensor:
 
 
 def _npy_header(file: Any, path: Path) -> tuple[tuple[int, ...], bool, Any]:
-    numpy = need("numpy", "images")
-    version = numpy.lib.format.read_magic(file)
-    if version == (1, 0):
-        header = numpy.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        header = numpy.lib.format.read_array_header_2_0(file)
-    else:
+    npy = need("numpy", "images").lib.format
+    version = npy.read_magic(file)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
         raise Unreadable(f"{path}: .npy format {version} is not known here")
-    shape, fortran, dtype = header
+    shape, fortran, dtype = readers[version](file)
     return tuple(shape), bool(fortran), dtype
 
 
@@ -205,30 +202,24 @@ def _lerp_axis(x: Tensor, axis: int, size: int) -> Tensor:
 
 def clean_bicubic(images: Tensor, size: int) -> Tensor:
     """Pillow's bicubic in mode F, cut to 0..255, not rounded."""
+    return _resized(images, size, "BICUBIC", "float32").clamp_(0, 255)
+
+
+def direct_8bit(images: Tensor, size: int, *, bicubic: bool = False) -> Tensor:
+    """Pillow's bilinear (or bicubic) resize of the 8-bit image, without keeping the aspect ratio."""
+    return _resized(images, size, "BICUBIC" if bicubic else "BILINEAR", "uint8")
+
+
+def _resized(images: Tensor, size: int, method: str, dtype: str) -> Tensor:
+    """Each channel by itself, which is what Pillow does with a colour image too."""
     need_images(images)
     numpy, image = need("numpy", "images"), need("PIL.Image", "images")
     out = torch.empty(len(images), images.shape[3], size, size)
     for i, pixels in enumerate(images.numpy()):
         for c in range(pixels.shape[2]):
-            plane = image.fromarray(pixels[:, :, c].astype(numpy.float32))
-            plane = plane.resize((size, size), image.Resampling.BICUBIC)
+            plane = image.fromarray(pixels[:, :, c].astype(dtype))
+            plane = plane.resize((size, size), image.Resampling[method])
             out[i, c] = torch.from_numpy(numpy.array(plane, dtype=numpy.float32))
-    return out.clamp_(0, 255)
-
-
-def direct_8bit(images: Tensor, size: int, *, bicubic: bool = False) -> Tensor:
-    """Pillow's bilinear (or bicubic) resize of the 8-bit image, without keeping the aspect ratio."""
-    need_images(images)
-    if images.shape[1:3] == (size, size):
-        return images.permute(0, 3, 1, 2).float()
-    numpy, image = need("numpy", "images"), need("PIL.Image", "images")
-    method = image.Resampling.BICUBIC if bicubic else image.Resampling.BILINEAR
-    out = torch.empty(len(images), images.shape[3], size, size)
-    for i, pixels in enumerate(images.numpy()):
-        grey = pixels.shape[2] == 1
-        shown = image.fromarray(pixels[:, :, 0] if grey else pixels).resize((size, size), method)
-        array = numpy.array(shown)
-        out[i] = torch.from_numpy(array[None] if grey else array.transpose(2, 0, 1).copy())
     return out
 
 

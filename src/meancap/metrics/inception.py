@@ -21,7 +21,7 @@ import hashlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,91 +117,60 @@ class _Layer(NamedTuple):
 
     key: str
     channels: int
-    kernel: int | tuple[int, int]
+    kernel: tuple[int, int]
     stride: int = 1
 
 
-_Branch = tuple[_Layer | tuple[_Layer, _Layer], ...]  # a pair of layers at the end: both see the same input
-
-_ROW, _COLUMN = (1, 7), (7, 1)
-
-
-def _block_a(pool: int) -> dict[str, _Branch]:
-    """Branches of the 35 x 35 blocks."""
-    return {
-        "": (_Layer("branch1x1", 64, 1),),
-        "5": (_Layer("branch5x5_1", 48, 1), _Layer("branch5x5_2", 64, 5)),
-        "3": (
-            _Layer("branch3x3dbl_1", 64, 1),
-            _Layer("branch3x3dbl_2", 96, 3),
-            _Layer("branch3x3dbl_3", 96, 3),
-        ),
-        "average": (_Layer("branch_pool", pool, 1),),
-    }
-
-
-def _block_b() -> dict[str, _Branch]:
-    """Branches of the step from 35 x 35 to 17 x 17."""
-    return {
-        "": (_Layer("branch3x3", 384, 3, 2),),
-        "3": (
-            _Layer("branch3x3dbl_1", 64, 1),
-            _Layer("branch3x3dbl_2", 96, 3),
-            _Layer("branch3x3dbl_3", 96, 3, 2),
-        ),
-        "shrink": (),
-    }
-
-
-def _block_c(c: int) -> dict[str, _Branch]:
-    """Branches of the 17 x 17 blocks, whose inner width is c."""
-    return {
-        "": (_Layer("branch1x1", 192, 1),),
-        "7": (
-            _Layer("branch7x7_1", c, 1),
-            _Layer("branch7x7_2", c, _ROW),
-            _Layer("branch7x7_3", 192, _COLUMN),
-        ),
-        "77": (
-            _Layer("branch7x7dbl_1", c, 1),
-            _Layer("branch7x7dbl_2", c, _COLUMN),
-            _Layer("branch7x7dbl_3", c, _ROW),
-            _Layer("branch7x7dbl_4", c, _COLUMN),
-            _Layer("branch7x7dbl_5", 192, _ROW),
-        ),
-        "average": (_Layer("branch_pool", 192, 1),),
-    }
+# The branches of each kind of block, one a line: key, channels and kernel of its layers ("/2": stride 2), ">"
+# before what comes next, "+" between two layers with the same input. Pools have no layers of their own.
+_BLOCKS = {
+    "35 x 35": """
+        branch1x1 64 1x1
+        branch5x5_1 48 1x1 > branch5x5_2 64 5x5
+        branch3x3dbl_1 64 1x1 > branch3x3dbl_2 96 3x3 > branch3x3dbl_3 96 3x3
+        average > branch_pool {} 1x1""",
+    "35 x 35 to 17 x 17": """
+        branch3x3 384 3x3/2
+        branch3x3dbl_1 64 1x1 > branch3x3dbl_2 96 3x3 > branch3x3dbl_3 96 3x3/2
+        shrink""",
+    "17 x 17": """
+        branch1x1 192 1x1
+        branch7x7_1 {0} 1x1 > branch7x7_2 {0} 1x7 > branch7x7_3 192 7x1
+        branch7x7dbl_1 {0} 1x1 > branch7x7dbl_2 {0} 7x1 > branch7x7dbl_3 {0} 1x7 > branch7x7dbl_4 {0} 7x1 \
+            > branch7x7dbl_5 192 1x7
+        average > branch_pool 192 1x1""",
+    "17 x 17 to 8 x 8": """
+        branch3x3_1 192 1x1 > branch3x3_2 320 3x3/2
+        branch7x7x3_1 192 1x1 > branch7x7x3_2 192 1x7 > branch7x7x3_3 192 7x1 > branch7x7x3_4 192 3x3/2
+        shrink""",
+    "8 x 8": """
+        branch1x1 320 1x1
+        branch3x3_1 384 1x1 > branch3x3_2a 384 1x3 + branch3x3_2b 384 3x1
+        branch3x3dbl_1 448 1x1 > branch3x3dbl_2 384 3x3 > branch3x3dbl_3a 384 1x3 + branch3x3dbl_3b 384 3x1
+        {} > branch_pool 192 1x1""",
+}
+_POOLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "average": lambda x: F.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False),
+    "largest": lambda x: F.max_pool2d(x, 3, stride=1, padding=1),
+    "shrink": lambda x: F.max_pool2d(x, 3, stride=2),
+}
+_Branch = list[str | list[_Layer]]  # names of pools, and layers side by side
 
 
-def _block_d() -> dict[str, _Branch]:
-    """Branches of the step from 17 x 17 to 8 x 8."""
-    return {
-        "": (_Layer("branch3x3_1", 192, 1), _Layer("branch3x3_2", 320, 3, 2)),
-        "7": (
-            _Layer("branch7x7x3_1", 192, 1),
-            _Layer("branch7x7x3_2", 192, _ROW),
-            _Layer("branch7x7x3_3", 192, _COLUMN),
-            _Layer("branch7x7x3_4", 192, 3, 2),
-        ),
-        "shrink": (),
-    }
+def _read_branches(kind: str, *filled: int | str) -> list[_Branch]:
+    lines = _BLOCKS[kind].format(*filled).strip().splitlines()
+    steps = [[step.strip() for step in line.split(">")] for line in lines]
+    return [[step if step in _POOLS else _read_layers(step) for step in line] for line in steps]
 
 
-def _block_e(pool: str) -> dict[str, _Branch]:
-    """Branches of the 8 x 8 blocks, with their kind of pooling."""
-    return {
-        "": (_Layer("branch1x1", 320, 1),),
-        "3": (
-            _Layer("branch3x3_1", 384, 1),
-            (_Layer("branch3x3_2a", 384, (1, 3)), _Layer("branch3x3_2b", 384, (3, 1))),
-        ),
-        "33": (
-            _Layer("branch3x3dbl_1", 448, 1),
-            _Layer("branch3x3dbl_2", 384, 3),
-            (_Layer("branch3x3dbl_3a", 384, (1, 3)), _Layer("branch3x3dbl_3b", 384, (3, 1))),
-        ),
-        pool: (_Layer("branch_pool", 192, 1),),
-    }
+def _read_layers(step: str) -> list[_Layer]:
+    layers = []
+    for text in step.split("+"):
+        key, channels, size = text.split()
+        kernel, _, stride = size.partition("/")
+        high, wide = map(int, kernel.split("x"))
+        layers.append(_Layer(key, int(channels), (high, wide), int(stride or 1)))
+    return layers
 
 
 class _Convolution(nn.Module):
@@ -209,9 +178,9 @@ class _Convolution(nn.Module):
 
     def __init__(self, c_in: int, layer: _Layer, *, pad: bool = True) -> None:
         super().__init__()
-        high, wide = (layer.kernel, layer.kernel) if isinstance(layer.kernel, int) else layer.kernel
+        high, wide = layer.kernel
         padding = (high // 2, wide // 2) if pad and layer.stride == 1 else (0, 0)
-        self.conv = nn.Conv2d(c_in, layer.channels, (high, wide), layer.stride, padding, bias=False)
+        self.conv = nn.Conv2d(c_in, layer.channels, layer.kernel, layer.stride, padding, bias=False)
         self.bn = nn.BatchNorm2d(layer.channels, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -221,35 +190,29 @@ class _Convolution(nn.Module):
 class _Mixed(nn.Module):
     """Branches side by side, joined along the channels in the order they are listed."""
 
-    def __init__(self, c_in: int, branches: dict[str, _Branch]) -> None:
+    def __init__(self, c_in: int, branches: list[_Branch]) -> None:
         super().__init__()
         self.branches = branches
         self.channels = 0
-        for branch in branches.values():
+        for branch in branches:
             c = c_in
             for step in branch:
-                for layer in _side_by_side(step):
-                    self.add_module(layer.key, _Convolution(c, layer))
-                c = sum(layer.channels for layer in _side_by_side(step))
+                if isinstance(step, list):
+                    for layer in step:
+                        self.add_module(layer.key, _Convolution(c, layer))
+                    c = sum(layer.channels for layer in step)
             self.channels += c
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self._branch(kind, branch, x) for kind, branch in self.branches.items()], 1)
+        return torch.cat([self._branch(branch, x) for branch in self.branches], 1)
 
-    def _branch(self, kind: str, branch: _Branch, x: Tensor) -> Tensor:
-        if kind == "average":
-            x = F.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
-        elif kind == "largest":
-            x = F.max_pool2d(x, 3, stride=1, padding=1)
-        elif kind == "shrink":
-            x = F.max_pool2d(x, 3, stride=2)
+    def _branch(self, branch: _Branch, x: Tensor) -> Tensor:
         for step in branch:
-            x = torch.cat([self.get_submodule(layer.key)(x) for layer in _side_by_side(step)], 1)
+            if isinstance(step, str):
+                x = _POOLS[step](x)
+            else:
+                x = torch.cat([self.get_submodule(layer.key)(x) for layer in step], 1)
         return x
-
-
-def _side_by_side(step: _Layer | tuple[_Layer, _Layer]) -> tuple[_Layer, ...]:
-    return (step,) if isinstance(step, _Layer) else step
 
 
 class Inception(nn.Module):
@@ -257,27 +220,27 @@ class Inception(nn.Module):
 
     def __init__(self, classes: bool = True) -> None:
         super().__init__()
-        self.Conv2d_1a_3x3 = _Convolution(3, _Layer("", 32, 3, 2))
-        self.Conv2d_2a_3x3 = _Convolution(32, _Layer("", 32, 3), pad=False)
-        self.Conv2d_2b_3x3 = _Convolution(32, _Layer("", 64, 3))
-        self.Conv2d_3b_1x1 = _Convolution(64, _Layer("", 80, 1))
-        self.Conv2d_4a_3x3 = _Convolution(80, _Layer("", 192, 3), pad=False)
-        blocks = {
-            "Mixed_5b": _block_a(32),
-            "Mixed_5c": _block_a(64),
-            "Mixed_5d": _block_a(64),
-            "Mixed_6a": _block_b(),
-            "Mixed_6b": _block_c(128),
-            "Mixed_6c": _block_c(160),
-            "Mixed_6d": _block_c(160),
-            "Mixed_6e": _block_c(192),
-            "Mixed_7a": _block_d(),
-            "Mixed_7b": _block_e("average"),
-            "Mixed_7c": _block_e("largest"),
+        self.Conv2d_1a_3x3 = _Convolution(3, _Layer("", 32, (3, 3), 2))
+        self.Conv2d_2a_3x3 = _Convolution(32, _Layer("", 32, (3, 3)), pad=False)
+        self.Conv2d_2b_3x3 = _Convolution(32, _Layer("", 64, (3, 3)))
+        self.Conv2d_3b_1x1 = _Convolution(64, _Layer("", 80, (1, 1)))
+        self.Conv2d_4a_3x3 = _Convolution(80, _Layer("", 192, (3, 3)), pad=False)
+        blocks: dict[str, tuple[str, *tuple[int | str, ...]]] = {
+            "Mixed_5b": ("35 x 35", 32),
+            "Mixed_5c": ("35 x 35", 64),
+            "Mixed_5d": ("35 x 35", 64),
+            "Mixed_6a": ("35 x 35 to 17 x 17",),
+            "Mixed_6b": ("17 x 17", 128),
+            "Mixed_6c": ("17 x 17", 160),
+            "Mixed_6d": ("17 x 17", 160),
+            "Mixed_6e": ("17 x 17", 192),
+            "Mixed_7a": ("17 x 17 to 8 x 8",),
+            "Mixed_7b": ("8 x 8", "average"),
+            "Mixed_7c": ("8 x 8", "largest"),
         }
         channels, self.mixed = 192, tuple(blocks)
-        for name, branches in blocks.items():
-            block = _Mixed(channels, branches)
+        for name, (kind, *filled) in blocks.items():
+            block = _Mixed(channels, _read_branches(kind, *filled))
             self.add_module(name, block)
             channels = block.channels
         self.fc = nn.Linear(2048, 1008) if classes else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +18,9 @@ from torch import Tensor
 from .classifiers import efficientnet_lite0, fashion_classifier
 from .distances import Gaussian, frechet_estimate, gaussian, kernel_estimate
 from .extractor import Extractor, Features
+from .image_text import clip_b32, image_reward
 from .images import npz_array
+from .inception import inception
 from .manifold import ball_radii, insiders, manifold_estimates, recall_estimate
 from .per_image import (
     brightness,
@@ -94,16 +96,6 @@ def direction(number: str) -> int:
     raise ValueError(f"no protocol states whether more or less of {number!r} is better; known are {known}")
 
 
-def _later(module: str, function: str, *given: str) -> _Load:
-    """Loads a network by a function of a module that is imported only then."""
-
-    def load(weights: str | Path | None) -> Extractor:
-        extractor: Extractor = getattr(import_module(f".{module}", __package__), function)(*given, weights)
-        return extractor
-
-    return load
-
-
 def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
     assert r is not None
     pool = g.features["pool"]
@@ -134,12 +126,8 @@ def _clip(g: Generated, r: Reference | None) -> list[Estimate]:
     return [mean_estimate("CLIP", cosine(g.features["image"], g.features["text"]))]
 
 
-def _reward(g: Generated, r: Reference | None) -> list[Estimate]:
-    return [mean_estimate("ImageReward", g.features["reward"])]
-
-
-def _hsv(g: Generated, r: Reference | None) -> list[Estimate]:
-    return [mean_estimate(name, g.features[name]) for name in _COLOURS]
+def _means(g: Generated, r: Reference | None) -> list[Estimate]:
+    return [mean_estimate(name, value) for name, value in g.features.items()]
 
 
 def _efficientnet(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -198,7 +186,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's ImageNet table: ADM's evaluator, 50,000 samples",
             {"FID": -1, "sFID": -1, "IS": 1, "precision": 1, "recall": 1},
             "VIRTUAL_imagenet256_labeled.npz",
-            _later("inception", "inception", "adm"),
+            partial(inception, "adm"),
             _adm,
         ),
         Protocol(
@@ -206,7 +194,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 FID: 8-bit images straight to 299 x 299, TorchMetrics' formula",
             {"FID": -1},
             "a folder with the 5,000 images of COCO 2017 val",
-            _later("inception", "inception", "direct"),
+            partial(inception, "direct"),
             _coco_fid,
         ),
         Protocol(
@@ -214,7 +202,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 Recall@3: Clean-FID features, 5,000 real and 5,000 generated images",
             {"Recall@3": 1},
             "a folder with the 5,000 images of COCO 2017 val",
-            _later("inception", "inception", "clean"),
+            partial(inception, "clean"),
             _coco_recall,
         ),
         Protocol(
@@ -222,7 +210,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "raw cosine of CLIP ViT-B/32 between image and prompt",
             {"CLIP": 1},
             "",
-            _later("image_text", "clip_b32"),
+            clip_b32,
             _clip,
         ),
         Protocol(
@@ -230,10 +218,10 @@ PROTOCOLS: dict[str, Protocol] = {
             "ImageReward-v1.0",
             {"ImageReward": 1},
             "",
-            _later("image_text", "image_reward"),
-            _reward,
+            image_reward,
+            _means,
         ),
-        Protocol("hsv", "saturation, brightness and clipping of the pixels", _COLOURS, "", _colours, _hsv),
+        Protocol("hsv", "saturation, brightness and clipping of the pixels", _COLOURS, "", _colours, _means),
         Protocol(
             "efficientnet-lite0",
             "ImageNet features of EfficientNet-Lite0; runs anywhere",

@@ -8,9 +8,6 @@ themselves, for a Frechet distance they come from its derivative, for recall fro
 out. Two runs that share seeds are compared part by part, which makes the comparison precise. The
 reference images are taken as given: an interval tells how the number would move with other seeds, not with
 other references.
-
-Shares of pictures have intervals that stay right near 0 and 1, where a bootstrap of 96 hits out of 96 has no
-width at all: Wilson's for a share, Agresti and Min's for the difference of two shares on the same pictures.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from torch import Tensor
 
 _Interval = tuple[float, float]
 REPLICATES, LEVEL = 2000, 0.95
-_Z = 1.959964  # 95 %
 
 
 @dataclass(frozen=True)
@@ -64,28 +60,25 @@ class Estimate:
             return math.nan
         return float(self.parts.double().std()) / math.sqrt(len(self.parts))
 
-    def interval(self, level: float = LEVEL) -> _Interval | None:
-        """Bootstrap interval of the parts, set round the value."""
-        return self._usual_interval if level == LEVEL else self._interval(level)
+    def interval(self) -> _Interval | None:
+        """95 % bootstrap interval of the parts, set round the value."""
+        return self._interval
 
     @cached_property
-    def _usual_interval(self) -> _Interval | None:
-        return self._interval(LEVEL)
-
-    def _interval(self, level: float) -> _Interval | None:
+    def _interval(self) -> _Interval | None:
         if self.parts is None or len(self.parts) < 2:
             return None
         parts = self.parts.double()
-        low, high = bootstrap(parts - parts.mean(), level=level)
+        low, high = bootstrap(parts - parts.mean())
         return self.value + low, self.value + high
 
     def columns(self, name: str) -> dict[str, float]:
         """The value and the ends of its interval, as columns of a table; nan where no interval is known."""
-        low, high = self.interval() or (math.nan, math.nan)
+        low, high = self._interval or (math.nan, math.nan)
         return {name: self.value, f"{name} from": low, f"{name} to": high}
 
-    def score(self, protocol: str, level: float = LEVEL) -> Score:
-        return Score(self.name, self.value, self.interval(level), self.n, protocol)
+    def score(self, protocol: str) -> Score:
+        return Score(self.name, self.value, self._interval, self.n, protocol)
 
 
 def bootstrap(
@@ -143,24 +136,3 @@ def difference(a: Estimate, b: Estimate, *, paired: bool = True) -> Estimate:
             f"{a.name}: a paired difference needs the same images in both runs; got {a.n:,} and {b.n:,}"
         )
     return Estimate(a.name, value, n, a.parts.double() - b.parts.double())
-
-
-def share_interval(hits: int, n: int) -> tuple[float, float]:
-    """95 % interval of a share."""
-    if not 0 <= hits <= n or n == 0:
-        raise ValueError(f"a share needs hits between 0 and a positive n; got {hits} of {n}")
-    p = hits / n
-    centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))
-    low, high = max(0.0, centre - half), min(1.0, centre + half)
-    return (0.0 if hits == 0 else low), (1.0 if hits == n else high)
-
-
-def paired_interval(gained: int, lost: int, n: int) -> tuple[float, float]:
-    """95 % interval of (gained - lost) / n on n pictures that both rules drew."""
-    if min(gained, lost) < 0 or gained + lost > n or n == 0:
-        raise ValueError(f"gained and lost are kinds of the n pictures; got {gained}, {lost} of {n}")
-    more, b, c = n + 2, gained + 0.5, lost + 0.5
-    centre = (b - c) / more
-    half = _Z * math.sqrt(b + c - (b - c) ** 2 / more) / more
-    return max(-1.0, centre - half), min(1.0, centre + half)

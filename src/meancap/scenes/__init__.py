@@ -15,8 +15,6 @@ from .measure import (
     detector,
     forms,
     measure_pictures,
-    summary,
-    violated,
 )
 from .model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
 from .prompt import Prompt, Thing, codes, parse_prompt, prompt_of
@@ -48,6 +46,4 @@ __all__ = [
     "render",
     "save_scene_net",
     "scenes",
-    "summary",
-    "violated",
 ]

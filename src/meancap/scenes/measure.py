@@ -22,17 +22,11 @@ colour of each object, which prompts leave open. Both together (`measure_picture
 
     right       for each attribute that the prompt fixes, whether the detector finds it; "all" is all of them
     drawn       both objects overlap the best template of their demanded shape with IoU > 0.85
-    open words  what the detector finds for the words that a prompt leaves open; by the law they are uniform
-    open        what no word fixes, moved to U(0, 1) by the law: background, radius, saturation, value, hue
-    spread      the standard deviation of an open number over that of the law
-    tv          total variation between the histogram of an open attribute and the law: ten cells for a number
-                and two for what lies outside its range, one for each word
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -42,7 +36,7 @@ from torch import Tensor, nn
 
 from ..metrics.extractor import load_network
 from ..metrics.per_image import clipped, saturation
-from .law import ATTRIBUTES, BOUNDS, COLOURS, SHAPES, coverage
+from .law import BOUNDS, COLOURS, SHAPES, coverage
 
 _WEIGHTS = Path(__file__).parent / "weights" / "scene_detector.safetensors"
 
@@ -110,32 +104,6 @@ def detect(network: SceneDetector, pictures: Tensor, batch: int = 256) -> Readin
     return Readings(axis, torch.stack([shape_1, shape_2], 1), torch.stack([colour_1, colour_2], 1), pool)
 
 
-def answers_of(codes: Tensor) -> list[Tensor]:
-    """The right answers for complete prompts, in the order of _ANSWERS."""
-    shape, colour, place = codes[:, 0:3:2], codes[:, 1:4:2], codes[:, 4]
-    turned = (place % 2 == 1)[:, None]
-    shape, colour = (torch.where(turned, v.flip(1), v) for v in (shape, colour))
-    return [place // 2, shape[:, 0], colour[:, 0], shape[:, 1], colour[:, 1]]
-
-
-def spoilt(pictures: Tensor, g: torch.Generator) -> Tensor:
-    """Renders with errors of a generator: blur, noise, other contrast and saturation, clipping."""
-    n = len(pictures)
-    blur, noise, contrast, colour, keep = torch.rand(5, n, 1, 1, 1, generator=g)
-    soft = F.avg_pool2d(F.pad(pictures, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
-    x = torch.lerp(pictures, soft, blur)
-    grey = x.mean(1, keepdim=True)
-    x = grey + (0.6 + 1.4 * colour) * (x - grey)
-    x = 0.5 + (0.7 + 0.8 * contrast) * (x - 0.5)
-    x = x + 0.1 * noise.square() * torch.randn(x.shape, generator=g)
-    return torch.where(keep < 0.25, pictures, x).clamp(0, 1)
-
-
-def burnt(pictures: Tensor, strength: float = 2.0) -> Tensor:
-    """Renders changed as strong guidance changes pictures: `strength` times as far from mid grey, clipped."""
-    return (0.5 + strength * (pictures - 0.5)).clamp(0, 1)
-
-
 def _codes_in_prompt_order(readings: Readings, codes: Tensor) -> Tensor:
     """(n, 5) what was read, as codes in the order of each prompt's objects.
 
@@ -155,7 +123,7 @@ _COLOURED = 0.12  # chroma above this belongs to an object; the palest object of
 
 
 @dataclass(frozen=True, eq=False)
-class _Forms:
+class Forms:
     """What was measured on each picture, the two objects in reading order: left or above first."""
 
     iou: Tensor  # (n, 2) with the best template of `shape`
@@ -166,7 +134,7 @@ class _Forms:
     background: Tensor  # (n,)
 
 
-def forms(pictures: Tensor, axis: Tensor, shape: Tensor, batch: int = 64) -> _Forms:
+def forms(pictures: Tensor, axis: Tensor, shape: Tensor, batch: int = 64) -> Forms:
     """Fits templates to (n, 3, 32, 32) pictures; `axis` and the demanded `shape` (n, 2) are in reading order.
 
     A demanded shape of -1 stands for whichever shape fits best.
@@ -174,10 +142,10 @@ def forms(pictures: Tensor, axis: Tensor, shape: Tensor, batch: int = 64) -> _Fo
     values = pictures.float() / 255 if pictures.dtype == torch.uint8 else pictures.float()
     rows = [slice(i, i + batch) for i in range(0, len(values), batch)]
     parts = [_forms(values[r], axis[r], shape[r]) for r in rows]
-    return _Forms(*(torch.cat([getattr(p, name) for p in parts]) for name in _Forms.__dataclass_fields__))
+    return Forms(*(torch.cat([getattr(p, name) for p in parts]) for name in Forms.__dataclass_fields__))
 
 
-def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> _Forms:
+def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> Forms:
     chroma = pictures.amax(1) - pictures.amin(1)
     coloured = chroma > _COLOURED
     background = _background_of(pictures, coloured)
@@ -186,7 +154,7 @@ def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> _Forms:
     cover = torch.stack(covers, dim=1)
     shape = _best_shapes(cover, wanted) if bool((wanted < 0).any()) else wanted
     iou, radius, x, y = _fit_template(cover, shape)
-    return _Forms(
+    return Forms(
         iou=iou,
         shape=shape,
         radius=radius,
@@ -269,7 +237,6 @@ def _fit_template(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor,
 
 _DRAWN = 0.85
 _WORDS = ("shape 1", "colour 1", "shape 2", "colour 2")
-_CELLS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +245,7 @@ class Measured:
 
     codes: Tensor
     readings: Readings
-    forms: _Forms
+    forms: Forms
     saturation: Tensor  # (n,) HSV saturation, mean over pixels, as in the paper
     clipped: Tensor  # (n,) share of channel values at 0 or 255
 
@@ -301,33 +268,6 @@ class Measured:
     def drawn(self) -> Tensor:
         return (self.forms.iou > _DRAWN).all(1)
 
-    @property
-    def open_numbers(self) -> dict[str, Tensor]:
-        """What no word fixes, as values that the law makes U(0, 1)."""
-        f = self.forms
-        hue, chroma, value = _hsv(f.rgb)
-        word = (hue / 60).round()
-        low, high = BOUNDS["brightness"]
-        ground, half = self.codes[:, 5], (high - low) / 2
-        start = torch.where(ground == 1, low + half, torch.full_like(f.background, low))
-        width = torch.where(ground < 0, 2 * half, half)
-        return {
-            "background": (f.background - start) / width,
-            "radius": _share(f.radius, BOUNDS["radius"]).flatten(),
-            "saturation": _share(chroma, BOUNDS["saturation"]).flatten(),
-            "value": _share(value, BOUNDS["value"]).flatten(),
-            "hue": _share(hue - 60 * word, BOUNDS["hue"]).flatten(),
-        }
-
-    @property
-    def open_words(self) -> dict[str, Tensor]:
-        """What was found for each word that prompts left open; a place only by its axis."""
-        words = {
-            kind: torch.cat([self.seen[self.codes[:, k] < 0, k] for k in columns])
-            for kind, columns in (("shape", (0, 2)), ("colour", (1, 3)))
-        }
-        return words | {"axis": self.readings.axis[self.codes[:, 4] < 0]}
-
 
 def measure_pictures(network: SceneDetector, pictures: Tensor, codes: Tensor) -> Measured:
     """Reads (n, 3, 32, 32) uint8 pictures."""
@@ -337,90 +277,6 @@ def measure_pictures(network: SceneDetector, pictures: Tensor, codes: Tensor) ->
     wanted = _in_reading_order(codes, readings)
     images = pictures.permute(0, 2, 3, 1)
     return Measured(codes, readings, forms(pictures, axis, wanted), saturation(images), clipped(images))
-
-
-def joined_measures(parts: Sequence[Measured]) -> Measured:
-    """Several sets of pictures as one."""
-    return Measured(
-        torch.cat([p.codes for p in parts]),
-        Readings(*(torch.cat([getattr(p.readings, f.name) for p in parts]) for f in fields(Readings))),
-        _Forms(*(torch.cat([getattr(p.forms, f.name) for p in parts]) for f in fields(_Forms))),
-        torch.cat([p.saturation for p in parts]),
-        torch.cat([p.clipped for p in parts]),
-    )
-
-
-def some_measures(m: Measured, kept: Tensor) -> Measured:
-    """The pictures that a mask (n,) keeps."""
-    return Measured(
-        m.codes[kept],
-        Readings(*(getattr(m.readings, f.name)[kept] for f in fields(Readings))),
-        _Forms(*(getattr(m.forms, f.name)[kept] for f in fields(_Forms))),
-        m.saturation[kept],
-        m.clipped[kept],
-    )
-
-
-def summary(m: Measured) -> dict[str, float]:
-    """The means of a set of pictures."""
-    right = m.right
-    values = {f"right {name}": float(v.double().mean()) for name, v in right.items()}
-    values |= {
-        "drawn": float(m.drawn.double().mean()),
-        "iou": float(m.forms.iou.double().mean()),
-        "right and drawn": float((right["all"] & m.drawn).double().mean()),
-        "saturation": float(m.saturation.mean()),
-        "clipped": float(m.clipped.mean()),
-    }
-    values |= {f"spread {k}": float(v.double().std() * 12**0.5) for k, v in m.open_numbers.items()}
-    values |= {f"tv {k}": _number_tv(v) for k, v in m.open_numbers.items()}
-    counts = {"shape": ATTRIBUTES["shape 1"], "colour": ATTRIBUTES["colour 1"], "axis": 2}
-    values |= {f"tv {k}": _word_tv(v, counts[k]) for k, v in m.open_words.items() if len(v)}
-    return values
-
-
-def _number_tv(values: Tensor) -> float:
-    """Total variation between values and U(0, 1), over equal cells and one at each side for the rest."""
-    cells = _CELLS
-    index = (values.double() * cells).floor().clamp(-1, cells).long() + 1
-    law = torch.tensor([0.0, *[1 / cells] * cells, 0.0], dtype=torch.float64)
-    return float((index.bincount(minlength=cells + 2).double() / len(values) - law).abs().sum() / 2)
-
-
-def _word_tv(values: Tensor, count: int) -> float:
-    """Total variation between words and the uniform law."""
-    return float((values.bincount(minlength=count).double() / len(values) - 1 / count).abs().sum() / 2)
-
-
-def violated(m: Measured, negative: Tensor) -> Tensor:
-    """Whether a picture shows what its negative prompt (n, 6) names: such an object, or such a ground."""
-    thing = negative[:, :2]
-    seen = m.seen[:, :4].reshape(-1, 2, 2)
-    same = ((thing[:, None] < 0) | (seen == thing[:, None])).all(2).any(1)
-    light = (m.forms.background >= sum(BOUNDS["brightness"]) / 2).long()
-    ground = light == negative[:, 5]
-    return torch.where((thing < 0).all(1), ground, same)
-
-
-def _hsv(rgb: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hue in degrees, saturation and value of colours with their channels last."""
-    high, low = rgb.amax(-1), rgb.amin(-1)
-    chroma = (high - low).clamp(min=1e-6)
-    r, g, b = rgb.unbind(-1)
-    hue = torch.where(
-        high == r, ((g - b) / chroma) % 6, torch.where(high == g, (b - r) / chroma + 2, (r - g) / chroma + 4)
-    )
-    return 60 * hue, (high - low) / high.clamp(min=1e-6), high
-
-
-def mean_tv(summary_values: Mapping[str, float]) -> float:
-    """The mean total variation over all open attributes of a summary."""
-    values = [v for k, v in summary_values.items() if k.startswith("tv ")]
-    return sum(values) / len(values)
-
-
-def _share(values: Tensor, bounds: tuple[float, float]) -> Tensor:
-    return (values - bounds[0]) / (bounds[1] - bounds[0])
 
 
 def _in_reading_order(codes: Tensor, readings: Readings) -> Tensor:

@@ -83,8 +83,7 @@ export function fromLink(hash) {
   const state = structuredClone(view.defaults);
   const lists = {};
   for (const pair of query.split('&').filter(Boolean)) {
-    const [said, raw = ''] = pair.split(/=(.*)/s);
-    const key = said === 'arm' ? 'rule' : said; // its name in older links
+    const [key, raw = ''] = pair.split(/=(.*)/s);
     const usual = view.defaults[key];
     let value;
     try { value = unescape(raw); } catch { continue; }
