@@ -25,12 +25,12 @@ from torch import Tensor
 
 from meancap.metrics.classifiers import fashion_classifier
 from meancap.metrics.distances import frechet_estimate
-from meancap.metrics.manifold import points, recall_estimate
+from meancap.metrics.manifold import recall_estimate
 from meancap.metrics.per_image import brightness, class_probability, diversity_estimate
 from meancap.metrics.score import Estimate, mean_estimate
 from meancap.models.data import Pixels
-from meancap.scenes import Measured, detect, detector, draw, measure_pictures, render, summary
-from meancap.scenes.measure import some_measures
+from meancap.scenes import Measured, detect, detector, draw, measure_pictures, render
+from studies.scene_measures import some_measures, summary
 
 DIRECTIONS, GROUPS, RENDERS = 128, 50, 10
 
@@ -80,7 +80,7 @@ class Garments:
         return [
             frechet_estimate("FD", own["pool"], real),
             mean_estimate("alignment", class_probability(own["logits"], labels)),
-            recall_estimate(*points(real, own["pool"])),
+            recall_estimate(real, own["pool"]),
             diversity_estimate("diversity", own["pool"], labels),
             sliced_distance(self._flat(pictures), self._flat(self.images), labels, self.labels),
             mean_estimate("brightness", brightness(images)),
@@ -128,7 +128,7 @@ class Scenes:
         return [
             *(mean_estimate(name, values) for name, values in shares.items()),
             frechet_estimate("FD", pool, self.pool),
-            recall_estimate(*points(self.pool, pool)),
+            recall_estimate(self.pool, pool),
             diversity_estimate("diversity", pool, prompt),
             sliced_distance(own, real, torch.zeros(len(own)), torch.zeros(len(real))),
             *(_law_distance(m, name) for name in ("background", "radius")),

@@ -14,9 +14,9 @@ from torch import Tensor
 from meancap.metrics.score import bootstrap
 from meancap.report.style import AMBER, BLUE, GREEN, GREY, INK, PAGE, PURPLE, SKY, VERMILION, YELLOW, panels
 from studies.common import markdown, read_csv
+from studies.scene_measures import paired_interval, share_interval
 
 from .compare import CLAUSES, SceneReading, read_readings
-from .measures import paired_interval, share_interval
 
 __all__ = ["CLAUSES", "draw_curves", "draw_sheet", "parts"]
 

@@ -44,9 +44,9 @@ from meancap.scenes import (
 from meancap.scenes import codes as codes_of
 from meancap.schedules import Exponential
 from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
+from studies.scene_measures import joined_measures, mean_tv, share_interval, some_measures, summary, violated
 
 from .compare import NUMBERS, compared, contrast_rows, read_readings
-from .measures import joined_measures, mean_tv, share_interval, some_measures, summary, violated
 from .page import CLAUSES, draw_curves, draw_sheet, parts
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 
 from meancap.scenes import Readings, codes, detect, detector, draw, forms, measure_pictures, render
 from meancap.scenes.measure import _codes_in_prompt_order
-from studies.scenes.measures import (
+from studies.scene_measures import (
     _hsv,
     _number_tv,
     _word_tv,

@@ -10,7 +10,7 @@ from meancap.files import sha256_of
 from meancap.sampling import shifted
 from meancap.scenes import codes, detector, draw, measure_pictures, scenes
 from meancap.scenes.model import SHIPPED
-from studies.scenes.measures import violated
+from studies.scene_measures import violated
 
 CARD = SHIPPED.with_suffix(".md")
 WRONG = Path(__file__).parents[2] / "studies" / "axes" / "scenes_wrong.safetensors"
