@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from meancap.cli import main as meancap
 from meancap.metrics.score import Estimate
 from pages import ROOT
 from studies import common
@@ -104,16 +103,6 @@ def test_bad_input_is_one_sentence():
     command = [sys.executable, "-m", "studies.feedback", "--out", "/tmp", "--seeds", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr == "seed 1 tunes CFG; score on other seeds\n"
-
-
-@pytest.mark.parametrize(
-    "words", [["train", "--out", "x"], ["reproduce", "wind"], ["reproduce", "label-noise"]]
-)
-def test_a_command_that_left_the_package_names_the_new_one(words, capsys):
-    assert meancap(words) == 2
-    message = capsys.readouterr().err
-    module = re.search(r"python -m (studies\.\w+)\n$", message)[1]
-    assert importlib.util.find_spec(module) and message.count("\n") == 1
 
 
 def test_parts_of_groups_say_what_parts_of_pictures_said(tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -18,9 +18,7 @@ from torch import Tensor
 from .classifiers import efficientnet_lite0, fashion_classifier
 from .distances import Gaussian, frechet_estimate, gaussian, kernel_estimate
 from .extractor import Extractor, Features
-from .image_text import clip_b32, image_reward
 from .images import npz_array
-from .inception import inception
 from .manifold import ball_radii, insiders, manifold_estimates, recall_estimate
 from .per_image import (
     brightness,
@@ -94,6 +92,16 @@ def direction(number: str) -> int:
             return p.numbers[number]
     known = ", ".join(dict.fromkeys(name for p in PROTOCOLS.values() for name in p.numbers))
     raise ValueError(f"no protocol states whether more or less of {number!r} is better; known are {known}")
+
+
+def _later(module: str, function: str, *given: str) -> _Load:
+    """Loads a network by a function of a module that is imported only then."""
+
+    def load(weights: str | Path | None) -> Extractor:
+        extractor: Extractor = getattr(import_module(f".{module}", __package__), function)(*given, weights)
+        return extractor
+
+    return load
 
 
 def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
@@ -186,7 +194,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's ImageNet table: ADM's evaluator, 50,000 samples",
             {"FID": -1, "sFID": -1, "IS": 1, "precision": 1, "recall": 1},
             "VIRTUAL_imagenet256_labeled.npz",
-            partial(inception, "adm"),
+            _later("inception", "inception", "adm"),
             _adm,
         ),
         Protocol(
@@ -194,7 +202,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 FID: 8-bit images straight to 299 x 299, TorchMetrics' formula",
             {"FID": -1},
             "a folder with the 5,000 images of COCO 2017 val",
-            partial(inception, "direct"),
+            _later("inception", "inception", "direct"),
             _coco_fid,
         ),
         Protocol(
@@ -202,7 +210,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "the paper's SD3.5 Recall@3: Clean-FID features, 5,000 real and 5,000 generated images",
             {"Recall@3": 1},
             "a folder with the 5,000 images of COCO 2017 val",
-            partial(inception, "clean"),
+            _later("inception", "inception", "clean"),
             _coco_recall,
         ),
         Protocol(
@@ -210,7 +218,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "raw cosine of CLIP ViT-B/32 between image and prompt",
             {"CLIP": 1},
             "",
-            clip_b32,
+            _later("image_text", "clip_b32"),
             _clip,
         ),
         Protocol(
@@ -218,7 +226,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "ImageReward-v1.0",
             {"ImageReward": 1},
             "",
-            image_reward,
+            _later("image_text", "image_reward"),
             _means,
         ),
         Protocol("hsv", "saturation, brightness and clipping of the pixels", _COLOURS, "", _colours, _means),
