@@ -1,6 +1,6 @@
-"""DiffSynth-Studio, SD.Next and SGLang-diffusion: their one hook each, by its signature.
+"""DiffSynth-Studio and SGLang-diffusion: their one hook each, by its signature.
 
-None of the three is installed here. The classes below have the signatures of their hooks as read in August
+Neither is installed here. The classes below have the signatures of their hooks as read in August
 2026; where the real files are at hand (SGLANG_PATH, an installed diffsynth), the tests run on those as well.
 """
 
@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 import torch
-from absent import stand_ins
-from diffusers import ClassifierFreeGuidance
 from torch import Tensor
 
+from absent import stand_ins
 from meancap import CFG, Cap, Prediction, guide
-from meancap.adapters import diffsynth, sdnext, sglang
+from meancap.adapters import diffsynth, sglang
 
 INF = float("inf")
 SIGMAS = torch.tensor([1.0, 0.8, 0.5, 0.2, 0.0], dtype=torch.float64)
@@ -178,15 +177,6 @@ def test_diffsynths_own_method_is_guided() -> None:
     pipe = Real(1)
     with diffsynth.guided(pipe, Cap(1.02)):
         torch.testing.assert_close(pipe()[0], euler_by_hand(Cap(1.02), 1)[0], rtol=1e-10, atol=1e-10)
-
-
-def test_sdnext_makes_our_guiders_from_its_dictionary() -> None:
-    """As its set_guider does: base arguments, and those of the entry that are numbers or texts."""
-    guiders: dict[str, Any] = {"CFG": {"cls": ClassifierFreeGuidance, "args": {}}}
-    names = sdnext.register(guiders, gamma=1.07)
-    base = {"guidance_scale": 6.0, "guidance_rescale": 0.0, "start": 0.0, "stop": 1.0}
-    rules = [str(guiders[name]["cls"](**base, **guiders[name]["args"]).rule) for name in names]
-    assert rules == ["Cap(1.07)", "CapDisplacement(1.07)"] and set(guiders) == {"CFG", *names}
 
 
 @dataclasses.dataclass

@@ -6,16 +6,12 @@ replace it (`meancap.rules.respond`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..files import writing
 from ..path import Affine
 from ..prediction import Prediction
 from ..record import Record
@@ -52,22 +48,6 @@ class RunRecord(Record):
     def rows(self) -> list[dict[str, float | int | bool]]:
         """One flat row per evaluation and sample; none if nothing was guided."""
         return super().rows() if len(self) else []
-
-    def save(self, path: str | Path) -> Path:
-        """Writes rows, summary and `about` as .json or .parquet, the rows alone as .csv."""
-        path = Path(path)
-        if path.suffix != ".parquet":
-            return super().save(path)
-        try:
-            arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-        except ImportError:
-            raise ImportError("a Parquet file needs `pip install pyarrow`; .json needs nothing") from None
-        about = {"summary": self.summary(), "about": json.dumps(self.about)}
-        with writing(path) as temporary:
-            parquet.write_table(
-                arrow.Table.from_pylist(self.rows()).replace_schema_metadata(about), temporary
-            )
-        return path
 
     def contents(self) -> dict[str, Any]:
         """What a JSON file of the record holds."""

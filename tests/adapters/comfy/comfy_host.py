@@ -17,14 +17,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import stand_ins
 import torch
+
+import absent
 
 ROOT = Path(__file__).parents[3]
 NOT_RUN = "not run: set COMFYUI_PATH to a ComfyUI checkout (0.3.48 or newer) to test against the real host"
 NODE_IDS = (
     "MeancapPosteriorMeanCap", "MeancapGuidanceRule", "MeancapGuidanceReport", "MeancapCalibrateGuidance",
-    "MeancapCalibratedCap",
 )  # fmt: skip
 EXTRAS = (
     "nodes_model_advanced", "nodes_custom_sampler", "nodes_apg", "nodes_cfg", "nodes_fresca", "nodes_lumina2",
@@ -42,7 +42,7 @@ def host():
     if not where():
         pytest.skip(NOT_RUN)
     sys.path.insert(0, str(Path(where()).resolve()))
-    stand_ins.install()
+    absent.install(*absent.COMFY)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from comfy.cli_args import args

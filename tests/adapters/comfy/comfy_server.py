@@ -16,8 +16,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import stand_ins
 from comfy_host import ROOT, tiny_weights, where
+
+import absent
 
 # ComfyUI makes conditionings from text only; this node, in the server's process, makes one from a number.
 WORDS = """
@@ -96,7 +97,7 @@ def serving(base):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, stand_ins.__file__, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(port),
+        sys.executable, absent.__file__, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(port),
         "--base-directory", str(base), "--front-end-root", str(base / "page"), "--disable-api-nodes",
         "--disable-auto-launch", "--database-url", "sqlite:///:memory:",
     ]  # fmt: skip
@@ -107,12 +108,14 @@ def serving(base):
         )
     running = Server(base, port)
     try:
-        for _ in range(180):
+        for _ in range(600):
             assert process.poll() is None, running.log()[-2000:]
             with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
                 running.get("/system_stats")
                 break
             time.sleep(1)
+        else:
+            raise AssertionError(f"the server did not come up: {running.log()[-2000:]}")
         yield running
     finally:
         process.terminate()

@@ -1,16 +1,39 @@
-"""The nodes inside the real ComfyUI: its samplers, guiders and model patchers, with models that are exact."""
+"""The nodes inside the real ComfyUI: its samplers, guiders, nodes and folders, with models that are exact."""
+
+import inspect
+import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from comfy_host import NODE_IDS, Spy, capped, exact, hook_of, node, sampled, tiny_sd3, words
 from hook_arguments import KEYS, furthest
 
-from meancap.adapters.comfy.hooks import prediction
+from meancap import Prediction, sample
+from meancap.adapters.comfy.hooks import noise_levels, prediction
 from meancap.path import velocity_from_mean
+from meancap.rules.caps import load_calibration
 
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
 
 SHAPES = [(4, 8, 8), (3, 2, 4, 4), (8, 16), (1, 64)]
+SHAPE = (2, 4, 8, 8)
+ROOM = (1, 4, 32, 32)  # FreSca needs room for its cut-off, and RenormCFG a batch of one
+NODES = {
+    "RescaleCFG": (0.7,), "APG": (0.5, 5.0, -0.3), "TCFG": (), "FreSca": (1.0, 1.25, 5),
+    "RenormCFG": (100.0, 2.0), "CFGZeroStar": (), "Mahiro": (), "CFGNorm": (1.0,),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(comfy, tmp_path):
+    """ComfyUI's output folder for one test."""
+    before = comfy.folders.get_output_directory(), comfy.folders.get_temp_directory()
+    comfy.folders.set_output_directory(str(tmp_path / "output"))
+    comfy.folders.set_temp_directory(str(tmp_path / "temp"))
+    yield tmp_path / "output"
+    comfy.folders.set_output_directory(before[0])
+    comfy.folders.set_temp_directory(before[1])
 
 
 def check_furthest(spy, gamma, form="ball"):
@@ -127,15 +150,6 @@ def test_the_model_that_came_in_is_never_touched():
         assert torch.equal(sampled(model, (1, 4, 8, 8)), plain)
 
 
-def test_a_neighbour_changes_no_bit_of_a_sample():
-    model = capped(exact(), 1.05)
-    noise = torch.randn(3, 4, 8, 8)
-    one = {"samples": noise, "batch_index": [0, 1, 2]}
-    other = {"samples": torch.cat([noise[:1], 5 * torch.randn(2, 4, 8, 8)]), "batch_index": [0, 7, 9]}
-    first, second = (sampled(model, None, latent=v, denoise=0.8) for v in (one, other))
-    assert torch.equal(first[0], second[0]) and not torch.equal(first[1], second[1])
-
-
 @pytest.mark.parametrize(
     "rule", ["Momentum(-0.5) | CFG(4)", "CFG(4) | Cap(1.1, anchor='first')", "Cap(1.1, anchor='first')"]
 )
@@ -150,27 +164,59 @@ def test_a_second_run_repeats_the_first(rule):
         assert hook_of(model).run.steps == 6
 
 
-def test_cfg_as_a_rule_is_the_hosts_cfg():
-    for flow in (True, False):
-        model = exact(flow=flow)
-        ruled = node("MeancapGuidanceRule", model, "CFG(7)")[0]
-        torch.testing.assert_close(
-            sampled(ruled, (2, 4, 8, 8), cfg=2.0), sampled(model, (2, 4, 8, 8), cfg=7.0), rtol=1e-4, atol=1e-4
+@pytest.mark.parametrize(
+    ("rule", "same"), [("CFG(7)", None), ("Cap(1.1)", 1.1), ("CFG(7) | Cap(1.1)", 1.1), ("apg(7)", None)]
+)
+def test_a_rule_is_the_hosts_cfg_the_node_and_what_the_library_samples(rule, same):
+    """In a flow model, by Euler: ComfyUI's result, the node's and that of `sample` from the same noise."""
+    model = exact()
+    ruled = sampled(
+        node("MeancapGuidanceRule", model, rule)[0], SHAPE, cfg=7.0 if rule == "Cap(1.1)" else 2.0
+    )
+    if rule != "apg(7)":
+        theirs = sampled(model if same is None else capped(model, same), SHAPE, cfg=7.0)
+        torch.testing.assert_close(ruled, theirs, rtol=1e-4, atol=1e-4)
+    network, noise = model.model.diffusion_model, torch.randn(SHAPE, generator=torch.manual_seed(1))
+
+    def predict(x, t):
+        at, labels = (
+            torch.full((len(x),), 1000 * (1 - t)),
+            (torch.full((len(x), 1, 1), k) for k in (1.0, 0.0)),
         )
+        return Prediction.from_velocity(x, t, *(-network(x, at, context=one) for one in labels))
+
+    sigmas = node("BasicScheduler", model, "simple", 6, 1.0)[0]
+    ours = sample(predict, rule if "CFG" in rule or "apg" in rule else f"CFG(7) | {rule}", noise, 1 - sigmas)
+    torch.testing.assert_close(ruled, ours, rtol=1e-4, atol=1e-4)
 
 
-def test_the_cap_as_a_rule_is_the_node():
-    limited = sampled(capped(exact(), 1.1), (2, 4, 8, 8), cfg=7.0)
-    for text, cfg in (("Cap(1.1)", 7.0), ("CFG(7) | Cap(1.1)", 3.0)):
-        ruled = node("MeancapGuidanceRule", exact(), text)[0]
-        torch.testing.assert_close(sampled(ruled, (2, 4, 8, 8), cfg=cfg), limited, rtol=1e-4, atol=1e-4)
+def test_an_interval_over_50_steps_costs_80_passes_of_the_network():
+    """ComfyUI may evaluate both conditions in one call, so the rows of the network are counted."""
+    model, rows = exact(), []
+    model.model.diffusion_model.register_forward_hook(lambda _, given, out: rows.append(len(out)))
+    ruled = node("MeancapGuidanceRule", model, "CFG(7) | Interval(0.19, 0.79)")[0]
+    found = sampled(ruled, SHAPE, steps=50, cfg=2.0)
+    assert sum(rows) == 80 * SHAPE[0]
+    run = hook_of(ruled).run
+    assert len(run.record) == run.calls == 50
+    rows.clear()
+    both = sampled(capped(ruled, 100.0), SHAPE, steps=50, cfg=2.0)  # a later node may need both
+    assert sum(rows) == 100 * SHAPE[0]
+    torch.testing.assert_close(found, both, rtol=1e-4, atol=1e-4)
+    rows.clear()
+    sampled(node("MeancapGuidanceRule", model, "CFG(7)", start=0.0, end=0.5)[0], SHAPE, steps=50)
+    assert sum(rows) == 100 * SHAPE[0], "outside start and end the workflow's own guidance stands"
 
 
-def test_start_and_end_count_as_the_host_counts():
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_start_and_end_are_shares_of_the_schedule_in_use(shift):
+    """ModelSamplingSD3, put after the cap, replaces the schedule."""
     spy = Spy()
-    sampled(capped(exact(), 1.0, "displacement", spy, start=0.25, end=0.75), (1, 4, 8, 8), steps=8)
+    model = capped(exact(), 1.0, "displacement", spy, start=0.25, end=0.75)
+    sampled(node("ModelSamplingSD3", model, shift)[0], SHAPE, steps=10)
+    first, last = (shift * v / (1 + (shift - 1) * v) for v in (0.75, 0.25))
     acted = [not torch.equal(args["denoised"], out) for args, out in zip(spy.calls, spy.out, strict=True)]
-    assert acted == [0.25 <= float(args["sigma"][0]) <= 0.75 for args in spy.calls]
+    assert acted == [last <= float(args["sigma"][0]) <= first for args in spy.calls]
     assert any(acted) and not all(acted)
 
 
@@ -182,3 +228,220 @@ def test_a_mask_and_a_partial_denoise_keep_what_they_keep():
     torch.testing.assert_close(out[..., :4], latent["samples"][..., :4], rtol=1e-5, atol=1e-5)
     assert not torch.allclose(out[..., 4:], latent["samples"][..., 4:], atol=1e-2)
     check_furthest(spy, 1.05)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_last_in_the_chain_it_bounds_what_another_node_made(name):
+    model = node(name, exact(ROOM[1:]), *NODES[name])[0]
+    spy = Spy()
+    out = sampled(capped(model, 1.05, spy=spy), ROOM)
+    check_furthest(spy, 1.05)
+    assert torch.equal(sampled(capped(model, 100.0), ROOM), sampled(model, ROOM))
+    assert not torch.equal(out, sampled(capped(exact(ROOM[1:]), 1.05), ROOM))
+
+
+def by_guider(guider, steps=6, samples=ROOM[0]):
+    """What SamplerCustomAdvanced makes with a guider."""
+    sigmas = node("BasicScheduler", exact(ROOM[1:]), "simple", steps, 1.0)[0]
+    noise, sampler = node("RandomNoise", 1)[0], node("KSamplerSelect", "euler")[0]
+    latent = {"samples": torch.zeros(samples, *ROOM[1:])}
+    return node("SamplerCustomAdvanced", noise, guider, sampler, sigmas, latent)[0]["samples"]
+
+
+GUIDERS = {
+    "CFGGuider": lambda m: node("CFGGuider", m, words(1), words(0), 7.0)[0],
+    "PerpNegGuider": lambda m: node("PerpNegGuider", m, words(1), words(0), words(0), 7.0, 1.0)[0],
+    "PerpNegGuider without its negative": lambda m: node(
+        "PerpNegGuider", m, words(1), words(0), words(0), 7.0, 0.0
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", GUIDERS)
+def test_guiders_are_bounded_too(name):
+    spy = Spy()
+    model = exact(ROOM[1:])
+    out = by_guider(GUIDERS[name](capped(model, 1.05, spy=spy)))
+    check_furthest(spy, 1.05)
+    assert not torch.equal(out, by_guider(GUIDERS[name](model)))
+
+
+@pytest.mark.parametrize("style", ["regular", "nested"])
+def test_the_dual_guider_is_bounded_inside_its_hook(style):
+    """It adds one term after the hook, which no post-CFG node can see."""
+    spy = Spy()
+    model = capped(exact(ROOM[1:]), 1.05, spy=spy)
+    values = (words(1), words(2), words(0), 3.0, 3.0)
+    try:
+        guider = node("DualCFGGuider", model, *values, style)[0]
+    except TypeError:  # before 0.3.49 there was no style
+        guider = node("DualCFGGuider", model, *values)[0]
+    by_guider(guider)
+    check_furthest(spy, 1.05)
+
+
+def test_the_basic_guider_has_no_negative_and_is_left_alone():
+    model = exact(ROOM[1:])
+    plain, limited = (by_guider(node("BasicGuider", m, words(1))[0]) for m in (model, capped(model, 1.0)))
+    assert torch.equal(plain, limited)
+
+
+def test_a_rule_with_something_to_avoid_takes_the_three_predictions_of_the_guider():
+    """PerpNegGuider sums over the whole batch, a rule over each sample: alike for one sample."""
+
+    def made(model, cfg, avoided=1.0):
+        return by_guider(
+            node("PerpNegGuider", model, words(1), words(2), words(0), cfg, avoided)[0], samples=1
+        )
+
+    model = exact(ROOM[1:])
+    ruled = node("MeancapGuidanceRule", model, "perp_neg(7, weight=1.5)", 0.0, 1.0)[0]
+    torch.testing.assert_close(made(ruled, 2.0), made(model, 7.0, 1.5), rtol=1e-4, atol=1e-4)
+    both = node("MeancapGuidanceRule", model, "perp_neg(7) | Cap(1.05)", 0.0, 1.0)[0]
+    made(both, 2.0)
+    assert hook_of(both).run.record.stacked()["ratio"].max() <= 1.05 * (1 + 1e-6)
+    with pytest.raises(ValueError, match="PerpNegGuider"):
+        by_guider(node("CFGGuider", ruled, words(1), words(0), 7.0)[0])
+    with pytest.raises(ValueError, match="neg_scale above 0"):
+        made(ruled, 7.0, 0.0)
+
+
+class Labels:
+    """A text encoder for models whose prompts are labels."""
+
+    def tokenize(self, text):
+        return int(text)
+
+    def encode_from_tokens_scheduled(self, tokens):
+        return words(tokens)
+
+
+def calibrated(model, prompts, **more):
+    lines = "\n".join(str(one) for one in prompts)
+    given = {"negative": words(0), "latent": {"samples": torch.zeros(SHAPE)}, "seed": 5, "steps": 6, **more}
+    return node(
+        "MeancapCalibrateGuidance", model=model, clip=Labels(), prompts=lines, scheduler="simple",
+        level="q90", filename_prefix="calibration/exact", **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("flow", [True, False])
+def test_calibration_is_a_pilot_by_hand_and_its_rule_holds_its_bound(flow, folder):
+    model, prompts = exact(flow=flow), [1, 2] * 4
+    rule, text = calibrated(model, prompts)
+    assert text.startswith("BaseModel: 8 runs, 48 steps, two predictions each\n16 samples")
+    m_u, m_c = [], []
+    for i, label in enumerate(prompts):
+        spy = Spy()
+        plain = spy.before(model)
+        plain.set_model_sampler_post_cfg_function(lambda args: args["cond_denoised"])
+        sampled(plain, SHAPE, seed=5 + i, conds=(words(label), words(0)))
+        m_u.append(spy.calls[0]["uncond_denoised"].double())
+        m_c.append(torch.stack([args["cond_denoised"].double() for args in spy.calls]))
+    times = [float(noise_levels(args).time(args["sigma"])[0]) for args in spy.calls]
+    anchor = torch.cat(m_u).mean((0, 2, 3))
+    radii = (torch.cat(m_c, dim=1) - anchor[:, None, None]).flatten(2).norm(dim=2).quantile(0.9, dim=1)
+    found = load_calibration(folder / "calibration" / "exact_00001_.json")
+    torch.testing.assert_close(found.anchor.tensor(anchor), anchor, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(found.times), torch.tensor(times), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(found.radii["q90"]).double(), radii, rtol=1e-5, atol=1e-6)
+    spy = Spy()
+    out = sampled(spy.after(node("MeancapGuidanceRule", spy.before(model), rule)[0]), SHAPE, cfg=20.0)
+    assert not torch.equal(out, sampled(model, SHAPE, cfg=20.0))
+    for args, guided in zip(spy.calls, spy.out, strict=True):
+        r, floor = anchor[:, None, None], found.cap(level="q90").floor
+        away, own = ((m.double() - r).flatten(1).norm(dim=1) for m in (guided, args["cond_denoised"]))
+        bound = own.clamp(min=floor(float(noise_levels(args).time(args["sigma"])[0])))
+        assert bool((away <= bound * (1 + 1e-4)).all())
+
+
+def test_small_pilots_and_absent_negatives_are_refused(folder):
+    few = "at least 16 samples; 2 prompts times the latent's batch of 2 make 4"
+    with pytest.raises(ValueError, match=few):
+        calibrated(exact(), [1, 2])
+    late = node("ConditioningSetTimestepRange", words(0), 0.5, 1.0)[0]
+    with pytest.raises(ValueError, match="needs the negative at every step"):
+        calibrated(exact(), [1, 2] * 4, negative=late)
+    assert not any(folder.rglob("*.json"))
+
+
+def report(latent, model, prefix="guidance/report"):
+    return node("MeancapGuidanceReport", {"samples": latent}, model, prefix)
+
+
+def test_a_report_hands_the_latent_on_and_saves_picture_and_numbers(folder):
+    model = capped(exact(), 1.05)
+    latent = {"samples": sampled(model, SHAPE), "batch_index": [3, 4]}
+    through, text, plot = node("MeancapGuidanceReport", latent, model, "guidance/report")
+    assert through is latent and plot.shape == (1, 600, 768, 3)
+    assert text == hook_of(model).run.text() and text.startswith("Cap(1.05): capped ")
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
+    assert names == [f"guidance/report_00001_.{kind}" for kind in ("json", "png")]
+    saved = json.loads((folder / "guidance" / "report_00001_.json").read_text(encoding="utf-8"))
+    assert saved["about"]["headline"] == hook_of(model).run.headline() and len(saved["rows"]) == 12
+
+
+def test_without_a_prefix_nothing_is_kept_and_no_prefix_leads_out(folder):
+    model = capped(exact(), 1.05)
+    latent = sampled(model, SHAPE)
+    report(latent, model, "")
+    assert not folder.exists() or not any(folder.rglob("*.*"))
+    with pytest.raises(Exception, match="outside the output folder"):
+        report(latent, model, "../../elsewhere")
+    assert not any(folder.parent.parent.glob("elsewhere*"))
+
+
+def test_every_report_is_of_the_run_that_made_its_latent(folder):
+    model = node("RescaleCFG", capped(exact(), 1.05), 0.0)[0]  # a later node copies the model
+    one, other = sampled(model, SHAPE, cfg=3.0), sampled(model, SHAPE, cfg=9.0, sampler="heun")
+    assert "asked for CFG 3.0" in report(one, model)[1] and "/6 steps" in report(one, model)[1]
+    assert "asked for CFG 9.0" in report(other, model)[1] and len(hook_of(model).runs) == 2
+    changed = "not the one that a run made"
+    assert changed not in report(other, model)[1]
+    assert changed in report(torch.nn.functional.interpolate(other, scale_factor=2), model)[1]
+    idle = report(sampled(model, SHAPE, cfg=1.0), model)[1]
+    assert "did nothing in 6 steps" in idle and "Distilled models" in idle
+    later = node("CFGZeroStar", capped(exact(), 1.05))[0]
+    assert "Acting after this node: cfg_zero_star" in report(sampled(later, SHAPE), later)[1]
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_only_a_single_report_goes_into_images(comfy, folder, reports):
+    """Images of a workflow share their text, so that of two reports neither would be known as its own."""
+    made = comfy.known["MeancapGuidanceReport"]
+    nodes = {str(i): {"class_type": "MeancapGuidanceReport"} for i in range(reports)}
+    model = capped(exact(), 1.05)
+    info = {"workflow": {}}
+    before, made.hidden = made.hidden, SimpleNamespace(prompt=nodes, extra_pnginfo=info, unique_id="0")
+    try:
+        text = report(sampled(model, SHAPE), model)[1]
+    finally:
+        made.hidden = before
+    assert info == {"workflow": {}, **({"meancap": text} if reports == 1 else {})}
+    assert ("Not written into images" in text) == (reports == 2)
+
+
+def test_words_to_search_by_are_given_where_comfyui_takes_them(comfy):
+    from comfy_api.latest import io
+
+    if "search_aliases" not in inspect.signature(io.Schema).parameters:
+        pytest.skip("this ComfyUI finds nodes by their names alone")
+    for name in NODE_IDS:
+        assert {"cfg", "pmc"} <= set(comfy.known[name].define_schema().search_aliases)
+
+
+def test_bad_input_is_refused_before_anything_runs(comfy):
+    cap, rule = comfy.known["MeancapPosteriorMeanCap"], comfy.known["MeancapGuidanceRule"]
+    assert rule.validate_inputs(rule="CFG(7) | Cap(1.1)") is True
+    assert "unknown name 'Kap'" in rule.validate_inputs(rule="CFG(7) | Kap(1.1)")
+    assert "caps first" in rule.validate_inputs(rule="Cap(1.1) | CFG(7)")
+    assert list(inspect.signature(cap.validate_inputs).parameters) == ["start", "end"]  # where it is shown
+    assert cap.validate_inputs(start=0.0, end=1.0) is True and cap.validate_inputs() is True
+    for wrong in ({"start": 0.9, "end": 0.2}, {"start": -0.1}, {"end": 2.0}):
+        assert "shares of the run" in cap.validate_inputs(**wrong)
+    with pytest.raises(ValueError, match="shares of the run"):
+        rule.execute(exact(), "CFG(7)", start=0.9, end=0.2)
+    with pytest.raises(ValueError, match="one of ball"):
+        cap.execute(exact(), 1.1, "cube")
+    with pytest.raises(ValueError, match="carries no Posterior-Mean Cap"):
+        report(torch.zeros(SHAPE), exact())

@@ -6,8 +6,7 @@ import pytest
 import torch
 from hook_arguments import arguments
 
-from meancap.adapters.comfy.hooks import PostCFG
-from meancap.adapters.comfy.run_report import draw_run
+from meancap.adapters.comfy.hooks import PostCFG, draw_run
 
 LEVELS = [1.0, 0.75, 0.5, 0.25, 0.0]
 

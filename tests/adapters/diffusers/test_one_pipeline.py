@@ -12,11 +12,12 @@ import pytest
 import torch
 from spy import Spy
 from tiny_models import CASES
+from tiny_pipelines import CASES as EVERY
 from tiny_pipelines import call, model, pipeline
 from torch import Tensor
 
-from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, guide, heun, sample
-from meancap.adapters.diffusers import Layout, guide_pipeline, guided, unguide
+from meancap import CFG, Cap, Prediction, Rescale, Rule, apg, guide, heun, sample
+from meancap.adapters.diffusers import LAYOUTS, Layout, guided
 from meancap.rules import catalogue
 
 SD3 = "StableDiffusion3Pipeline"
@@ -31,15 +32,6 @@ def pipe() -> Any:
 def traces(pipe: Any) -> tuple[set[str], set[str], int]:
     """Everything an adapter could leave behind on a pipeline."""
     return set(vars(pipe)), set(vars(pipe.scheduler)), len(pipe.transformer._forward_hooks)
-
-
-def test_leaving_the_block_leaves_no_trace(pipe: Any) -> None:
-    call(SD3, pipe)
-    before = traces(pipe)
-    with guided(pipe, Cap(1.05)):
-        call(SD3, pipe)
-        assert traces(pipe) != before
-    assert traces(pipe) == before
 
 
 def test_an_exception_restores_everything_and_the_next_run_starts_afresh(pipe: Any) -> None:
@@ -61,7 +53,7 @@ def test_an_exception_restores_everything_and_the_next_run_starts_afresh(pipe: A
 
 def test_a_chain_replaces_the_pipelines_own_combination(pipe: Any) -> None:
     native = call(SD3, pipe, guidance_scale=7.0)
-    with guided(pipe, CFG(7.0)) as record:
+    with guided(pipe, "CFG(7)") as record:
         found = call(SD3, pipe, guidance_scale=2.0)
     torch.testing.assert_close(found, native, rtol=1e-4, atol=1e-4)
     assert record.summary().startswith("asked for 7.0, got 7.0")
@@ -73,14 +65,6 @@ def test_a_cap_over_the_pipeline_is_the_chain_of_both(pipe: Any) -> None:
     with guided(pipe, CFG(7.0) | Cap(1.05)):
         chain = call(SD3, pipe, guidance_scale=3.0)
     torch.testing.assert_close(capped, chain, rtol=1e-4, atol=1e-4)
-
-
-def test_a_rule_may_be_written_as_text(pipe: Any) -> None:
-    with guided(pipe, apg(7.0)) as record:
-        found = call(SD3, pipe)
-    with guided(pipe, "apg(7)") as other:
-        assert torch.equal(call(SD3, pipe), found)
-    assert record.about == other.about
 
 
 @pytest.mark.parametrize(
@@ -122,53 +106,25 @@ def test_a_chain_that_ends_in_a_cap_keeps_its_bound_at_the_scheduler(rule: Rule,
 
 
 def test_nested_blocks_chain_from_the_outside_in(pipe: Any) -> None:
-    with guided(pipe, CFG(5.0)) as outer, guided(pipe, Cap(1.05)) as inner:
-        nested = call(SD3, pipe)
+    with guided(pipe, CFG(5.0)) as outer:
+        alone = call(SD3, pipe)
+        with guided(pipe, Cap(1.05)) as inner:
+            nested = call(SD3, pipe)
+        first = outer.stacked()["active"]
+        assert torch.equal(call(SD3, pipe), alone), "leaving an inner block leaves the outer rule at work"
     with guided(pipe, CFG(5.0) | Cap(1.05)):
         chain = call(SD3, pipe)
     torch.testing.assert_close(nested, chain, rtol=1e-5, atol=1e-5)
-    assert not outer.stacked()["active"].any() and inner.stacked()["active"].any()
-
-
-def test_leaving_an_inner_block_leaves_the_outer_rule_at_work(pipe: Any) -> None:
-    native = call(SD3, pipe)
-    with guided(pipe, Cap(1.05)):
-        outer = call(SD3, pipe)
-        with guided(pipe, Cap(1.01)):
-            assert not torch.equal(call(SD3, pipe), outer)
-        assert torch.equal(call(SD3, pipe), outer)
-    assert torch.equal(call(SD3, pipe), native)
-
-
-def test_notebooks_guide_until_told_otherwise_and_the_last_rule_counts(pipe: Any) -> None:
-    native, before = call(SD3, pipe), traces(pipe)
-    guide_pipeline(pipe, Cap(1.01))
-    tight = call(SD3, pipe)
-    record = guide_pipeline(pipe, Cap(1.2))
-    loose = call(SD3, pipe)
-    with guided(pipe, Cap(1.2)):
-        assert torch.equal(call(SD3, pipe), loose)
-    assert not torch.equal(tight, loose) and float(record.stacked()["ratio"].max()) <= 1.2001
-    unguide(pipe)
-    unguide(pipe)
-    assert traces(pipe) == before and torch.equal(call(SD3, pipe), native)
-
-
-def test_a_deep_copy_of_the_scheduler_made_inside_works_and_is_harmless_afterwards(pipe: Any) -> None:
-    native = call(SD3, pipe)
-    with guided(pipe, Cap(1.05)):
-        capped = call(SD3, pipe)
-        twin = copy.deepcopy(pipe.scheduler)
-        assert twin.step.__self__ is twin
-        pipe.scheduler = twin
-        assert torch.equal(call(SD3, pipe), capped)
-    assert torch.equal(call(SD3, pipe), native)
+    assert not first.any() and inner.stacked()["active"].any()
 
 
 def test_a_copy_of_the_pipeline_made_inside_is_not_guided_and_can_be(pipe: Any) -> None:
     native = call(SD3, pipe)
     with guided(pipe, Cap(1.05)) as record:
         capped, twin = call(SD3, pipe), copy.deepcopy(pipe)
+        own, pipe.scheduler = pipe.scheduler, copy.deepcopy(pipe.scheduler)
+        assert torch.equal(call(SD3, pipe), capped), "a copy of the scheduler alone is the pipeline's"
+        pipe.scheduler = own
         assert torch.equal(call(SD3, twin), native)
         with guided(twin, Cap(1.05)) as other:
             assert torch.equal(call(SD3, twin), capped)
@@ -224,14 +180,6 @@ def test_the_summary_counts_the_steps_that_were_not_guided(pipe: Any) -> None:
     with guided(pipe, Cap(1.05)) as record:
         call(SD3, pipe, callback_on_step_end=off, callback_on_step_end_tensor_inputs=names)
     assert len(record) == 2 and record.summary().endswith("; 1 more steps were not guided")
-
-
-def test_a_scheduler_exchanged_inside_the_block_is_guided_too(pipe: Any) -> None:
-    with guided(pipe, Cap(1.05)) as record:
-        pipe.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0)
-        call(SD3, pipe)
-        assert float(record.stacked()["ratio"].max()) <= 1.05001 and record.stacked()["active"].any()
-        assert len(record) == 3
 
 
 def test_heun_is_capped_at_both_stages_and_state_advances_once_per_step() -> None:
@@ -298,20 +246,6 @@ def test_layer_skipping_terms_are_capped_with_the_rest() -> None:
     assert float(spy.ratios().max()) <= 1.05 * (1 + 4 * 2.0**-24)
 
 
-def test_every_sample_of_a_batch_gets_its_own_scale(pipe: Any) -> None:
-    drawn = torch.Generator().manual_seed(3)
-    sizes = {"": (5, 5, 16), "pooled_": (5, 16)}
-    embeds = {
-        f"{sign}{kind}prompt_embeds": torch.randn(size, generator=drawn)
-        for kind, size in sizes.items()
-        for sign in ("", "negative_")
-    }
-    with guided(pipe, CapDisplacement(1.05)) as record:
-        call(SD3, pipe, **embeds)
-    scale = record.stacked()["scale"]
-    assert scale.shape == (3, 5) and len(set(scale[0].tolist())) == 5
-
-
 def test_rows_that_are_not_capped_keep_the_pipelines_own_bits(pipe: Any) -> None:
     """One sample of two is capped; the other arrives at the scheduler as the pipeline made it."""
     spy = Spy(SD3, pipe)
@@ -334,7 +268,6 @@ def test_a_record_of_nothing_says_why_and_saves_and_plots(pipe: Any, tmp_path: P
     why = f"nothing was guided: {SD3} made one prediction per step"
     assert record.summary().startswith(why) and record.rows() == []
     assert json.loads(record.save(tmp_path / "run.json").read_text())["summary"] == record.summary()
-    assert record.save(tmp_path / "run.parquet").stat().st_size > 0
     record.plot().savefig(tmp_path / "run.png")
 
 
@@ -374,3 +307,44 @@ def test_what_is_no_rule_and_what_is_no_pipeline_are_refused(pipe: Any) -> None:
     with pytest.raises(ValueError, match="leave that block first"), guided(pipe, Cap(1.1)):  # noqa: SIM117
         with guided(pipe, Cap(1.1), layout=Layout("apart", "cu")):
             pass
+
+
+NEVER = {"OvisImagePipeline", "NucleusMoEImagePipeline"}  # they decide before the loop
+SKIPS = [n for n, layout in LAYOUTS.items() if n in EVERY and layout.may_skip and n not in NEVER]
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_a_step_that_needs_one_prediction_makes_one_where_the_pipeline_reads_its_scale(name: str) -> None:
+    """The first step lies outside the interval; the result is that of making both."""
+    pipe, calls = pipeline(name), []
+    for part in LAYOUTS[name].denoisers:
+        if getattr(pipe, part, None) is not None:
+            getattr(pipe, part).register_forward_hook(lambda *_: calls.append(1))
+    with guided(pipe, "CFG(7)") as record:
+        call(name, pipe)
+    both, t = len(calls), record.stacked()["t"][:, 0].tolist()
+    rule = f"CFG(7) | Interval({(t[0] + t[1]) / 2}, 1)"
+    calls.clear()
+    scales: list[float] = []
+    with guided(pipe, rule) as record:
+        found = call(name, pipe)
+        scales.append(pipe.guidance_scale)
+    assert len(calls) == both - 1 and scales == [7.0], "and the pipeline has its own scale again"
+    assert len(record) == len(t) and record.unguided == 0
+    assert record.stacked()["scale"][0].tolist() == [1.0] * record.stacked()["scale"].shape[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Layout, "may_skip", False)
+        with guided(pipe, rule):
+            torch.testing.assert_close(call(name, pipe), found)
+
+
+def test_an_interval_over_50_steps_costs_80_calls_in_a_classic_pipeline() -> None:
+    pipe, calls = pipeline("WanPipeline", scheduler=diffusers.FlowMatchEulerDiscreteScheduler()), []
+    pipe.transformer.register_forward_hook(lambda *_: calls.append(1))
+    with guided(pipe, "CFG(7) | Interval(0.2, 0.8)") as record:
+        call("WanPipeline", pipe, num_inference_steps=50)
+    assert len(calls) == 80 and len(record) == 50
+    calls.clear()
+    with guided(pipe, Cap(1.1)):
+        call("WanPipeline", pipe, num_inference_steps=50)
+    assert len(calls) == 100, "a cap over the pipeline needs its own result"

@@ -14,7 +14,7 @@ from tiny_pipelines import call, pipeline
 from torch import Tensor
 
 from meancap import Cap
-from meancap.adapters.diffusers import guide_pipeline, guided, unguide
+from meancap.adapters.diffusers import guided
 
 SD3, FLUX, TAP = "StableDiffusion3Pipeline", "FluxPipeline", "_meancap_tap"
 
@@ -104,13 +104,6 @@ def test_one_pipeline_called_from_two_threads_is_refused() -> None:
     assert any("called from two threads" in str(one) for one in refused)
 
 
-def test_a_block_entered_in_one_thread_guides_a_call_made_in_another() -> None:
-    pipe = pipeline(SD3)
-    with guided(pipe, Cap(1.05)):
-        here = call(SD3, pipe)
-        assert torch.equal(together(lambda: call(SD3, pipe))[0], here)
-
-
 @pytest.mark.parametrize("name", [SD3, FLUX])
 def test_calls_of_a_sibling_between_two_calls_leave_nothing_behind(name: str) -> None:
     first = pipeline(name)
@@ -148,15 +141,13 @@ def test_one_sibling_may_be_released_while_the_other_stays_guided(compiled: bool
         first.transformer.compile(backend="eager")
     second = sibling(first, scheduler=True)
     native = call(SD3, second)
-    guide_pipeline(second, Cap(1.05))
-    capped = call(SD3, second)
-    unguide(second)
-    for leaving, staying in ((first, second), (second, first)):
-        guide_pipeline(first, Cap(1.05))
-        guide_pipeline(second, Cap(1.05))
-        unguide(leaving)
-        assert torch.equal(call(SD3, staying), capped)
-        unguide(staying)
+    with guided(second, Cap(1.05)):
+        capped = call(SD3, second)
+    for staying, leaving in ((first, second), (second, first)):
+        with guided(staying, Cap(1.05)):
+            with guided(leaving, Cap(1.05)):
+                call(SD3, leaving)
+            assert torch.equal(call(SD3, staying), capped)
         assert torch.equal(call(SD3, staying), native)
         assert "step" not in vars(first.scheduler) and not first.transformer._forward_hooks
         assert not hasattr(first.transformer._compiled_call_impl, "hearers")

@@ -1,4 +1,4 @@
-"""A guidance rule in the post-CFG hook of ComfyUI and of Forge. Nothing of either is imported here.
+"""A guidance rule in the post-CFG hook of ComfyUI and of Forge, and the report of its runs; imports neither.
 
 denoised         the nominal mean that the workflow made: sampler, guider and the nodes before this one;
                  the hook's result replaces it
@@ -8,7 +8,7 @@ empty_cond_denoised  the mean under an empty prompt, from PerpNegGuider, whose u
 sigma            the noise level; x = alpha data + sigma noise, alpha = 1 - sigma in flow models, else 1
 
 A rule that only caps shortens the displacement that the workflow made. Any other chain replaces the
-workflow's guidance.
+workflow's guidance. The picture of a run is drawn with Pillow, since ComfyUI brings no plotting library.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import shorten, wrap
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...extras import need
 from ...path import Affine
 from ...prediction import Prediction
-from ...record import measure
-from ...rules import Rule, Stepper, parse
+from ...record import Measure, measure, span
+from ...rules import Cap, Rule, Stepper, parse
 from ...sampling.checks import need_cap_last
 from ...tensors import Number, promoted, scalar_dtype
-from ..session import Pilot
-from .run_report import HookRun
+from ..session import Pilot, RunRecord
 
 _Args = Mapping[str, Any]
 
 _KEPT = 8  # runs remembered: a workflow may sample several times before its reports are made
+_MARKS = 256  # values of the result by which a run is recognised
 
 
 class PostCFG:
@@ -44,10 +46,7 @@ class PostCFG:
     def __init__(self, rule: Rule | str, start: float = 0.0, end: float = 1.0) -> None:
         self.rule = parse(rule) if isinstance(rule, str) else rule
         need_cap_last(self.rule)
-        if not 0 <= start <= end <= 1:
-            raise ValueError(
-                f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"
-            )
+        need_window(start, end)
         self.start, self.end = start, end
         self.stepper = Stepper(self.rule)
         self.runs: list[HookRun] = []
@@ -146,6 +145,14 @@ class PostCFG:
         sigma, level = _sigmas(args), noise_levels(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
         return bool(inside[0]) if bool((inside == inside[0]).all()) else inside
+
+
+def need_window(start: float, end: float) -> None:
+    """Raises unless start and end are shares of the run, in order."""
+    if not 0 <= start <= end <= 1:
+        raise ValueError(
+            f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"
+        )
 
 
 def _column(mask: Tensor, like: Tensor) -> Tensor:
@@ -278,3 +285,191 @@ def _negative_in_range(args: _Args) -> bool:
         )
         for part in parts
     )
+
+
+class HookRun:
+    """The record of one run, how many calls the hook left unchanged, and a mark of its result."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.record = RunRecord()
+        self.calls = 0
+        self.idle = 0  # calls at cfg 1 or without a negative
+        self.at: list[int] = []  # which call each evaluation of the record was, from 1
+        self.outside: list[int] = []  # places in the record of the calls before start and after end
+        self.later: list[str] = []  # functions of other nodes that change the result after this one
+        self.steps: int | None = None
+        self._mark: Tensor | None = None
+
+    def made(self, latent: Tensor) -> None:
+        """Notes the latent that the host produced."""
+        self._mark = _mark(latent)
+
+    def acted(self) -> None:
+        """Notes that this call is guided and will be the next entry of the record."""
+        self.at.append(self.calls)
+
+    def left_alone(self, measure: Measure) -> None:
+        """Notes what the workflow made in a call before start or after end."""
+        self.outside.append(len(self.record))
+        self.at.append(self.calls)
+        self.record.note(measure)
+
+    def is_of(self, latent: Tensor) -> bool:
+        """Whether this run made the latent."""
+        mark = _mark(latent)
+        return self._mark is not None and mark is not None and torch.equal(mark, self._mark)
+
+    @property
+    def unit(self) -> str:
+        one = "step" if self.steps in (None, self.calls) else "model call"
+        return one if self.calls == 1 else f"{one}s"
+
+    def headline(self) -> str:
+        """One line, such as: capped 6/20 steps, effective CFG 2.1 to 7.0."""
+        if len(self.outside) == len(self.record):
+            return f"did nothing in {self.calls} {self.unit}"
+        s = self.record.stacked()
+        capped = [int(n) for n in s["active"].sum(0)]
+        low, high = min(capped), max(capped)
+        times = f"{low}" if low == high else f"{low} to {high}"
+        many = "" if len(capped) == 1 else f" ({len(capped)} samples)"
+        return f"capped {times}/{self.calls} {self.unit}, effective CFG {span(s['scale'])}{many}"
+
+    def text(self) -> str:
+        """The headline, and what a user should know about it."""
+        return "\n".join([f"{self.rule}: {self.headline()}", *self._remarks()])
+
+    def _remarks(self) -> list[str]:
+        if not self.calls:
+            return ["This model has not been sampled yet: feed the report from the sampler that uses it."]
+        if self.idle == self.calls:
+            return [
+                "The sampler's cfg is 1 or it has no negative, so there is no guidance here to work on.",
+                "Distilled models (Flux dev or schnell, Turbo, Lightning) run at cfg 1: nothing to cap.",
+            ]
+        s = self.record.stacked()
+        inside = torch.ones(len(self.record), dtype=torch.bool)
+        inside[self.outside] = False
+        lines = self._limits(s, inside) + self._others()
+        if not bool(inside.any()):
+            return ["No step lay between start and end.", *lines]
+        ratio = float(s["ratio"][inside].max())
+        asked = self.record.asked_span(s["asked"][inside])
+        lines.insert(0, f"asked for CFG {asked}; largest |m|/|m_c| {ratio:.3f}")
+        if self.rule.caps and not bool(s["active"].any()):
+            lines.append("Nothing exceeded the bound: the result is the workflow's own, bit for bit.")
+        elif self.rule.caps and len(self.record) == self.calls and bool(s["active"].all()):
+            lines.append("Capped throughout: a higher cfg changes nothing; raise gamma for more guidance.")
+        if s["scale"].shape[1] > 1:
+            lines += [
+                f"sample {j + 1}: capped {int(s['active'][:, j].sum())}/{self.calls} {self.unit}, "
+                f"effective CFG {span(s['scale'][:, j])}"
+                for j in range(s["scale"].shape[1])
+            ]
+        return lines
+
+    def _limits(self, s: dict[str, Tensor], inside: Tensor) -> list[str]:
+        """What the sampler used before start and after end."""
+        if not self.outside:
+            return []
+        acted = [call for call, one in zip(self.at, inside.tolist(), strict=True) if one]
+        where = f"It acted on {self.unit} {acted[0]} to {acted[-1]}; outside" if acted else "There"
+        ratio = float(s["ratio"][~inside].max())
+        return [
+            f"{where}, the workflow's own result was used: CFG {span(s['scale'][~inside])}, "
+            f"largest |m|/|m_c| {ratio:.3f}."
+        ]
+
+    def _others(self) -> list[str]:
+        if not self.later:
+            return []
+        return [
+            f"Acting after this node: {', '.join(self.later)}. The sampler used what they made of it, and "
+            "the numbers here are not theirs; put this node last."
+        ]
+
+    def about(self) -> dict[str, Any]:
+        """What the rows of the record belong to, for its file."""
+        return {
+            "rule": str(self.rule),
+            "headline": self.headline(),
+            "model_calls": self.calls,
+            "steps": self.steps,
+            "calls_without_guidance": self.idle,
+            "calls": self.at,
+            "outside_start_and_end": [self.at[i] for i in self.outside],
+            "acting_after": self.later,
+        }
+
+
+def _mark(latent: Tensor) -> Tensor | None:
+    if latent.is_nested or not latent.numel():  # several tensors in one: audio and video
+        return None
+    stride = max(1, latent.numel() // _MARKS)
+    shape = torch.tensor(latent.shape, dtype=torch.float32)
+    return torch.cat([shape, latent.detach().flatten()[::stride].float().cpu()])
+
+
+_SIZE, _LEFT, _RIGHT = (768, 600), 168, 1488  # drawn in double size and reduced, which smooths the lines
+_INK, _FAINT, _GREY = "#222222", "#e4e4e4", "#8a8a8a"
+_COLOURS = ("#0b6fb8", "#d1495b", "#2e8b57", "#8e5ea2", "#c78000", "#3aa6a6", "#7a5c3e", "#5560c8")
+
+
+def draw_run(run: HookRun) -> Tensor:
+    """The picture as ComfyUI holds images: (1, height, width, 3) in [0, 1].
+
+    above   effective CFG per model call, one line per sample; dots where the cap acted; dashed what was asked
+    below   |m| / |m_c|, the length of the guided mean in units of the conditional one; dashed gamma
+    """
+    pillow, font = need("PIL.Image", "images"), need("PIL.ImageFont", "images").load_default
+    picture = pillow.new("RGB", (2 * _SIZE[0], 2 * _SIZE[1]), "white")
+    pen = need("PIL.ImageDraw", "images").Draw(picture)
+    pen.text((48, 36), run.headline(), _INK, font(46))
+    pen.text((48, 100), shorten(str(run.rule), 78, placeholder=" ..."), _GREY, font(34))
+    if len(run.outside) == len(run.record):
+        remarks = "\n".join(part for line in run.text().splitlines()[1:] for part in wrap(line, 80))
+        pen.text((48, 200), remarks, _INK, font(34), spacing=20)
+    else:
+        s = run.record.stacked()
+        caps = [cap.gamma for cap in run.rule.parts if type(cap) is Cap and isinstance(cap.gamma, float)]
+        bounds = [[gamma] * len(s["ratio"]) for gamma in caps if gamma < 100]
+        _panel(pen, 224, run, s["scale"], [s["asked"].mean(1).tolist()], "effective CFG, dashes: asked for")
+        _panel(pen, 776, run, s["ratio"], bounds, "|m| / |m_c|" + ", dashes: gamma" * bool(bounds))
+    reduced = picture.resize(_SIZE, pillow.Resampling.LANCZOS)
+    values = torch.frombuffer(bytearray(reduced.tobytes()), dtype=torch.uint8)
+    return values.reshape(1, _SIZE[1], _SIZE[0], 3).float() / 255
+
+
+def _panel(pen: Any, top: float, run: HookRun, values: Tensor, dashes: list[list[float]], name: str) -> None:
+    """One panel: values over calls, a line per sample, dots where the cap acted, and dashed lines."""
+    bottom, calls, font = top + 368, len(values), need("PIL.ImageFont", "images").load_default(30)
+    shown = [
+        v for v in (*values.flatten().tolist(), *(v for one in dashes for v in one)) if abs(v) < 1e9
+    ] or [0.0]
+    room = 0.08 * (max(shown) - min(shown)) or 0.1 * max(abs(max(shown)), 1.0)
+    lo, hi = min(shown) - room, max(shown) + room
+
+    def place(call: float, value: float) -> tuple[float, float]:
+        x = _LEFT + (call + 0.5) / calls * (_RIGHT - _LEFT)
+        return x, bottom - (value - lo) / (hi - lo) * (bottom - top)
+
+    pen.text((48, top - 60), f"{name}, dots: capped", _INK, font)
+    for value in torch.linspace(min(shown), max(shown), 4).tolist():
+        y = place(0, value)[1]
+        pen.line([(_LEFT, y), (_RIGHT, y)], _FAINT, 2)
+        pen.text((_LEFT - 20, y), f"{value:.3g}", _GREY, font, anchor="rm")
+    for call in range(0, calls, max(1, -(-calls // 12))):
+        pen.text((place(call, 0)[0], bottom + 28), str(run.at[call]), _GREY, font, anchor="mm")
+    pen.text((48, bottom + 28), run.unit.split()[-1].removesuffix("s"), _GREY, font, anchor="lm")
+    for i, value in [(i, v) for one in dashes for i, v in enumerate(one) if abs(v) < 1e9]:
+        pen.line([place(i - 0.3, value), place(i + 0.3, value)], _GREY, 4)
+    active = run.record.stacked()["active"]
+    for j, column in enumerate(values.T.tolist()):
+        colour = _COLOURS[j % len(_COLOURS)]
+        points = [place(i, v) for i, v in enumerate(column) if abs(v) < 1e9]
+        if len(points) > 1:
+            pen.line(points, colour, 4, joint="curve")
+        for i in active[:, j].nonzero().flatten().tolist():
+            x, y = place(i, column[i])
+            pen.ellipse([x - 10, y - 10, x + 10, y + 10], colour)

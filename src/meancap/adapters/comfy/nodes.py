@@ -1,4 +1,4 @@
-"""The nodes that ComfyUI loads: Posterior-Mean Cap, Guidance Rule, Guidance Report, and two of calibration.
+"""The nodes that ComfyUI loads: Posterior-Mean Cap, Guidance Rule, Guidance Report and Calibrate Guidance.
 
 Only this module imports ComfyUI. It uses only what version 0.3.48 of its node interface has, and never
 changes the model that comes in: a node patches a clone. Calibrate Guidance writes the file that
@@ -18,48 +18,40 @@ from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import ComfyExtension, io, ui
 
 from ...rules import Cap, CapDisplacement, Rule, parse
-from ...rules.caps import FEWEST, LEVELS, Calibration, load_calibration
+from ...rules.caps import FEWEST, LEVELS, Calibration
 from ...sampling.checks import need_cap_last
-from .hooks import PilotHook, PostCFG
-from .run_report import draw_run
+from .hooks import PilotHook, PostCFG, draw_run, need_window
 
 _log = logging.getLogger(__name__)
 
-_CATEGORY = "advanced/guidance"
 _ALIASES = ["cfg", "pmc", "pmc-cfg", "guidance", "cap", "rescale", "burn", "oversaturation"]
 
 
-def _schema(**fields: Any) -> Any:
+def _schema(name: str, description: str, inputs: list[Any], outputs: list[Any], **more: Any) -> Any:
     """A node's schema, with words to find it by where this version of ComfyUI takes them."""
     if "search_aliases" in inspect.signature(io.Schema).parameters:
-        fields["search_aliases"] = _ALIASES
-    return io.Schema(**fields)
+        more["search_aliases"] = _ALIASES
+    identity = "Meancap" + name.replace(" ", "").replace("-", "")
+    return io.Schema(
+        node_id=identity, display_name=name, category="advanced/guidance", description=description,
+        inputs=inputs, outputs=outputs, **more,
+    )  # fmt: skip
 
 
 def _window() -> list[Any]:
     """start and end, which are rarely needed; newer frontends hide them by default."""
+    told = {
+        "start": "Share of the run at which the node begins to act; before, the workflow's result stands.",
+        "end": "Share of the run at which the node stops acting.",
+    }
+    limits = {"min": 0.0, "max": 1.0, "step": 0.01, "round": 0.001, "optional": True}
     fields = [
-        io.Float.Input(
-            "start", default=0.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
-            tooltip="Share of the run at which the node begins to act; before, the workflow's result stands.",
-        ),
-        io.Float.Input(
-            "end", default=1.0, min=0.0, max=1.0, step=0.01, round=0.001, optional=True,
-            tooltip="Share of the run at which the node stops acting.",
-        ),
-    ]  # fmt: skip
-    for field in fields:
+        io.Float.Input(name, default=float(name == "end"), tooltip=tip, **limits)
+        for name, tip in told.items()
+    ]
+    for field in fields:  # 0.3.48 takes it here, not as an argument
         field.extra_dict = {"advanced": True}
     return fields
-
-
-def _window_problem(start: float | None, end: float | None) -> str | None:
-    """What is wrong with start and end; ComfyUI leaves to a node what its validation names."""
-    if not 0 <= (start or 0) <= 1 or not 0 <= (1 if end is None else end) <= 1:
-        return f"start and end are shares of the run, from 0 to 1; got {start} and {end}"
-    if start is not None and end is not None and start > end:
-        return f"start ({start:g}) must not be after end ({end:g})"
-    return None
 
 
 def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
@@ -104,15 +96,13 @@ class PosteriorMeanCap(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> Any:
         return _schema(
-            node_id="MeancapPosteriorMeanCap",
-            display_name="Posterior-Mean Cap",
-            category=_CATEGORY,
-            description=(
+            "Posterior-Mean Cap",
+            (
                 "Keeps as much of the guidance as fits: the guided estimate of the clean image may be at "
                 "most gamma times as long as the one for your prompt alone. Goes last: put it after every "
                 "other model node. Does nothing at cfg 1 (distilled models). PMC-CFG, Peng & Ma 2026."
             ),
-            inputs=[
+            [
                 io.Model.Input("model"),
                 io.Float.Input(
                     "gamma", default=1.1, min=1.0, max=100.0, step=0.01, round=0.001,
@@ -127,13 +117,17 @@ class PosteriorMeanCap(io.ComfyNode):
                 ),
                 *_window(),
             ],
-            outputs=[io.Model.Output()],
+            [io.Model.Output()],
         )  # fmt: skip
 
     @classmethod
     def validate_inputs(cls, start: float | None = None, end: float | None = None) -> bool | str:
-        """Of start and end only: ComfyUI shows a complaint at the first input that is named here."""
-        return _window_problem(start, end) or True
+        """Of start and end only: ComfyUI leaves to a node what is named here, and shows a complaint there."""
+        try:
+            need_window(0.0 if start is None else start, 1.0 if end is None else end)
+        except ValueError as error:
+            return str(error)
+        return True
 
     @classmethod
     def execute(cls, model: Any, gamma: float, form: str, start: float = 0.0, end: float = 1.0) -> Any:
@@ -148,16 +142,14 @@ class GuidanceRule(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> Any:
         return _schema(
-            node_id="MeancapGuidanceRule",
-            display_name="Guidance Rule",
-            category=_CATEGORY,
-            description=(
+            "Guidance Rule",
+            (
                 "Any guidance of meancap as text. Caps alone, such as Cap(1.1, per='channel'), limit what "
                 "the workflow made. Any other chain, such as CFG(7) | Rescale(0.7) | Cap(1.1), replaces the "
                 "workflow's guidance and brings its own scale; the sampler's cfg then only has to differ "
                 "from 1. Goes last: put it after every other model node."
             ),
-            inputs=[
+            [
                 io.Model.Input("model"),
                 io.String.Input(
                     "rule", default="CFG(7) | Cap(1.1)", multiline=True,
@@ -166,7 +158,7 @@ class GuidanceRule(io.ComfyNode):
                 ),
                 *_window(),
             ],
-            outputs=[io.Model.Output()],
+            [io.Model.Output()],
         )  # fmt: skip
 
     @classmethod
@@ -181,8 +173,6 @@ class GuidanceRule(io.ComfyNode):
 
     @classmethod
     def execute(cls, model: Any, rule: str, start: float = 0.0, end: float = 1.0) -> Any:
-        if problem := _window_problem(start, end):
-            raise ValueError(problem)
         return io.NodeOutput(_patched(model, parse(rule), start, end))
 
 
@@ -192,15 +182,13 @@ class GuidanceReport(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> Any:
         return _schema(
-            node_id="MeancapGuidanceReport",
-            display_name="Guidance Report",
-            category=_CATEGORY,
-            description=(
+            "Guidance Report",
+            (
                 "What guidance did in the run that made this latent: how often it was capped, and the "
                 "effective CFG of every step, as text and as a picture. Wire it between sampler and VAE "
                 "Decode, with the model that the sampler used. Images saved after it carry the text."
             ),
-            inputs=[
+            [
                 io.Latent.Input("latent", tooltip="From the sampler; it goes through unchanged."),
                 io.Model.Input("model", tooltip="As the sampler got it, with a cap or a rule on it."),
                 io.String.Input(
@@ -208,7 +196,7 @@ class GuidanceReport(io.ComfyNode):
                     tooltip="Where picture and numbers (JSON) go in the output folder; empty saves neither.",
                 ),
             ],
-            outputs=[
+            [
                 io.Latent.Output(),
                 io.String.Output(display_name="text"),
                 io.Image.Output(display_name="plot"),
@@ -274,15 +262,15 @@ class CalibrateGuidance(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> Any:
         return _schema(
-            node_id="MeancapCalibrateGuidance",
-            display_name="Calibrate Guidance",
-            category=_CATEGORY,
-            description=(
+            "Calibrate Guidance",
+            (
                 "Samples every prompt without guidance and measures how far the model's estimates go by "
-                "themselves. Writes a calibration file for the Calibrated Cap. Costs one run of the sampler "
-                f"for each prompt. Prompts times batch must be at least {FEWEST}; a few hundred are better."
+                "themselves. Gives a cap as text for Guidance Rule: wire it in, or copy it there. It "
+                "lets guidance go as far as unguided estimates went, not farther, and needs no gamma. Costs "
+                "one run of the sampler for each prompt. Prompts times batch must be at least "
+                f"{FEWEST}; a few hundred are better."
             ),
-            inputs=[
+            [
                 io.Model.Input("model"),
                 io.Clip.Input("clip", tooltip="Encodes the prompts."),
                 io.Conditioning.Input("negative", tooltip="As you sample with it later."),
@@ -294,19 +282,23 @@ class CalibrateGuidance(io.ComfyNode):
                     "scheduler", options=list(comfy.samplers.KSampler.SCHEDULERS), default="simple",
                     tooltip="As you sample later: radii are measured at its noise levels.",
                 ),
+                io.Combo.Input(
+                    "level", options=list(LEVELS), default="q90",
+                    tooltip="Which radius of the pilot: q90 holds nine of ten unguided estimates.",
+                ),
                 io.String.Input(
                     "filename_prefix", default="calibration/model",
-                    tooltip="Where the file goes in the output folder.",
+                    tooltip="Where the file with all levels goes in the output folder.",
                 ),
             ],
-            outputs=[io.String.Output(display_name="file"), io.String.Output(display_name="text")],
+            [io.String.Output(display_name="rule"), io.String.Output(display_name="text")],
             is_output_node=True,
         )  # fmt: skip
 
     @classmethod
     def execute(
         cls, model: Any, clip: Any, negative: Any, latent: dict[str, Any], prompts: str, seed: int,
-        steps: int, scheduler: str, filename_prefix: str,
+        steps: int, scheduler: str, level: str, filename_prefix: str,
     ) -> Any:  # fmt: skip
         lines = [line.strip() for line in prompts.splitlines() if line.strip()]
         count = len(lines) * latent["samples"].shape[0]
@@ -322,9 +314,10 @@ class CalibrateGuidance(io.ComfyNode):
         )
         file = measured.save(Path(folder, f"{name}_{counter:05}_.json"))
         shown = Path(sub, file.name).as_posix()
-        text = f"{measured.model}\n{measured.samples} samples, written to {shown}"
+        rule = str(measured.cap(level=level))
+        text = f"{measured.model}\n{measured.samples} samples, written to {shown}\n{rule}"
         _log.info("%s", text)
-        return io.NodeOutput(shown, text, ui={"text": (text,)})
+        return io.NodeOutput(rule, text, ui={"text": (text,)})
 
 
 def _pilot(
@@ -341,72 +334,11 @@ def _pilot(
     return hook.pilot.calibration(type(model.model).__name__, f"{len(positives)} runs")
 
 
-class CalibratedCap(io.ComfyNode):
-    """The cap that a calibration file stands for."""
-
-    @classmethod
-    def define_schema(cls) -> Any:
-        return _schema(
-            node_id="MeancapCalibratedCap",
-            display_name="Calibrated Cap",
-            category=_CATEGORY,
-            description=(
-                "A cap from a calibration file: guidance may take the estimate as far from the anchor as "
-                "unguided estimates of the pilot went, not farther. Needs no gamma to be chosen. Goes last: "
-                "put it after every other model node. Does nothing at cfg 1."
-            ),
-            inputs=[
-                io.Model.Input("model", tooltip="The one that was calibrated, at the same size."),
-                io.String.Input(
-                    "file", default="calibration/model_00001_.json",
-                    tooltip="In the output or input folder; or wire in the file of Calibrate Guidance.",
-                ),
-                io.Combo.Input(
-                    "level", options=list(LEVELS), default="q90",
-                    tooltip="Which radius of the pilot: q90 holds nine of ten unguided estimates.",
-                ),
-                io.Float.Input(
-                    "gamma", default=1.0, min=1.0, max=100.0, step=0.01, round=0.001,
-                    tooltip="How much farther than the estimate for the prompt alone is allowed anyway.",
-                ),
-                *_window(),
-            ],
-            outputs=[io.Model.Output()],
-        )  # fmt: skip
-
-    @classmethod
-    def fingerprint_inputs(cls, file: str = "", **others: Any) -> Any:
-        """A file that was written anew is read anew."""
-        path = _inside(file)
-        return None if path is None else path.stat().st_mtime_ns
-
-    @classmethod
-    def execute(
-        cls, model: Any, file: str, level: str, gamma: float, start: float = 0.0, end: float = 1.0
-    ) -> Any:
-        if problem := _window_problem(start, end):
-            raise ValueError(problem)
-        path = _inside(file)
-        if path is None:
-            raise ValueError(f"no calibration {file!r} in the output or input folder; run Calibrate Guidance")
-        return io.NodeOutput(_patched(model, load_calibration(path).cap(gamma, level), start, end))
-
-
-def _inside(file: str) -> Path | None:
-    """The file, if ComfyUI's output or input folder has it; workflows of strangers reach no other place."""
-    for folder in (folder_paths.get_output_directory(), folder_paths.get_input_directory()):
-        root = Path(folder).resolve()
-        path = (root / file).resolve()
-        if path.is_relative_to(root) and path.is_file():
-            return path
-    return None
-
-
 class Meancap(ComfyExtension):
     """The nodes, as ComfyUI asks for them."""
 
     async def get_node_list(self) -> list[type]:
-        return [PosteriorMeanCap, GuidanceRule, GuidanceReport, CalibrateGuidance, CalibratedCap]
+        return [PosteriorMeanCap, GuidanceRule, GuidanceReport, CalibrateGuidance]
 
 
 async def comfy_entrypoint() -> Meancap:

@@ -1,10 +1,8 @@
 """diffusers: one line in a classic pipeline, a guider in a modular one.
 
 guided(pipe, rule)            a `with` block; gives the record of the pipeline's latest call
-guide_pipeline, unguide       the same as two plain calls, for notebooks
 PosteriorMeanCappedGuidance   a guider: classifier-free guidance under the cap
 ChainGuidance                 a guider: any rule, written as text
-CappedLTX2Guidance            a guider for one modality of LTX-2: its own guidance under the cap
 calibrate(pipe, prompts)      a few unguided calls tell the anchor and the radii of a cap
 Layout                        for `guided` with a pipeline that is not in the table LAYOUTS
 """
@@ -15,25 +13,22 @@ from typing import TYPE_CHECKING, Any
 if find_spec("diffusers") is None:
     raise ImportError('this adapter needs diffusers: pip install "meancap[diffusers]"')
 
-from .guided_pipelines import calibrate, guide_pipeline, guided, unguide
+from .guided_pipelines import calibrate, guided
 from .layouts import Layout, LayoutError
 from .pipeline_table import LAYOUTS, UNSUPPORTED
 
 if TYPE_CHECKING:
-    from .guiders import CappedLTX2Guidance, ChainGuidance, PosteriorMeanCappedGuidance
+    from .guiders import ChainGuidance, PosteriorMeanCappedGuidance
 
 __all__ = [
     "LAYOUTS",
     "UNSUPPORTED",
-    "CappedLTX2Guidance",
     "ChainGuidance",
     "Layout",
     "LayoutError",
     "PosteriorMeanCappedGuidance",
     "calibrate",
-    "guide_pipeline",
     "guided",
-    "unguide",
 ]
 
 

@@ -38,8 +38,7 @@ MEAN_FLOW = (
     "a MeanFlow model, which predicts the average velocity of a step, and from that no posterior mean follows"
 )
 _UNUSED = (
-    "guided(pipe, rule) guides nothing by itself; write `with guided(pipe, rule) as record:` round the call, "
-    "or guide_pipeline(pipe, rule)"
+    "guided(pipe, rule) guides nothing by itself; write `with guided(pipe, rule) as record:` round the call"
 )
 
 
@@ -68,6 +67,7 @@ class Tap:
     stream   which of the states that one call predicts is being stepped: video first, then audio
     thread   the one in which the run under way was begun; a scheduler serves one run at a time
     fresh    set_timesteps was called, so that the next step begins a run
+    scale    the pipeline's own guidance scale, while it is off for a step that needs one prediction
     """
 
     def __init__(self, pipe: Any, layout: Layout, verify: bool) -> None:
@@ -75,12 +75,12 @@ class Tap:
         self.name = type(pipe).__name__
         self.sessions: list[Session] = []
         self.beside: dict[int, list[Session]] = {}  # the same rules on the streams after the first
-        self.standing: Session | None = None
         self.reader = PathReader()
         self.heard: dict[int, _Heard] = {}
         self.stream, self.taken = 0, _Heard()
         self.held: list[Any] = []  # schedulers that have our methods; the last one is the pipeline's
         self.thread: int | None = None
+        self.scale: Any = None
         self.verified = False
         self._undo = ExitStack()
         self._begin()
@@ -88,13 +88,13 @@ class Tap:
     def __deepcopy__(self, memo: object) -> None:
         """A copy of a guided pipeline is not guided."""
 
-    def push(self, session: Session, *, first: bool = False) -> Session:
+    def push(self, session: Session) -> Session:
         if not self.sessions:
             self._attach()
         beside = [Session(session.rule) for _ in range(self.layout.streams - 1)]
         session.record.beside = [other.record for other in beside]
         self.beside[id(session)] = beside
-        self.sessions.insert(0 if first else len(self.sessions), session)
+        self.sessions.append(session)
         return session
 
     def pop(self, session: Session) -> None:
@@ -147,14 +147,32 @@ class Tap:
                 "into every length; guide a call without it"
             )
         heard = self.heard.setdefault(get_ident(), _Heard())
-        shown = shown_state(args, kwargs) if self.fresh or not self.guided else None
+        shown = shown_state(args, kwargs) if self.fresh or not self.described else None
         heard.add(output, shown, self.layout.most)
         heard.averaged |= kwargs.get("timestep_r") is not None
+        if heard.count == 1 and self._needs_one_prediction():
+            # Some pipelines ask after the conditional prediction whether to make the other one.
+            self.scale, self.pipe._guidance_scale = self.pipe._guidance_scale, 1.0 - self.layout.offset
+
+    def _needs_one_prediction(self) -> bool:
+        """Whether every rule returns the conditional output at the step that the pipeline is making."""
+        layout = self.layout
+        lets = (layout.calls, layout.order, layout.scale, layout.streams) == (
+            "apart",
+            "cu",
+            "guidance_scale",
+            1,
+        )
+        if not lets or not hasattr(self.pipe, "_guidance_scale"):
+            return False
+        scheduler = self.pipe.scheduler
+        t = self.reader.edge(scheduler, scheduler.timesteps[scheduler.begin_index or 0]).t
+        return all(one.is_idle(float(t)) for one in self.sessions)
 
     def _begin(self) -> None:
         self.fresh = False
         self.steps = self.guided = self.skipped = 0
-        self.said = False
+        self.said = self.described = False
         for session in self.sessions:
             for one in (session, *self.beside[id(session)]):
                 one.begin()
@@ -195,7 +213,10 @@ class Tap:
             self._begin()
             self.thread = get_ident()
         self.steps += 1
-        parts = self._layout().parts(heard.outputs, nominal, self.name, self.stream)
+        one = self.scale is not None and heard.count == 1
+        if self.scale is not None:
+            self.pipe._guidance_scale, self.scale = self.scale, None
+        parts = self._layout().parts(heard.outputs * (1 + one), nominal, self.name, self.stream)
         if parts is None:
             if self.steps == 1 and getattr(self.pipe, "guider", None) is None:
                 self._nothing_to_guide(self.sessions[-1].rule)
@@ -203,7 +224,8 @@ class Tap:
                 session.record.unguided += not self.stream
             return nominal
         c, u = parts["c"], parts["u"]
-        if not self.guided and not self.stream:
+        if not self.described and not self.stream and not one:
+            self.described = True
             if self.verify:
                 self._verify(heard, sample, nominal, parts)
             self._describe(scheduler, c, u)
@@ -214,8 +236,8 @@ class Tap:
             others = self.layout.others(parts, heard.outputs, nominal, self.name)
             self.skipped += len(heard.outputs) == self.layout.most
         for session in self.sessions:
-            one = (session, *self.beside[id(session)])[self.stream]
-            nominal = one.guide(edge, sample, c, u, nominal, first=first, others=others)
+            acting = (session, *self.beside[id(session)])[self.stream]
+            nominal = acting.guide(edge, sample, c, u, nominal, first=first, others=others)
         return nominal
 
     def _take(self) -> _Heard:
@@ -338,25 +360,6 @@ def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify:
     the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
     """
     return _GuidedBlock(pipe, rule, layout, verify)
-
-
-def guide_pipeline(
-    pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True
-) -> RunRecord:
-    """Guides a pipeline until `unguide(pipe)`, for notebooks; a second call replaces the first rule."""
-    session = Session(rule)
-    unguide(pipe)
-    tap = _tap_of(pipe, layout, verify)
-    tap.standing = tap.push(session, first=True)
-    return session.record
-
-
-def unguide(pipe: Any) -> None:
-    """Takes back `guide_pipeline`; a pipeline that is not guided stays as it is."""
-    tap = getattr(pipe, _TAP, None)
-    if tap is not None and tap.standing is not None:
-        standing, tap.standing = tap.standing, None
-        tap.pop(standing)
 
 
 def _tap_of(pipe: Any, layout: Layout | None, verify: bool) -> Tap:

@@ -27,11 +27,6 @@ from .guided_pipelines import MEAN_FLOW, SAME_PREDICTIONS
 from .layouts import shown_state
 from .schedulers import PathReader, first_stage, is_flow
 
-try:
-    from diffusers.guiders.ltx2_guidance import LTX2Guidance
-except ImportError:  # an older diffusers, whose other guiders can be used
-    LTX2Guidance = BaseGuidance  # type: ignore[misc]
-
 # Denoisers that are shown more along axis 1 than they predict, with the state first.
 _STATE_FIRST = (
     "QwenImageTransformer2DModel",
@@ -43,14 +38,6 @@ _OFF = (
     "the guider made one prediction per step, because its guidance_scale turns guidance off or no step lay "
     "between start and stop"
 )
-
-
-def _cap_of(form: str, gamma: float) -> Rule:
-    """The cap that a guider's configuration names."""
-    forms = {"ball": Cap, "displacement": CapDisplacement}
-    if form not in forms:
-        raise ValueError(f"form is 'ball' or 'displacement'; got {form!r}")
-    return forms[form](float(gamma))
 
 
 class _RuleGuidance(BaseGuidance):
@@ -260,7 +247,10 @@ class PosteriorMeanCappedGuidance(_RuleGuidance):
         super().__init__(start, stop, enabled)
         self.guidance_scale, self.guidance_rescale = guidance_scale, guidance_rescale
         self.use_original_formulation, self.final = use_original_formulation, final
-        self._set_up(_cap_of(form, gamma))
+        forms = {"ball": Cap, "displacement": CapDisplacement}
+        if form not in forms:
+            raise ValueError(f"form is 'ball' or 'displacement'; got {form!r}")
+        self._set_up(forms[form](float(gamma)))
 
     def _nominal(self, pred_cond: Tensor, pred_uncond: Tensor) -> Tensor:
         # In diffusers' own order of operations, so that an uncapped result equals theirs bit for bit.
@@ -301,79 +291,3 @@ class ChainGuidance(_RuleGuidance):
                 f"{rule} only caps, and here nothing makes a nominal prediction; write CFG(7.5) | {rule}"
             )
         self._set_up(chain)
-
-
-class CappedLTX2Guidance(LTX2Guidance):
-    """LTX-2's guidance of one modality, its result at most `gamma` times as long as the conditional mean.
-
-    The pipeline turns velocities into posterior means before it calls the guider, so that no state and no
-    sigma are needed. The nominal result is that of LTX2Guidance: classifier-free guidance, perturbed blocks,
-    isolated modalities, rescaling.
-
-    gamma, form   as in PosteriorMeanCappedGuidance; the other arguments are those of diffusers' LTX2Guidance,
-                  to which an infinite gamma is equal bit for bit
-    """
-
-    __module__ = "meancap.adapters.diffusers"
-
-    @register_to_config  # type: ignore[untyped-decorator]
-    def __init__(
-        self,
-        guidance_scale: float = 1.0,
-        gamma: float = 1.1,
-        form: str = "ball",
-        stg_scale: float = 0.0,
-        modality_scale: float = 1.0,
-        guidance_rescale: float = 0.0,
-        spatio_temporal_guidance_blocks: list[int] | None = None,
-        start: float = 0.0,
-        stop: float = 1.0,
-        enabled: bool = True,
-    ) -> None:
-        if LTX2Guidance is BaseGuidance:
-            raise ImportError("this diffusers has no LTX2Guidance; pip install -U diffusers")
-        super().__init__(
-            guidance_scale, stg_scale, modality_scale, guidance_rescale, spatio_temporal_guidance_blocks,
-            start, stop, enabled,
-        )  # fmt: skip
-        self._session = Session(_cap_of(form, gamma))
-
-    @property
-    def rule(self) -> Rule:
-        return self._session.rule
-
-    @property
-    def record(self) -> RunRecord:
-        """What guidance did in the latest run, for this modality."""
-        return self._session.record
-
-    def set_state(self, step: int, num_inference_steps: int, timestep: Any) -> None:
-        super().set_state(step, num_inference_steps, timestep)
-        if step == 0:
-            self._session.begin()
-            self.record.about = {"guider": type(self).__name__, "rule": str(self.rule)}
-
-    def prepare_inputs_from_block_state(self, data: Any, input_fields: dict[str, Any]) -> list[Any]:
-        if getattr(data, "conditioning_mask", None) is not None:
-            raise NotImplementedError(
-                f"{type(self).__name__} is for text to video: given frames stand clean among the others, and "
-                "would count into every length; use LTX2Guidance there"
-            )
-        prepared: list[Any] = super().prepare_inputs_from_block_state(data, input_fields)
-        return prepared
-
-    def forward(
-        self,
-        pred_cond: Tensor,
-        pred_uncond: Tensor | None = None,
-        pred_cond_stg: Tensor | None = None,
-        pred_cond_modality: Tensor | None = None,
-    ) -> GuiderOutput:
-        made = super().forward(pred_cond, pred_uncond, pred_cond_stg, pred_cond_modality)
-        others = [v for v in (pred_uncond, pred_cond_stg, pred_cond_modality) if v is not None]
-        if not others:
-            return made
-        # Time runs backwards here: timestep 1000 is noise, which is our t = 0.
-        how = Affine(0.0, 1.0, t=min(max(1 - float(self._timestep) / 1000, 0.0), 1.0))
-        pred = self._session.guide(how, pred_cond, pred_cond, others[0], made.pred)
-        return GuiderOutput(pred=pred, pred_cond=pred_cond, pred_uncond=pred_uncond)

@@ -8,10 +8,9 @@ same_state     the state that the scheduler steps is the one that the denoiser w
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,6 +77,12 @@ class Layout:
     def most(self) -> int:
         """How many calls of the denoiser one step makes at most."""
         return (len(self.order) if self.calls == "apart" else 1) + self.extra
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a pipeline of this layout may read its scale between its two predictions."""
+        plain = self.order == "cu" and self.streams == 1
+        return plain and self.calls == "apart" and self.scale == "guidance_scale"
 
     def parts(
         self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0
@@ -155,23 +160,12 @@ class LayoutError(RuntimeError):
     """The pipeline's own result contradicts the layout it is listed with."""
 
 
-@dataclass(frozen=True)
-class _Fit:
+class _Fit(NamedTuple):
     """The formula that a pipeline seems to have used, the worst of its samples."""
 
     residual: float  # |nominal - fit| / |nominal|
     rho: float
     scale: float  # lambda; nan where the gap is too small to tell
-
-    def complaint(self, allowed: float) -> str | None:
-        """Why the layout cannot be right, or None."""
-        if self.residual > allowed:
-            return f"{self.residual:.0%} of the pipeline's result stays unexplained"
-        if self.rho < 0:
-            return "the sign is turned round"
-        if self.scale < 0:
-            return "the conditional and the unconditional half are exchanged"
-        return None
 
 
 def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -> _Fit:
@@ -210,8 +204,14 @@ def verify_layout(
     """
     half = min(torch.finfo(c.dtype).bits, torch.finfo(nominal.dtype).bits) < 32
     result = fit_output(nominal, c, u, extra, rows)
-    complaint = result.complaint(math.inf if free else _UNEXPLAINED[half])
-    if complaint is not None:
+    complaint = ""
+    if result.residual > _UNEXPLAINED[half] and not free:
+        complaint = f"{result.residual:.0%} of the pipeline's result stays unexplained"
+    elif result.rho < 0:
+        complaint = "the sign is turned round"
+    elif result.scale < 0:
+        complaint = "the conditional and the unconditional half are exchanged"
+    if complaint:
         raise LayoutError(
             f"{name} does not combine its predictions as listed: {complaint}; if it adds terms of its own "
             "(clipping, say) pass verify=False, otherwise pass layout=Layout(...) and report it"

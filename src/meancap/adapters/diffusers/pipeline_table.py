@@ -6,11 +6,14 @@ verified at the first step of a run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .layouts import Layout
 from .schedulers import FAMILIES
+
+_Value = TypeVar("_Value")
 
 _TOGETHER = Layout("together", "uc")
 _APART = Layout("apart", "cu")
@@ -24,6 +27,7 @@ _VARIANCE = "the learned variance is dropped"
 _TOKENS = "rescales each token"
 _DYNAMIC = "use_dynamic_cfg is kept; needs CogVideoXDDIMScheduler"
 _KOLORS = "diffusers needs sentencepiece for it"
+_DEPRECATED = "diffusers has deprecated it, and it was not looked into"
 _PARTS = "a long video is made in parts, and the record is of the last"
 
 # Pipelines that share a layout; "Pipeline" is added to each name.
@@ -128,8 +132,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (
         "it is guidance-distilled and makes one prediction per step, so there is nothing to guide",
         "FluxControl FluxControlImg2Img FluxControlInpaint FluxControlNetImg2Img FluxControlNetInpaint "
-        "FluxFill "
-        "Flux2 Flux2KleinKV VisualCloze VisualClozeGeneration SanaSprint SanaSprintImg2Img "
+        "FluxFill Flux2 Flux2KleinKV VisualCloze VisualClozeGeneration SanaSprint SanaSprintImg2Img "
         "LatentConsistencyModel LatentConsistencyModelImg2Img DreamLiteMobile Kandinsky6SR "
         "StableAudio3AudioToAudio StableAudio3Inpaint LTX2DFR LTX2DFRTemporalRefine",
     ),
@@ -142,8 +145,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "it steps a part of its frames or tokens, each at a time of its own, which no rule here reads",
         "LTXImageToVideo LTXCondition LTXI2VLongMultiPrompt SanaImageToVideo SanaWM "
         "SkyReelsV2DiffusionForcing SkyReelsV2DiffusionForcingImageToVideo "
-        "SkyReelsV2DiffusionForcingVideoToVideo Helios HeliosPyramid LTX2ImageToVideo "
-        "LTX2Condition "
+        "SkyReelsV2DiffusionForcingVideoToVideo Helios HeliosPyramid LTX2ImageToVideo LTX2Condition "
         "LTX2InContext LTX2HDR",
     ),
     (
@@ -157,8 +159,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         "it steps its clean reference pictures together with the new one, so that they would count into "
-        "every "
-        "length",
+        "every length",
         "JoyImageEdit JoyImageEditPlus",
     ),
     (
@@ -190,32 +191,13 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     ("it steps both halves of a doubled batch", "DiT"),
     ("it guides every frame by a scale of its own", "StableVideoDiffusion"),
-    (
-        "its denoiser runs in ONNX, outside torch",
-        "OnnxStableDiffusion OnnxStableDiffusionImg2Img OnnxStableDiffusionInpaint "
-        "OnnxStableDiffusionInpaintPipelineLegacy OnnxStableDiffusionUpscale StableDiffusionOnnx",
-    ),
     ("it edits by several directions with masks of their own", "LEditsPPPipelineStableDiffusion "
      "LEditsPPPipelineStableDiffusionXL"),
     ("it writes text", "LLaDA2 DiffusionGemma"),
+    (_DEPRECATED, "AudioDiffusion BlipDiffusionControlNet SpectrogramDiffusion"),
     ("it guides three of its four channels only", "Lumina"),
     ("it applies a projected guidance of its own to audio", "AceStep"),
     ("its two predictions come from two different models", "Ideogram4"),
-    (
-        "diffusers has deprecated it, and it was not looked into",
-        "AltDiffusion AltDiffusionImg2Img Amused AmusedImg2Img AmusedInpaint AudioDiffusion AudioLDM "
-        "BlipDiffusion BlipDiffusionControlNet CycleDiffusion DanceDiffusion I2VGenXL KarrasVe LDM "
-        "MusicLDM PIA "
-        "PNDM PaintByExample RePaint ScoreSdeVe SemanticStableDiffusion SpectrogramDiffusion "
-        "StableDiffusionAttendAndExcite StableDiffusionControlNetXS StableDiffusionDiffEdit "
-        "StableDiffusionGLIGEN StableDiffusionGLIGENTextImage StableDiffusionInpaintPipelineLegacy "
-        "StableDiffusionLDM3D StableDiffusionModelEditing StableDiffusionPanorama StableDiffusionParadigms "
-        "StableDiffusionPipelineSafe StableDiffusionPix2PixZero StableDiffusionSAG "
-        "StableDiffusionXLControlNetXS TextToVideoSD TextToVideoZero TextToVideoZeroSDXL UnCLIP "
-        "UnCLIPImageVariation UniDiffuser VQDiffusion VersatileDiffusion VersatileDiffusionDualGuided "
-        "VersatileDiffusionImageVariation VersatileDiffusionTextToImage VideoToVideoSD WuerstchenCombined "
-        "WuerstchenDecoder WuerstchenPrior",
-    ),
 )  # fmt: skip
 
 UNSUPPORTED: dict[str, str] = {
@@ -224,6 +206,11 @@ UNSUPPORTED: dict[str, str] = {
     for name in names.split()
 }
 
+# Whole groups, by the module that defines them.
+_ELSEWHERE = {
+    "diffusers.pipelines.deprecated.": _DEPRECATED,
+    "onnx": "its denoiser runs in ONNX, outside torch",
+}
 _MODULAR = "give it a guider: pipe.update_components(guider=PosteriorMeanCappedGuidance(...))"
 
 
@@ -235,6 +222,9 @@ def layout_of(pipe: Any) -> Layout:
             raise NotImplementedError(f"{names[0]} cannot be guided: {UNSUPPORTED[name]}")
         if name in LAYOUTS:
             return LAYOUTS[name]
+    for part, reason in _ELSEWHERE.items():
+        if part in type(pipe).__module__:
+            raise NotImplementedError(f"{names[0]} cannot be guided: {reason}")
     if "ModularPipeline" in names:
         raise NotImplementedError(f"{names[0]} is modular; {_MODULAR}")
     if not hasattr(pipe, "scheduler"):
@@ -245,47 +235,45 @@ def layout_of(pipe: Any) -> Layout:
     )
 
 
-_HEAD = ("pipeline", "predictions", "scale", "λ", "remarks")
+_HEAD = ("pipelines", "predictions", "scale", "λ", "remarks")
 
 
-def _cells(layout: Layout) -> tuple[str, str, str]:
+def _cells(layout: Layout) -> tuple[str, str, str, str]:
     parts = ", ".join(layout.order)
     how = f"one call: {parts}" if layout.calls == "together" else f"a call each: {parts}"
     how += "; negated" if layout.sign == -1 else ""
-    return how, layout.scale, "s + 1" if layout.offset else "its own" if layout.scale == "guider" else "s"
+    scale = "s + 1" if layout.offset else "its own" if layout.scale == "guider" else "s"
+    return how, layout.scale, scale, layout.note
+
+
+def _short(names: Iterable[str], ending: str = "Pipeline") -> str:
+    return ", ".join(name.removesuffix(ending) for name in names)
 
 
 def table_text() -> str:
-    """What `meancap pipelines` prints."""
-    table = [_HEAD, *((name, *_cells(layout), layout.note) for name, layout in LAYOUTS.items())]
+    """What `meancap pipelines` prints: a row for each pipeline."""
+    table = [_HEAD, *((name, *_cells(layout)) for name, layout in LAYOUTS.items())]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
-    lines += ["", "schedulers: " + ", ".join(_short(name) for name in FAMILIES), "", "cannot be guided:"]
-    lines += [f"  {', '.join(names)}: {reason}" for reason, names in _reasons().items()]
-    return "\n".join(lines)
+    lines += ["", "schedulers: " + _short(FAMILIES, "Scheduler"), "", "cannot be guided:"]
+    lines += [f"  {', '.join(names)}: {reason}" for reason, names in _groups(UNSUPPORTED).items()]
+    return "\n".join([*lines, *(f"  modules {part}*: {reason}" for part, reason in _ELSEWHERE.items())])
 
 
 def table_markdown() -> str:
     """The same for docs/diffusers.md, a row for each layout; without "Pipeline", which every name ends in."""
-    groups: dict[Layout, list[str]] = {}
-    for name, layout in LAYOUTS.items():
-        groups.setdefault(layout, []).append(name.removesuffix("Pipeline"))
-    table = [("pipelines", *_HEAD[1:]), ("---",) * len(_HEAD)]
-    table += [(", ".join(names), *_cells(layout), layout.note) for layout, names in groups.items()]
+    table = [_HEAD, ("---",) * len(_HEAD)]
+    table += [(_short(names), *_cells(layout)) for layout, names in _groups(LAYOUTS).items()]
     lines = ["| " + " | ".join(row) + " |" for row in table]
-    lines += ["", "Schedulers: " + ", ".join(_short(name) for name in FAMILIES) + "."]
-    lines += ["", "Cannot be guided, and say so:", ""]
-    for reason, names in _reasons().items():
-        lines.append(f"- {reason}: {', '.join(n.removesuffix('Pipeline') for n in names)}.")
+    lines += ["", f"Schedulers: {_short(FAMILIES, 'Scheduler')}.", "", "Cannot be guided, and say so:", ""]
+    lines += [f"- {reason}: {_short(names)}." for reason, names in _groups(UNSUPPORTED).items()]
+    lines += [f"- {reason}: modules `{part}*`." for part, reason in _ELSEWHERE.items()]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _reasons() -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {}
-    for name, reason in UNSUPPORTED.items():
-        names.setdefault(reason, []).append(name)
-    return names
-
-
-def _short(name: str) -> str:
-    return name.removesuffix("Scheduler")
+def _groups(table: Mapping[str, _Value]) -> dict[_Value, list[str]]:
+    """The names of each value."""
+    found: dict[_Value, list[str]] = {}
+    for name, value in table.items():
+        found.setdefault(value, []).append(name)
+    return found
