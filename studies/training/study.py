@@ -1,6 +1,6 @@
 """Train the networks that come with the package, or networks like them.
 
-    fashion      the small SiT, on Fashion-MNIST or CIFAR-10; some of its labels may be wrong
+    fashion      the small SiT, on Fashion-MNIST; some of its labels may be wrong
     scenes       the model that reads sentences, on pictures drawn on the way
     detector     what reads the pictures of the scenes
     classifier   what scores garments, with the reference of the `fashion` protocol
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from meancap.files import sha256_of
-from meancap.models.data import DATA
+from meancap.models.data import fashion
 from meancap.report.style import BLUE, COLUMN, look, panels, save_png
 from meancap.scenes import SceneNetConfig, load_scene_net
 
@@ -66,9 +66,8 @@ def parser() -> argparse.ArgumentParser:
         kinds = ("float32", "float16", "bfloat16")
         p.add_argument("--store", default="float16", choices=kinds, help="precision of the file (float16)")
 
-    p = add("fashion", "a SiT on a data set", train_garments)
-    p.add_argument("--data", default="fashion", choices=tuple(DATA), help="data set (fashion)")
-    p.add_argument("--folder", required=True, type=Path, metavar="DIR", help="where its files are")
+    p = add("fashion", "a SiT on Fashion-MNIST", train_garments)
+    p.add_argument("--folder", required=True, type=Path, metavar="DIR", help="the files of Fashion-MNIST")
     p.add_argument("--label-noise", type=float, metavar="P", help="share of wrong labels (0)")
     add_recipe(p, 600_000)
     p = add("scenes", "the model that reads sentences", train_scenes)
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def train_garments(args: argparse.Namespace) -> Path:
-    pictures = DATA[args.data][0](args.folder)
+    pictures = fashion(args.folder)
     _, channels, size, _ = pictures.images.shape
     width = args.width or SMALL.width
     model = replace(

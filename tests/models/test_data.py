@@ -1,14 +1,12 @@
 """The readers, on files written here by their published formats, and the map between pixels and data."""
 
 import gzip
-import json
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from meancap.models.data import Pixels, cifar10, fashion
+from meancap.models.data import Pixels, fashion
 
 
 def idx(array):
@@ -37,26 +35,6 @@ def test_a_torn_idx_file_is_refused(tmp_path):
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(b"\x89PNG")
     with pytest.raises(ValueError, match="no idx file"):
         fashion(tmp_path, train=False)
-
-
-def test_both_forms_of_cifar_10_read_the_same(tmp_path):
-    g = np.random.default_rng(0)
-    images = g.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
-    labels = [3, 1, 4, 1]
-    binary, sheets = tmp_path / "bin", tmp_path / "npm"
-    binary.mkdir()
-    sheets.mkdir()
-    rows = b"".join(
-        bytes([y]) + im.transpose(2, 0, 1).tobytes() for y, im in zip(labels, images, strict=True)
-    )
-    (binary / "test_batch.bin").write_bytes(rows)
-    Image.fromarray(images.reshape(4, 1024, 3)).save(sheets / "test_batch.png")
-    (sheets / "test_lables.json").write_text(json.dumps(labels))
-    one, two = cifar10(binary, train=False), cifar10(sheets, train=False)
-    assert torch.equal(one.images, two.images) and one.labels.tolist() == two.labels.tolist() == labels
-    assert np.array_equal(one.images[2, :, 5, 7].numpy(), images[2, 5, 7])
-    with pytest.raises(FileNotFoundError, match="CIFAR-10"):
-        cifar10(tmp_path / "bin")
 
 
 def test_pixels_centre_the_data_and_come_back():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -80,24 +80,17 @@ def cell_text(cell: str, digits: int, sign: str = "") -> str:
 
 
 def _rows(path: Path) -> list[Row]:
-    _check_exists(path)
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 @lru_cache(maxsize=4)
 def _arrays(path: Path) -> dict[str, _Array]:
-    _check_exists(path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return dict(archive)
     except (BadZipFile, ValueError, EOFError):
         raise ValueError(f"{path} is damaged; rerun the command of its run.json to write it again") from None
-
-
-def _check_exists(path: Path) -> None:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}; `meancap reproduce gmm --out DIR` writes it")
 
 
 def _landscape(folder: Path) -> Figure:
@@ -129,30 +122,37 @@ def _endpoints(folder: Path) -> Figure:
     """Samples at t = 1, all nine settings, with the numbers of the table in each panel."""
     data, table = _arrays(folder / "data" / "endpoints.npz"), read_table(folder)
     figure, axes = style.panels(3, 3, style.PAGE, style.PAGE * 1.12, sharex=True, sharey=True)
+    for panel, members, guidance, colour in _nine(axes, table):
+        row, means = table[members, guidance], data["means"]
+        given = [int(k) for k in members.strip("{}").split(",")]
+        x = data[f"{members} {guidance} samples"]
+        others = np.delete(means, given, axis=0)
+        panel.plot(*others.T, "o", ms=3, mfc="white", mec=style.GREY, mew=0.7, zorder=1)
+        _points(panel, x, colour, 0.9)
+        style.square(panel, -0.5, 1.3)
+        panel.set_ylim(-0.5, 1.62)  # room for the numbers above the circle
+        _zoom(panel, x, means[0], colour)
+        panel.plot(*means[given].T, "D", ms=3, mfc="none", mec=style.INK, mew=0.8, zorder=4)
+        numbers = (
+            f"occupancy {cell_text(row['occupancy_percent'], 1)} %\n"
+            f"variance ratio {cell_text(row['variance_ratio'], 3)}\n"
+            f"TV {cell_text(row['tv'], 4)}\nmean error {cell_text(row['mean_error'], 4)}"
+        )
+        panel.text(0.98, 0.99, numbers, transform=panel.transAxes, ha="right", va="top", fontsize=6.2)
+    return figure
+
+
+def _nine(axes: Any, table: dict[tuple[str, str], Row]) -> Iterator[tuple[Axes, str, str, str]]:
+    """The nine panels with members, guidance and colour; each has the unit circle and its names."""
     for i, (guidance, colour) in enumerate(style.GUIDANCE.items()):
         for j, members in enumerate(SCENES):
-            panel, row, means = axes[i, j], table[members, guidance], data["means"]
-            given = [int(k) for k in members.strip("{}").split(",")]
-            x = data[f"{members} {guidance} samples"]
+            panel = axes[i, j]
             panel.add_patch(Circle((0, 0), 1, fill=False, ec=style.PALE, lw=0.7, zorder=0))
-            others = np.delete(means, given, axis=0)
-            panel.plot(*others.T, "o", ms=3, mfc="white", mec=style.GREY, mew=0.7, zorder=1)
-            _points(panel, x, colour, 0.9)
-            style.square(panel, -0.5, 1.3)
-            panel.set_ylim(-0.5, 1.62)  # room for the numbers above the circle
-            _zoom(panel, x, means[0], colour)
-            panel.plot(*means[given].T, "D", ms=3, mfc="none", mec=style.INK, mew=0.8, zorder=4)
-            numbers = (
-                f"occupancy {cell_text(row['occupancy_percent'], 1)} %\n"
-                f"variance ratio {cell_text(row['variance_ratio'], 3)}\n"
-                f"TV {cell_text(row['tv'], 4)}\nmean error {cell_text(row['mean_error'], 4)}"
-            )
-            panel.text(0.98, 0.99, numbers, transform=panel.transAxes, ha="right", va="top", fontsize=6.2)
             if i == 0:
                 panel.set_title(f"$A$ = {members}")
             if j == 0:
-                panel.set_ylabel(_setting_name(row), color=colour)
-    return figure
+                panel.set_ylabel(_setting_name(table[members, guidance]), color=colour)
+            yield panel, members, guidance, colour
 
 
 def _marginals(folder: Path) -> Figure:
@@ -309,28 +309,19 @@ def _meter(folder: Path) -> Figure:
 
 def _trajectories(folder: Path) -> Figure:
     """Paths from noise to data with the posterior means they follow; the same noise in a column."""
-    data = _arrays(folder / "data" / "trajectories.npz")
+    data, table = _arrays(folder / "data" / "trajectories.npz"), read_table(folder)
     figure, axes = style.panels(3, 3, style.PAGE, style.PAGE * 1.02, sharex=True, sharey=True)
-    for i, (guidance, colour) in enumerate(style.GUIDANCE.items()):
-        for j, members in enumerate(SCENES):
-            panel = axes[i, j]
-            x, m, m_u = (data[f"{members} {guidance} {name}"] for name in ("x", "m", "m_u"))
-            panel.add_patch(Circle((0, 0), 1, fill=False, ec=style.PALE, lw=0.7, zorder=0))
-            panel.plot(x[..., 0], x[..., 1], color=style.PALE, lw=0.4, alpha=0.6, zorder=1)
-            panel.plot(*x[-1].T, "o", ms=2, color=style.GREY, mew=0, zorder=2)
-            for path in _spread_out(x[0], 4):
-                panel.plot(*x[:, path].T, color=style.INK, lw=0.9, zorder=3)
-                panel.plot(*x[0, path], "o", ms=3, mfc="white", mec=style.INK, mew=0.8, zorder=4)
-                panel.plot(*m_u[:, path].T, color=style.GREY, lw=0.8, ls=":", zorder=4)
-                panel.plot(*m[:, path].T, color=colour, lw=1.5, zorder=5)
-                panel.plot(*m[::5, path].T, "o", ms=3.6, color=colour, mec="white", mew=0.4, zorder=5)
-            panel.set_aspect("equal")
-            panel.set(xlim=(-1.75, 1.95), ylim=(-1.75, 1.95))  # the means; a few starts lie outside
-            panel.locator_params(nbins=5)
-            if i == 0:
-                panel.set_title(f"$A$ = {members}")
-            if j == 0:
-                panel.set_ylabel(guidance, color=colour)
+    for panel, members, guidance, colour in _nine(axes, table):
+        x, m, m_u = (data[f"{members} {guidance} {name}"] for name in ("x", "m", "m_u"))
+        panel.plot(x[..., 0], x[..., 1], color=style.PALE, lw=0.4, alpha=0.6, zorder=1)
+        panel.plot(*x[-1].T, "o", ms=2, color=style.GREY, mew=0, zorder=2)
+        for path in _spread_out(x[0], 4):
+            panel.plot(*x[:, path].T, color=style.INK, lw=0.9, zorder=3)
+            panel.plot(*x[0, path], "o", ms=3, mfc="white", mec=style.INK, mew=0.8, zorder=4)
+            panel.plot(*m_u[:, path].T, color=style.GREY, lw=0.8, ls=":", zorder=4)
+            panel.plot(*m[:, path].T, color=colour, lw=1.5, zorder=5)
+            panel.plot(*m[::5, path].T, "o", ms=3.6, color=colour, mec="white", mew=0.4, zorder=5)
+        style.square(panel, -1.75, 1.95)  # the means; a few starts lie outside
     keys = [
         Line2D([], [], color=style.INK, lw=0.9, marker="o", mfc="white", ms=3, label=r"state $x_t$"),
         Line2D([], [], color=style.PALE, lw=0.8, label="other paths"),

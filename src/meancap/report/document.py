@@ -32,13 +32,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Items:
-    """A list."""
-
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Code:
     """Lines that are kept as they are."""
 
@@ -74,7 +67,7 @@ class Drawing:
     caption: str
 
 
-Block = Heading | Text | Items | Code | Table | FigureFile | Drawing
+Block = Heading | Text | Code | Table | FigureFile | Drawing
 
 
 def markdown(blocks: Sequence[Block]) -> str:
@@ -125,8 +118,6 @@ def _markdown(block: Block) -> str:
             return f"{'#' * level} {text}"
         case Text(text):
             return _joined(text)
-        case Items(items):
-            return "\n".join(f"- {item}" for item in items)
         case Code(text):
             return f"```\n{text}\n```"
         case FigureFile(path, caption) | Drawing(_, path, caption):
@@ -145,8 +136,6 @@ def _html(block: Block, folder: Path) -> str:
             return f"<h{level}>{_inline(text)}</h{level}>"
         case Text(text):
             return f"<p>{_inline(text)}</p>"
-        case Items(items):
-            return "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
         case Code(text):
             return f"<pre>{escape(text)}</pre>"
         case FigureFile(path, caption):
@@ -205,7 +194,7 @@ body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "Helvetica Neue", s
   background: #fff; max-width: 62rem; margin: 2.5rem auto 5rem; padding: 0 1.25rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin-bottom: .4rem; }
 h2 { font-size: 1.3rem; margin-top: 2.6rem; border-bottom: 1px solid var(--line); padding-bottom: .25rem; }
-p, ul { max-width: 46rem; }
+p { max-width: 46rem; }
 code, pre { font: .88em/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--tint); }
 code { padding: .08em .3em; border-radius: 3px; }
 pre { padding: .8rem 1rem; border-radius: 5px; overflow-x: auto; }

@@ -62,7 +62,8 @@ class ScoredRun:
 
 def collect(folder: Path) -> list[ScoredRun]:
     """All finished runs with scores in a folder or below it, in the order of the paper's tables."""
-    runs = [_entry(path.parent) for path in sorted(folder.rglob("scores.jsonl")) if _is_run(path.parent)]
+    scored = [path.parent for path in sorted(folder.rglob("scores.jsonl"))]
+    runs = [_entry(path) for path in scored if (path / "run.json").is_file()]
     if not runs:
         raise ValueError(
             f"there are no scored runs in {folder}; score them first: meancap score RUN --protocol NAME"
@@ -136,10 +137,6 @@ def _entry(folder: Path) -> ScoredRun:
     )
 
 
-def _is_run(folder: Path) -> bool:
-    return (folder / "run.json").is_file()
-
-
 def _place(e: ScoredRun) -> tuple[int, float, int, str, float]:
     base = e.name.method.partition(",")[0]
     rank = _ORDER.index(base) if base in _ORDER else len(_ORDER)
@@ -209,15 +206,14 @@ def at_alignment(sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number
     ]
     points = [(e.scores[protocol][alignment], e.scores[protocol][number]) for e in having]
     paired = all(e.pairing == b.pairing for e in having)
-    interpolated, base = (
-        at_level(points, b.scores[protocol][alignment], paired=paired),
-        b.scores[protocol][number],
-    )
-    if interpolated is None or interpolated.parts is None or base.parts is None:
-        return None if interpolated is None else Estimate(number, interpolated.value - base.value, base.n)
-    size = min(len(interpolated.parts), len(base.parts))
-    parts = _grouped(interpolated.parts, size) - _grouped(base.parts, size)
-    return Estimate(number, interpolated.value - base.value, base.n, parts)
+    ours, base = at_level(points, b.scores[protocol][alignment], paired=paired), b.scores[protocol][number]
+    if ours is None:
+        return None
+    parts = None
+    if ours.parts is not None and base.parts is not None:
+        size = min(len(ours.parts), len(base.parts))
+        parts = _grouped(ours.parts, size) - _grouped(base.parts, size)
+    return Estimate(number, ours.value - base.value, base.n, parts)
 
 
 def sweeps(entries: Sequence[ScoredRun], protocol: str) -> dict[tuple[int, str], list[ScoredRun]]:

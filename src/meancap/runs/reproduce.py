@@ -16,13 +16,13 @@ import csv
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..files import write_whole, writing
+from ..files import write_whole
 from ..models.classes import fashion
 from ..models.sit import SiT, SiTConfig
 from ..scenes.model import scenes
@@ -150,7 +150,8 @@ def tiny_sd35(folder: Path) -> tuple[Path, Path]:
     """A pipeline and two prompts for the SD3.5 protocol, made once in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     pipeline, prompts = folder / "pipeline", folder / "prompts.txt"
-    with folder_lock(folder):
+    with folder_lock(folder), torch.random.fork_rng():
+        torch.manual_seed(0)
         if not (pipeline / "model_index.json").is_file():
             tiny_sd3(folder)
     write_whole(prompts, "a dog on rocks by the beach\n\na bedroom with a large bed\n")
@@ -164,9 +165,9 @@ def _tiny_sit(path: Path) -> Path:
     _randomise(model, 0, 0.05)
     with torch.no_grad():
         model.y_embedder.embedding_table.weight.mul_(40)  # classes far apart, so that a cap has work to do
-    with writing(path) as temporary:
-        torch.save(model.state_dict(), temporary)
-    return path
+    content = BytesIO()  # a file would hold its temporary name
+    torch.save(model.state_dict(), content)
+    return write_whole(path, content.getvalue())
 
 
 def _tiny_vae(folder: Path) -> Path:
