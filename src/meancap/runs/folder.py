@@ -20,11 +20,11 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from ..extras import need
@@ -34,6 +34,9 @@ from .config import RunConfig
 need("numpy", "images")
 import numpy as np  # noqa: E402
 from numpy import typing as npt  # noqa: E402
+
+if TYPE_CHECKING:
+    from ..metrics.images import Images as PictureSet
 
 Bytes = npt.NDArray[np.uint8]
 _Streamed = tuple["np.dtype[Any]", tuple[int, ...], Iterable[bytes]]
@@ -338,12 +341,20 @@ class Run:
     def __len__(self) -> int:
         return len(self.records)
 
+    @cached_property
+    def pictures(self) -> PictureSet:
+        """The pictures in the order of the records, read a few at a time."""
+        from ..metrics.images import PictureFolder, open_npz
+
+        if self.config["images"] == "npz":
+            return replace(open_npz(self.folder / "samples.npz"), name=self.folder.name)
+        paths = tuple(self.folder / sample_name(r["index"]) for r in self.records)
+        return PictureFolder(paths, self.folder.name)
+
     def images(self, positions: Sequence[int] | None = None) -> Bytes:
         """Some pictures, or all, as (count, height, width, channels) uint8."""
         chosen = range(len(self)) if positions is None else positions
-        if self.config["images"] == "npz":
-            return np.stack([self._pixels[i] for i in chosen])
-        return np.stack([_read_png(self.folder / sample_name(self.records[i]["index"])) for i in chosen])
+        return np.concatenate([self.pictures.read(i, 1)[0].numpy() for i in chosen])
 
     @cached_property
     def meter(self) -> dict[str, npt.NDArray[Any]]:
@@ -352,23 +363,6 @@ class Run:
         if not path.is_file():
             raise ValueError(f"the run in {self.folder} kept no diagnostics; make it with --diagnostics")
         return _load(path)
-
-    @cached_property
-    def _pixels(self) -> Bytes:
-        """arr_0, mapped from the file: an entry stored without compression is a stretch of the zip."""
-        path = self.folder / "samples.npz"
-        with ZipFile(path) as archive:
-            info = archive.getinfo("arr_0.npy")
-            with archive.open(info) as entry:
-                np.lib.format.read_magic(entry)
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(entry)
-                header = entry.tell()
-        with path.open("rb") as file:
-            file.seek(info.header_offset + 26)
-            name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
-        assert not fortran and dtype == np.uint8
-        start = info.header_offset + 30 + name + extra + header
-        return np.memmap(path, np.uint8, "r", start, shape)
 
 
 def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
@@ -379,11 +373,3 @@ def _read_records(path: Path, count: int) -> list[dict[str, Any]]:
     if len(records) != count:
         raise ValueError(f"{path} is missing or damaged: one line for each of {count} samples is needed")
     return records
-
-
-def _read_png(path: Path) -> Bytes:
-    Image = need("PIL.Image", "images")
-
-    with Image.open(path) as picture:
-        pixels = np.asarray(picture)
-    return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -31,7 +31,6 @@ from ..metrics.distances import Gaussian
 from ..metrics.extractor import Extractor, Features
 from ..metrics.images import (
     Images,
-    PictureFolder,
     PicturesInMemory,
     Unreadable,
     npz_array,
@@ -41,7 +40,7 @@ from ..metrics.images import (
 from ..metrics.protocols import Generated, Protocol, Reference, adm_reference, protocol
 from ..metrics.score import Estimate, Score
 from ..models.data import fashion
-from .folder import Run, folder_lock, sample_name
+from .folder import Run, folder_lock
 
 _FIELDS = {field.name for field in fields(Score)}
 
@@ -203,7 +202,7 @@ def open_target(path: str | Path) -> Target:
     if (path / "run.json").is_file():
         run = Run.open(path)
         labels = torch.tensor(run.labels) if run.labels else None
-        return Target(path, _run_images(run), labels, tuple(run.prompts), tuple(run.seeds))
+        return Target(path, run.pictures, labels, tuple(run.prompts), tuple(run.seeds))
     if path.suffix == ".npz" and path.is_file():
         images = open_npz(path)
         return Target(results_folder(path), images, _npz_labels(path, len(images)), (), ())
@@ -228,13 +227,6 @@ def _npz_labels(path: Path, count: int) -> Tensor | None:
 def results_folder(path: Path) -> Path:
     """The folder that keeps the results for what stands at a path."""
     return path.with_name(f"{path.name}.scores") if path.suffix == ".npz" and path.is_file() else path
-
-
-def _run_images(run: Run) -> Images:
-    """The pictures of a run, in the order of its records."""
-    if run.config["images"] == "npz":
-        return replace(open_npz(run.folder / "samples.npz"), name=run.folder.name)
-    return PictureFolder(tuple(run.folder / sample_name(r["index"]) for r in run.records), run.folder.name)
 
 
 def score_target(
