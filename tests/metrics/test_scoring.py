@@ -179,6 +179,17 @@ def test_runs_that_share_seeds_pair(runs: dict[str, Path]) -> None:
     assert brighter.error < 0.3 * difference(a["brightness"], b["brightness"], paired=False).error
 
 
+def test_a_compressed_npz_has_the_pictures_of_a_mapped_one(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    pictures = numpy.random.default_rng(0).integers(0, 256, (7, 5, 4, 3), dtype=numpy.uint8)
+    numpy.savez(tmp_path / "stored.npz", arr_0=pictures, arr_1=numpy.arange(7))
+    numpy.savez_compressed(tmp_path / "packed.npz", arr_0=pictures)
+    for start, count in ((0, 2), (5, 4), (2, 1)):
+        for name in ("stored", "packed"):
+            (found,) = open_npz(tmp_path / f"{name}.npz").read(start, count)
+            assert numpy.array_equal(found.numpy(), pictures[start : start + count])
+
+
 def test_a_folder_of_pictures_and_an_npz_can_be_scored_too(
     tmp_path: Path, garments: tuple[Tensor, Tensor], runs: dict[str, Path]
 ) -> None:

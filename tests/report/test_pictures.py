@@ -135,6 +135,16 @@ def test_pictures_command_draws_from_folders(tmp_path, capsys):
     assert re.match(r"meancap: .*nowhere is no run folder", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(("images", "name"), [("png", "samples/000002.png"), ("npz", "samples.npz")])
+def test_a_damaged_picture_is_named(tmp_path, capsys, images, name):
+    run_of(tmp_path / "a", images=images)
+    path = tmp_path / "a" / name
+    path.write_bytes(path.read_bytes()[:30])
+    assert main(["pictures", str(tmp_path / "a"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said and said.count("\n") == 1
+
+
 @pytest.fixture(scope="module")
 def garments(tmp_path_factory):
     folder = tmp_path_factory.mktemp("garments") / "run"
