@@ -27,6 +27,7 @@ from torch import Tensor
 from .cap import Lengths, lengths
 from .files import write_whole, writing
 from .prediction import Prediction, need_same_shapes
+from .rules.path_matching import STATISTICS, PathMatch
 from .rules.rule import Displacement, Rule
 from .schedules import at
 from .tensors import Number, vector
@@ -96,7 +97,13 @@ def _measure(
 
 
 class Record:
-    """The meter over a whole run: pass it as `record=` to `sample`, `guide` or `guided_velocity`."""
+    """The meter over a whole run: pass it as `record=` to `sample`, `guide` or `guided_velocity`.
+
+    If `reference` is a calibration (`meancap.rules.path_matching`), the summary and the plot compare the gap
+    with that of its examples.
+    """
+
+    reference: PathMatch | None = None
 
     def __init__(self) -> None:
         self._seen: list[Measure | _Displacement] = []
@@ -160,6 +167,9 @@ class Record:
         share = float(s["active"].double().mean())
         capped = "never capped" if share == 0 else f"capped on {share:.0%} of steps"
         followed = f"; log R {span(s['log_ratio'])}" if "log_ratio" in s else ""
+        if self.reference is not None:
+            gaps = s["gap"].double().square().mean(1).sqrt()
+            followed += f"; {self.reference.compare(s['t'][:, 0].tolist(), gaps.tolist())}"
         return (
             f"asked for {self.asked_span(s['asked'])}, got {span(s['scale'])}; {capped}; "
             f"largest ratio {_largest(s['ratio']):.3f}{followed}"
@@ -286,6 +296,10 @@ class Record:
         for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
             axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
             axes.plot(s["t"].mean(1), s[name].mean(1), color="#0072B2", linewidth=2)
+            if name in STATISTICS and self.reference is not None:
+                curve = self.reference.real[name]
+                axes.plot(self.reference.times, curve, ":", color="#222222", label="real examples")
+                axes.legend(frameon=False)
             if name == "scale":
                 axes.plot(s["t"].mean(1), s["asked"].mean(1), "--", color="#D55E00", label="asked for")
                 axes.legend(frameon=False)

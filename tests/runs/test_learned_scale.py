@@ -9,7 +9,7 @@ import torch
 from meancap import CFG, Cap, parse
 from meancap.cli import main
 from meancap.lab.problems import problem
-from meancap.runs.calibrate import KNOTS, LearnedScale, learn_scale, load_scale, scale_from
+from meancap.runs.calibrate import KNOTS, LearnedScale, learn_scale, load_scale
 
 EARLY = tuple(t for t in KNOTS if t <= 0.8)
 
@@ -56,11 +56,11 @@ def test_batches_change_nothing():
 def test_it_saves_loads_parses_and_takes_a_cap(tmp_path):
     found = learned(problem("under-8"), 0, (0.1, 0.5))
     assert load_scale(found.save(tmp_path / "s.json")) == found
-    rule = CFG(scale_from(tmp_path / "s.json")) | Cap(1.1)
+    rule = CFG(load_scale(tmp_path / "s.json").schedule) | Cap(1.1)
     assert parse(str(rule)) == rule and str(rule).startswith("CFG(Piecewise([0.1, 0.5], [")
     assert found.rule == CFG(found.schedule)
     (tmp_path / "s.json").write_text(json.dumps({"format": 1, "kind": "scale", "times": [0.1]}))
-    with pytest.raises(ValueError, match="is damaged"):
+    with pytest.raises(ValueError, match="is no scale file"):
         load_scale(tmp_path / "s.json")
     (tmp_path / "s.json").write_text("{}")
     with pytest.raises(ValueError, match="is no scale file"):

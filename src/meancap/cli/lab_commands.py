@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..extras import need
-from .command import progress
+from .command import add_command, progress
 
 _BENCH = """\
 examples:
@@ -94,57 +94,75 @@ def _show(folder: Path) -> int:
 
 
 _CALIBRATE = """\
-examples:
-  meancap calibrate --model lab:leak-triple --out leak.json
-  meancap calibrate --model fashion --samples 200 --steps 25 --out fashion.json
+  meancap calibrate --model scenes --samples 64 --out scenes.json
+  meancap calibrate --model fashion --data DIR --out fashion.json
+  meancap generate --model fashion --rule auto --calibration fashion.json --out runs/auto
   meancap calibrate --learn scale --model lab:under-8 --samples 300 --out scale.json
-  meancap calibrate --learn scale --model fashion --data DIR --samples 400 --out scale.json
-  python -c 'from meancap.runs.calibrate import calibrated; print(calibrated("leak.json", level="q90"))'
+
+A rule is chosen by path matching (docs/choosing-gamma.md): FILE gets the choice, FILE.png the curves. Rerun a
+command to resume it. For a diffusers pipeline use `meancap.runs.calibrate.match_pipeline`.
 """
 
 
 def add_calibrate(commands: Any) -> None:
-    p = commands.add_parser(
-        "calibrate", help="measure a model for a cap without a knob", epilog=_CALIBRATE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    p.add_argument("--model", required=True, metavar="M", help="lab:PROBLEM, fashion or sit:PATH")
+    about = "choose a rule by examples of the data, or measure a model for a scale or a cap"
+    p = add_command(commands, "calibrate", calibrate, about, _CALIBRATE)
+    p.add_argument("--model", required=True, metavar="M", help="lab:PROBLEM, scenes, fashion or sit:PATH")
     p.add_argument("--out", required=True, type=Path, metavar="FILE", help="the calibration file, JSON")
     p.add_argument(
-        "--learn", choices=("cap", "scale"), default="cap",
-        help="radii of a cap from an unguided pilot (cap), or lambda(t) from examples with trusted labels",
+        "--learn", choices=("rule", "scale"), default="rule",
+        help="a rule by path matching (default), or lambda(t) by least squares",
     )  # fmt: skip
-    p.add_argument("--data", type=Path, metavar="DIR", help="Fashion-MNIST's idx files, for a scale")
-    p.add_argument("--samples", type=int, default=1000, metavar="N", help="size of the pilot (1000)")
-    p.add_argument("--steps", type=int, default=50, metavar="N", help="Euler steps of the pilot (50)")
-    p.add_argument("--seed", type=int, default=0, help="of the pilot's noise (0)")
+    p.add_argument("--data", type=Path, metavar="DIR", help="idx files of Fashion-MNIST, for fashion and sit")
+    p.add_argument("--samples", type=int, default=256, metavar="N", help="examples (256)")
+    p.add_argument("--steps", type=int, default=20, metavar="N", help="Euler steps that you will use (20)")
     p.add_argument(
-        "--anchor", choices=("element", "channel"), default=None, help="values that the anchor has"
+        "--rule", action="append", metavar="R", help="a candidate; may be repeated (default: 12 rules)"
     )
+    p.add_argument("--seed", type=int, default=0, help="of the noise (0)")
     p.add_argument("--batch", type=int, default=50, metavar="N", help="samples at a time, for networks (50)")
-    p.set_defaults(run=calibrate)
 
 
 def calibrate(args: argparse.Namespace) -> int:
     import torch
 
-    if args.learn == "scale":
-        return _learn_scale(args)
-
-    from ..runs.calibrate import calibrate as run
-    from ..runs.calibrate import pilots
-    from ..sampling import uniform
-
     if args.model.startswith("lab:"):
         torch.set_num_threads(1)
-    batches = pilots(args.model, args.samples, args.seed, args.batch)
-    with progress(len(batches) * (args.steps + 1), "pilot") as bar:
-        counted = [(_ticking(predict, bar), x) for predict, x in batches]
-        calibration = run(counted, uniform(args.steps), model=args.model, per=args.anchor)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    calibration.save(args.out)
-    levels = ", ".join(calibration.radii)
-    print(f"{args.out}: {calibration.samples} samples, {len(calibration.times)} times, levels {levels}")
+    return _learn_rule(args) if args.learn == "rule" else _learn_scale(args)
+
+
+def _learn_rule(args: argparse.Namespace) -> int:
+    import shutil
+
+    from ..runs.calibrate import CANDIDATES, draw_match, examples, match_examples
+    from ..sampling import shifted, uniform
+
+    need("matplotlib", "report")
+    rules = args.rule or CANDIDATES
+    print(
+        f"{args.samples} examples, {args.steps} steps, {len(rules)} rules and the examples themselves: "
+        f"{2 * args.samples * args.steps * (len(rules) + 1):,} network calls"
+    )
+    folder = args.out.with_name(f"{args.out.name}.parts")
+    batches = examples(args.model, args.samples, data=args.data, seed=args.seed, batch=args.batch)
+    times = shifted(args.steps) if args.model.startswith("scenes") else uniform(args.steps)
+    with progress(len(rules) + 1, "runs") as bar:
+        match = match_examples(
+            batches, times, rules, seed=args.seed, model=args.model, folder=folder, tick=bar.update
+        )
+    match.save(args.out)
+    draw_match(match, args.out.with_name(f"{args.out.name}.png"))
+    shutil.rmtree(folder)
+    shown = [t for t in match.times[1:] if t < 0.8][:: max(1, len(match.times) // 6)]
+    print(f"{'rule':<40}mismatch             best in  squared gap over that of the examples at t")
+    print(f"{'':<71}{''.join(f'{t:>7.2f}' for t in shown)}")
+    for one in sorted(match.candidates, key=lambda one: one.mismatch):
+        gaps = dict(zip(match.times, one.curves["gap"], strict=True))
+        ratios = "".join(f"{match.gap_ratio(t, gaps[t]):7.2f}" for t in shown)
+        span = f"{one.mismatch:.3f} [{one.low:.3f}, {one.high:.3f}]"
+        print(f"{one.rule:<40}{span:<22}{one.chosen:>5.0%}    {ratios}")
+    print(f"{args.out}: {match.summary()}")
     return 0
 
 
@@ -155,7 +173,6 @@ def _learn_scale(args: argparse.Namespace) -> int:
     with progress(len(batches) * len(KNOTS), "examples") as bar:
         counted = [(_ticking(predict, bar), x) for predict, x in batches]
         learned = learn_scale(counted, seed=args.seed, model=args.model)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     learned.save(args.out)
     for t, value, low, high in zip(learned.times, learned.values, learned.low, learned.high, strict=True):
         print(f"t {t:<5g} scale {value:6.3f}  [{low:.3f}, {high:.3f}]")

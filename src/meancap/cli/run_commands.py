@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..extras import need
+from ..rules.path_matching import load_path_match
 from ..runs.config import add_options, config_of
 from ..runs.processes import ENDED, end_with_parent, place, without_interrupts
 from .command import add_command, bar, comma_numbers, progress
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _GENERATE = """\
   meancap generate --model fashion --rule "CFG(4) | Cap(1.1)" --per-class 100 --out runs/cap
+  meancap generate --model fashion --rule auto --per-class 10 --out runs/auto
   meancap generate --model scenes --prompt "a red disc left of a blue square" --rule "CFG(4)" --out runs/s
   meancap generate --model sit:SiT-XL-2-256.pt --vae stabilityai/sd-vae-ft-mse --npz --out runs/xl
   meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.1)" --guidance-scale 7 --out runs/sd
@@ -38,6 +40,7 @@ def add_generate(commands: Any) -> None:
     )
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
     add_options(p)
+    p.add_argument("--calibration", type=Path, metavar="FILE", help="of `meancap calibrate`, for --rule auto")
     _add_processes(p)
 
 
@@ -52,6 +55,12 @@ def generate(args: argparse.Namespace) -> int:
 
     rank, world, local = place()
     config = config_of(args)
+    if args.calibration is not None:
+        if config.rule != "auto":
+            raise ValueError(
+                f"--calibration FILE chooses the rule of --rule auto; got --rule {config.rule!r}"
+            )
+        config = replace(config, rule=load_path_match(args.calibration).rule)
     prepared = open_model(config, _device_of(args, local)).prepare(config)
     store = prepared.store(args.out)
     mine = range(rank, prepared.config.blocks, world)

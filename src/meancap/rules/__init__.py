@@ -25,6 +25,7 @@ from .memory import *
 from .negative import *
 from .parse import ParseError as ParseError
 from .parse import parse as parse
+from .path_matching import auto as auto
 from .rescaling import *
 from .rule import *
 from .rule import __all__ as _rule
@@ -32,7 +33,7 @@ from .scale import *
 from .time import *
 
 _OTHERS = (
-    "Entry", "ParseError", "Values", "by_step", "cap_fraction", "catalogue", "parse", "register",
+    "Entry", "ParseError", "Values", "auto", "by_step", "cap_fraction", "catalogue", "parse", "register",
 )  # fmt: skip
 __all__ = sorted({*_rule, *_guide, *_OTHERS, *(_builtin_names() & globals().keys())})
 

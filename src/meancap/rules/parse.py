@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import schedules
 from .catalogue import builds
+from .path_matching import auto
 from .rule import Chain, Rule
 
 _WORDS = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
@@ -48,8 +49,8 @@ def part_classes() -> dict[str, Callable[..., Any]]:
 
 
 def all_names() -> dict[str, Callable[..., Any]]:
-    """Everything that can be typed: parts, schedules, methods, and rules of other packages."""
-    return {**part_classes(), **builds()}
+    """Everything that can be typed: parts, schedules, methods, `auto`, and rules of other packages."""
+    return {**part_classes(), **builds(), "auto": auto}
 
 
 def parse(text: str, *, extra: Mapping[str, Callable[..., Rule]] | None = None) -> Rule:

@@ -1,7 +1,12 @@
-"""Calibration without a knob: radii for a cap from an unguided pilot, or a scale from labelled examples.
+"""Calibration: a rule by path matching, a scale from labelled examples, or radii for a cap from a pilot.
 
-The pilot follows the conditional prediction alone, so that guidance cannot calibrate itself. What it finds,
-its file and the cap made from it are in `meancap.rules.caps`.
+**A rule from examples**: the candidate whose paths look most like those of the examples under their own
+conditions (`meancap.rules.path_matching`). `match_examples` takes predictors and tensors, `match_pipeline` a
+diffusers pipeline and pictures with captions. Finished runs can be kept in a folder, so that a stopped
+calibration resumes.
+
+**Radii from a pilot** that follows the conditional prediction alone, so that guidance cannot calibrate
+itself. The file and the cap made from it are in `meancap.rules.caps`.
 
 **A scale from data**: lambda(t) learned from examples whose label is trusted, with intervals.
 
@@ -29,8 +34,9 @@ left out of the schedule, which holds the values of its neighbours there.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +44,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import write_whole
+from ..extras import need
+from ..files import write_whole, writing
 from ..lab.problems import problem
-from ..rules import CFG, Values
+from ..record import Record
+from ..rules import CFG, Rule, Values, parse
 from ..rules.caps import (
     FEWEST,
     LEVELS,
@@ -50,31 +58,178 @@ from ..rules.caps import (
     from_pilot,
     load_calibration,
 )
-from ..sampling import Predict, noise, trajectory
+from ..rules.path_matching import (
+    Follow,
+    PathMatch,
+    PathStatistics,
+    load_path_match,
+    match_paths,
+    path_statistics,
+)
+from ..sampling import Predict, noise, sample, trajectory
 from ..schedules import Piecewise
 from .config import sample_seed
 
-__all__ = ["LEVELS", "Calibration", "calibrate", "calibrated", "load_calibration"]
+__all__ = ["LEVELS", "Calibration", "calibrate", "calibrated", "load_calibration", "load_path_match"]
 
 Pilot = tuple[Predict, Tensor]
+_Examples = tuple[Predict, Tensor]  # a predictor under the conditions of a batch, and the batch's data
+_Walk = Callable[[Rule | None], list[PathStatistics]]  # of a rule, or of the examples for None
+
+CANDIDATES = (
+    *(f"CFG({scale})" for scale in (1, 1.25, 1.5, 2, 3, 5)),
+    *(f"CFG({scale}) | Cap(1.05, anchor='first')" for scale in (2, 4)),
+    *(f"CFG({scale}) | Cap(1.1, anchor='first')" for scale in (2, 3, 5)),
+    "CFG(3) | Cap(1.1)",
+)
 
 
-def calibrate(
-    pilots: Iterable[Pilot], times: Sequence[float], *, model: str = "", per: str | None = None
-) -> Calibration:
+def match_examples(
+    batches: Iterable[_Examples],
+    times: Sequence[float],
+    rules: Sequence[str] = CANDIDATES,
+    *,
+    seed: int = 0,
+    model: str = "",
+    folder: Path | None = None,
+    tick: Callable[[], object] = bool,
+) -> PathMatch:
+    """Chooses among `rules` by path matching, on batches of a predictor and its examples (n, ...).
+
+    The noise of example i has a seed of its own, so that batches change nothing. The cost is one evaluation
+    per example and time, for the examples and for each rule. Finished runs are kept in `folder`; `tick` is
+    called after each.
+    """
+    parts = list(batches)
+    digest = hashlib.sha256(b"".join(data.cpu().float().numpy().tobytes() for _, data in parts)).hexdigest()
+
+    def walk(rule: Rule | None) -> list[PathStatistics]:
+        found, first = [], 0
+        for predict, data in parts:
+            record, seeds = Record(), [sample_seed(seed, first + i) for i in range(len(data))]
+            start = noise(seeds, data.shape[1:]).to(data)
+            sample(predict, Follow(data) if rule is None else rule, start, times, record=record)
+            found.append(path_statistics(record))
+            first += len(data)
+        return found
+
+    return _choose(walk, rules, [model, digest, seed, list(times)], folder, tick)
+
+
+def match_pipeline(
+    pipe: Any,
+    pictures: Sequence[Any] | Tensor,
+    captions: Sequence[str],
+    rules: Sequence[str] = CANDIDATES,
+    *,
+    seed: int = 0,
+    folder: Path | None = None,
+    tick: Callable[[], object] = bool,
+    **call: Any,
+) -> PathMatch:
+    """Chooses among `rules` by path matching, for a diffusers pipeline and pictures with captions.
+
+    Pictures are PIL images of one size, encoded by the pipeline's own autoencoder, or a tensor of its latents
+    (n, ...) as its scheduler steps them. `call` holds the arguments of every call; one must turn guidance on
+    (guidance_scale=2, the default). One call for each picture, for the examples and for each rule.
+    """
+    from ..adapters.diffusers import guided
+
+    if len(pictures) != len(captions):
+        raise ValueError(f"each picture needs its caption; got {len(pictures)} and {len(captions)}")
+    latents = pictures if isinstance(pictures, Tensor) else encode_pictures(pipe, pictures, seed)
+    if not isinstance(pictures, Tensor):
+        call = {"width": pictures[0].width, "height": pictures[0].height, **call}
+    call = {"guidance_scale": 2.0, "output_type": "latent", **call}
+    digest = hashlib.sha256(latents.cpu().float().numpy().tobytes()).hexdigest()
+
+    def walk(rule: Rule | None) -> list[PathStatistics]:
+        found = []
+        for i, caption in enumerate(captions):
+            generator = torch.Generator().manual_seed(sample_seed(seed, i))
+            follow = Follow(latents[i : i + 1]) if rule is None else rule
+            with torch.no_grad(), guided(pipe, follow) as record:
+                pipe(caption, generator=generator, **call)
+            found.append(path_statistics(record))
+        return found
+
+    key = [type(pipe).__name__, digest, seed, *captions, repr(sorted(call.items()))]
+    return _choose(walk, rules, key, folder, tick)
+
+
+@torch.no_grad()
+def encode_pictures(pipe: Any, pictures: Sequence[Any], seed: int = 0) -> Tensor:
+    """Latents of PIL pictures as the pipeline's scheduler steps them, from its own autoencoder."""
+    vae = pipe.vae
+    pixels = pipe.image_processor.preprocess(list(pictures)).to(vae.device, vae.dtype)
+    found = []
+    for i, one in enumerate(pixels.split(1)):
+        generator = torch.Generator().manual_seed(sample_seed(seed, i))
+        z = vae.encode(one).latent_dist.sample(generator)
+        z = (z - (getattr(vae.config, "shift_factor", None) or 0.0)) * vae.config.scaling_factor
+        found.append(pipe._pack_latents(z, *z.shape) if hasattr(pipe, "_pack_latents") else z)
+    return torch.cat(found)
+
+
+def _choose(
+    walk: _Walk, rules: Sequence[str], key: list[Any], folder: Path | None, tick: Callable[[], object]
+) -> PathMatch:
+    """Walks the examples and every rule, with the finished ones kept in `folder`, and matches them."""
+
+    def kept(rule: Rule | None) -> PathStatistics:
+        name = hashlib.sha256(json.dumps([*key, str(rule)]).encode()).hexdigest()[:20]
+        path = None if folder is None else folder / f"{name}.pt"
+        if path is not None and path.is_file():
+            found = PathStatistics(*torch.load(path, weights_only=True))
+        else:
+            parts = walk(rule)
+            found = PathStatistics(parts[0].times, torch.cat([part.values for part in parts]))
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with writing(path) as temporary:
+                    torch.save(tuple(found), temporary)
+        tick()
+        return found
+
+    chosen = [parse(rule) for rule in rules]
+    real = kept(None)
+    return match_paths(real, {str(rule): kept(rule) for rule in chosen}, model=key[0])
+
+
+def draw_match(match: PathMatch, path: str | Path) -> Path:
+    """Draws the squared gap of each rule over that of the examples, and the mismatches with intervals."""
+    figures = need("matplotlib.figure", "report")
+    figure = figures.Figure(figsize=(9, 3.4), layout="constrained")
+    curves, bars = figure.subplots(1, 2)
+    order = sorted(match.candidates, key=lambda one: one.mismatch)
+    for i, one in enumerate(order):
+        ratios = [match.gap_ratio(t, g) for t, g in zip(match.times, one.curves["gap"], strict=True)]
+        best = one.rule == match.rule
+        curves.plot(match.times, ratios, color="#009E73" if best else "#73777F", linewidth=2 if best else 0.6)
+        bars.plot([one.low, one.high], [i, i], color="#009E73" if best else "#73777F")
+        bars.plot([one.mismatch], [i], "o", color="#009E73" if best else "#73777F")
+    curves.axhline(1, color="#222222", linestyle=":")
+    curves.set(yscale="log", xlabel="t (noise at 0)", title="squared gap over that of the examples")
+    bars.set(xlabel="mismatch (standard deviations)", title=f"{match.examples} examples: {match.rule}")
+    bars.set_yticks(range(len(order)), [one.rule for one in order], fontsize=7)
+    bars.invert_yaxis()
+    with writing(path) as temporary:
+        figure.savefig(temporary, format="png")
+    return Path(path)
+
+
+def calibrate(pilots: Iterable[Pilot], times: Sequence[float], *, model: str = "") -> Calibration:
     """Runs a pilot, given as batches of a predictor and its noise (n, ...), and measures it.
 
-    The anchor has one value per 'element' or per 'channel'; by default per element up to `LARGEST` of them.
+    The anchor has one value per element, or per channel if there are more than 1024 elements.
     """
-    if per not in (None, "element", "channel"):
-        raise ValueError(f"an anchor is per 'element' or per 'channel'; got {per!r}")
     batches = list(pilots)
     count = sum(len(x) for _, x in batches)
     if count < FEWEST:
         raise ValueError(f"a pilot needs at least {FEWEST} samples for its quantiles; got {count}")
     total = sum(predict(x, times[0]).m_u.double().sum(0).cpu() for predict, x in batches)
     assert isinstance(total, Tensor)
-    anchor = anchor_of(total / count, per)
+    anchor = anchor_of(total / count, None)
     radii = torch.cat([_radii(predict, x, times, anchor) for predict, x in batches], dim=1)
     return from_pilot(anchor, times[:-1], radii, model)
 
@@ -90,48 +245,38 @@ def _radii(predict: Predict, x: Tensor, times: Sequence[float], anchor: Values) 
     return torch.stack(radii)
 
 
-def pilots(model: str, samples: int, seed: int = 0, batch: int = 50) -> list[Pilot]:
-    """Predictor and noise of each batch; the classes of a network take turns, so that all count alike."""
-    kind, _, where = model.partition(":")
-    if samples < 1 or batch < 1:
-        raise ValueError(f"a pilot needs samples, and a batch of at least one; got {samples} and {batch}")
-    seeds = range(seed * 1_000_003, seed * 1_000_003 + samples)
-    if kind == "lab" and where:
-        exact = problem(where).model()
-        start = noise(seeds, (exact.condition.mixture.means.shape[1],)).double()
-        return [(exact.predict, start)]
-    if kind not in ("fashion", "sit") or (kind == "sit") != bool(where):
-        raise ValueError(f"a pilot needs lab:PROBLEM, fashion or sit:PATH; got {model!r}")
-    from ..models.classes import fashion, open_sit
-
-    # The pilot looks at latents, so nothing needs to be decoded.
-    network = fashion() if kind == "fashion" else open_sit(where, decode=lambda x: x)
-    batches: list[Pilot] = []
-    for low in range(0, samples, batch):
-        members = range(low, min(low + batch, samples))
-        labels = [i % network.classes for i in members]
-        batches.append((network.predict(labels), noise([seeds[i] for i in members], network.shape)))
-    return batches
-
-
 def examples(
     model: str, count: int, *, data: str | Path | None = None, seed: int = 0, batch: int = 50
 ) -> list[_Examples]:
-    """Predictors under the examples' own labels, and the examples, batch by batch.
+    """Predictors under the examples' own conditions, and the examples, batch by batch.
 
-    `lab:PROBLEM` draws from its truth; `fashion` and `sit:PATH` take test pictures of Fashion-MNIST.
+    `lab:PROBLEM` and `scenes` draw from their laws; `fashion` and `sit:PATH` take test pictures of
+    Fashion-MNIST from the folder `data`.
     """
     kind, _, where = model.partition(":")
     if count < 1 or batch < 1:
-        raise ValueError(f"a scale needs examples, and a batch of at least one; got {count} and {batch}")
+        raise ValueError(
+            f"a calibration needs examples, and a batch of at least one; got {count} and {batch}"
+        )
     draw = torch.Generator().manual_seed(seed)
     if kind == "lab" and where:
         chosen = problem(where)
         return [(chosen.model().predict, chosen.condition().conditional.sample(count, draw))]
+    if kind == "scenes":
+        from ..scenes import draw as draw_scenes
+        from ..scenes import render, scenes
+
+        scene_model, drawn = scenes(where or None), draw_scenes(count, draw)
+        made, codes = scene_model.pixels.data(255 * render(drawn)), drawn.codes()
+        codes[:, -1] = -1  # captions of the two objects; the background is left open
+        return [
+            (scene_model.predict(part), one)
+            for part, one in zip(torch.split(codes, batch), torch.split(made, batch), strict=True)
+        ]
     if kind not in ("fashion", "sit") or (kind == "sit") != bool(where):
-        raise ValueError(f"a scale is learned for lab:PROBLEM, fashion or sit:PATH; got {model!r}")
+        raise ValueError(f"examples are known for lab:PROBLEM, scenes, fashion and sit:PATH; got {model!r}")
     if data is None:
-        raise ValueError("a network's scale needs --data DIR, the folder of Fashion-MNIST's idx files")
+        raise ValueError(f"{model} needs --data DIR, the folder of Fashion-MNIST's idx files")
     from ..models.checkpoint import load_sit
     from ..models.classes import SHIPPED, fashion, open_sit
     from ..models.data import fashion as pictures
@@ -140,7 +285,7 @@ def examples(
     network = fashion() if kind == "fashion" else open_sit(path)
     pixels = load_sit(path)[1]
     if pixels is None:
-        raise ValueError(f"{path.name} makes latents; a scale can be learned for models of pixels only")
+        raise ValueError(f"{path.name} makes latents; only models of pixels have examples here")
     test = pictures(data, train=False)
     order = torch.randperm(len(test.images), generator=draw)[:count]
     return [
@@ -149,7 +294,6 @@ def examples(
     ]
 
 
-_Examples = tuple[Predict, Tensor]  # a predictor under the labels of a batch, and the batch's data
 FORMAT = 1
 _FEWEST_EXAMPLES = 32
 _WIDEST = 1.0
@@ -225,29 +369,18 @@ def learn_scale(
 
 def load_scale(path: str | Path) -> LearnedScale:
     """Reads a file that `meancap calibrate --learn scale` wrote."""
-    path = Path(path)
-    hint = "write one with `meancap calibrate --learn scale`"
     try:
-        read: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        read: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        if (read.pop("format"), read.pop("kind")) != (FORMAT, "scale"):
+            raise ValueError("another kind of file")
+        read |= {name: tuple(map(float, read[name])) for name in ("times", "values", "low", "high")}
+        learned = LearnedScale(**read)
+        for curve in (learned.values, learned.low, learned.high):
+            Piecewise(learned.times, curve)  # raises an error if they do not fit together
+    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
+        hint = "write one with `meancap calibrate --learn scale`"
         raise ValueError(f"{path} is no scale file ({error}); {hint}") from None
-    if not isinstance(read, dict) or (read.get("format"), read.get("kind")) != (FORMAT, "scale"):
-        raise ValueError(f"{path} is no scale file of format {FORMAT}; {hint}")
-    try:
-        curves = {name: tuple(float(v) for v in read[name]) for name in ("times", "values", "low", "high")}
-        learned = LearnedScale(
-            **curves, examples=int(read["examples"]), level=float(read["level"]), model=str(read["model"])
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {hint}") from None
-    for curve in (learned.values, learned.low, learned.high):
-        Piecewise(learned.times, curve)  # refuses what does not fit together
     return learned
-
-
-def scale_from(path: str | Path) -> Piecewise:
-    """The schedule in a file: `CFG(scale_from("scale.json")) | Cap(1.1)`."""
-    return load_scale(path).schedule
 
 
 @torch.no_grad()
