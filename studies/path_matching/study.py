@@ -13,35 +13,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor
 
-from meancap import Prediction, Record, noise, parse, sample, uniform
+from meancap import Record, noise, parse, trajectory, uniform
 from meancap.bench.cases import KINDS, Case, read_cases
 from meancap.bench.families import FIXED, Family
 from meancap.bench.predictors import examples
 from meancap.bench.trials import Bench, score_cell
-from meancap.report.style import BLUE, GREY, PAGE, panels
+from meancap.report.style import BLUE, PAGE, panels
 from meancap.rules import Rule
-from meancap.rules.path_matching import Follow, PathStatistics, match_paths, path_statistics
-from meancap.rules.rule import Displacement
+from meancap.rules.path_matching import Follow, PathStatistics, load_path_match, match_paths, path_statistics
 from meancap.runs.calibrate import CANDIDATES
-from studies.common import (
-    Cells,
-    Row,
-    chosen,
-    command,
-    interval,
-    markdown,
-    option,
-    read_csv,
-    write_csv,
-    write_figures,
-    write_page,
-)  # fmt: skip
+from studies import common
+from studies.common import Cells, Row, interval, markdown, option, read_csv
 
 HERE = Path(__file__).parent
 RULES = tuple(str(parse(rule)) for rule in CANDIDATES)
@@ -63,32 +52,19 @@ class Study:
     problems: int = option(84, "problems at 10 evaluations, the first of the benchmark")
     others: int = option(42, "problems at other evaluations")
     evaluations: tuple[int, ...] = option((10, 5, 28), "numbers of evaluations, the main one first")
-    count: int = option(512, "examples")
+    count: int = option(512, "data with trusted conditions")
 
 
 QUICK = Study(7, 2, (10, 5), 64)
 
 
-class _WithState(Record):
-    """A record that keeps |x| as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: list[Tensor] = []
-
-    def add(self, g: Displacement, p: Prediction, rule: Rule | None = None) -> None:
-        super().add(g, p, rule)
-        self.states.append(p.x.flatten(1).double().norm(dim=1))
-
-
 def walk(bench: Bench, rule: Rule | str, start: Tensor) -> PathStatistics:
     """The three statistics of a run, and |x| as the fourth."""
-    record = _WithState()
-    sample(bench.model, rule, start, uniform(bench.evaluations), record=record)
+    record, grid = Record(), uniform(bench.evaluations)
+    steps = trajectory(bench.model, rule, start, grid, record=record)
+    states = torch.stack([step.x.double().norm(dim=1) for step in steps], 1)
     found = path_statistics(record)
-    return PathStatistics(
-        found.times, torch.cat([found.values, torch.stack(record.states, 1)[..., None]], -1)
-    )
+    return PathStatistics(found.times, torch.cat([found.values, states[..., None]], -1))
 
 
 def least(real: Tensor, runs: Sequence[Tensor], columns: list[int], power: int) -> int:
@@ -105,7 +81,7 @@ def problem_cell(study: Study, case: Case, evaluations: int, folder: Path) -> di
     bench = Bench(case, evaluations, folder)
     start = noise(range(FIRST, FIRST + study.count), (case.dimension,))
     runs = [walk(bench, rule, start) for rule in RULES]
-    found: dict[str, list[float]] = {}
+    found: dict[str, Sequence[float]] = {}
 
     def match(variant: str, data: Tensor, count: int = study.count) -> PathStatistics:
         real = walk(bench, Follow(data), start)
@@ -122,9 +98,8 @@ def problem_cell(study: Study, case: Case, evaluations: int, folder: Path) -> di
         match("a fifth of the conditions wrong", examples(case, study.count, 0.2).float())
         match("all conditions wrong", examples(case, study.count, 1.0).float())
         match("foreign examples", own.mean(0) + STRETCH * (own - own.mean(0)))
-        for variant, (columns, power) in ALONE.items():
-            values = [one.values for one in runs]
-            found[variant] = [least(real.values, values, columns, power), math.nan, math.nan]
+        values = [one.values for one in runs]
+        found |= {name: [least(real.values, values, *how)] for name, how in ALONE.items()}
     tuned = score_cell(bench, (FIXED,), {}, {})["rules"][FIXED.name]["sw2"][0]
     scores = [bench.run(Family(rule, rule), [{}], "score")[0].sw2 for rule in RULES]
     return {"tuned": torch.tensor([tuned]), "scores": torch.tensor(scores)} | {
@@ -137,39 +112,28 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
     for evaluations in study.evaluations:
         main = evaluations == study.evaluations[0]
         for case in read_cases()[: study.problems if main else study.others]:
-            cell = cells.make(
-                f"{case.name}-{evaluations}",
-                lambda c=case, e=evaluations: problem_cell(study, c, e, cells.folder / "networks"),
-            )
+            work = partial(problem_cell, study, case, evaluations, cells.folder / "networks")
+            cell = cells.make(f"{case.name}-{evaluations}", work)
             regret = (cell["scores"] / cell["tuned"]).tolist()
             about = {"problem": case.name, "kind": case.kind, "evaluations": evaluations}
-            for name, rule in FIXED_RULES.items():
-                yield about | {"variant": name, "rule": rule, "regret": regret[RULES.index(rule)]}
-            best = min(range(len(RULES)), key=regret.__getitem__)
-            yield about | {"variant": "best candidate", "rule": RULES[best], "regret": regret[best]}
-            for name, row in cell.items():
-                if name.startswith("variant "):
-                    i, mismatch, share = row.tolist()
-                    one = {"variant": name[8:], "rule": RULES[int(i)], "regret": regret[int(i)]}
-                    yield (
-                        about
-                        | one
-                        | ({} if math.isnan(mismatch) else {"mismatch": mismatch, "chosen": share})
-                    )
+            found = {name: [RULES.index(rule)] for name, rule in FIXED_RULES.items()}
+            found["best candidate"] = [regret.index(min(regret))]
+            found |= {name[8:]: row.tolist() for name, row in cell.items() if name.startswith("variant ")}
+            for name, (i, *more) in found.items():
+                one = {"variant": name, "rule": RULES[int(i)], "regret": regret[int(i)]}
+                yield about | one | dict(zip(("mismatch", "chosen"), more, strict=False))
 
 
 def summary(rows: Sequence[dict[str, str]]) -> dict[str, str]:
     """Geometric mean of the regret with its 95 % interval over problems, its 90 % quantile and worst."""
-    logs = torch.tensor([math.log(float(row["regret"])) for row in rows], dtype=torch.float64)
+    logs = torch.tensor([float(row["regret"]) for row in rows], dtype=torch.float64).log()
     half = 1.96 * float(logs.std()) / math.sqrt(len(logs))
-    ends = {"": 0.0, " from": -half, " to": half}
-    cell = {f"regret{end}": f"{math.exp(float(logs.mean()) + off):.4f}" for end, off in ends.items()}
+    ends = (("", 0.0), (" from", -half), (" to", half))
+    cell = {f"regret{end}": f"{math.exp(float(logs.mean()) + off):.4f}" for end, off in ends}
     own = [float(row["mismatch"]) for row in rows if row["mismatch"]]
-    tails = {
-        "q90": f"{math.exp(float(logs.quantile(0.9))):.2f}",
-        "worst": f"{math.exp(float(logs.max())):.1f}",
-    }
-    return {**cell, **tails, "n": str(len(rows)), "mismatch": f"{median(own):.2f}" if own else ""}
+    high, worst = (f"{math.exp(float(v)):.2f}" for v in (logs.quantile(0.9), logs.max()))
+    middle = f"{median(own):.2f}" if own else ""
+    return {**cell, "q90": high, "worst": worst, "n": str(len(rows)), "mismatch": middle}
 
 
 def grouped(rows: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
@@ -181,10 +145,10 @@ def grouped(rows: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...]
 
 
 def parts(folder: Path) -> dict[str, str]:
-    """Tables by variant and number of evaluations, and by the kind of error."""
+    """Tables by variant, by kind of error and of the two networks; and a sentence for the page on auto."""
     rows = read_csv(folder / "readings.csv")
-    table = []
-    for (evaluations, variant), own in grouped(rows, "evaluations", "variant").items():
+    groups, table = grouped(rows, "evaluations", "variant"), []
+    for (evaluations, variant), own in groups.items():
         s = summary(own)
         table.append(
             [variant, evaluations, s["n"], interval(s, "regret"), s["q90"], s["worst"], s["mismatch"]]
@@ -194,33 +158,39 @@ def parts(folder: Path) -> dict[str, str]:
         [kind, *(interval(summary(by_kind[kind, v]), "regret") for v in ("path matching", *FIXED_RULES))]
         for kind in KINDS
     ]
+    networks = [
+        [match.model, f"`{one.rule}`", *(f"{v:.2f}" for v in (one.mismatch, one.low, one.high, one.chosen))]
+        for match in map(load_path_match, sorted(folder.glob("*.json")))
+        for one in sorted(match.candidates, key=lambda one: one.mismatch)[:6]
+    ]
+    said = [(v, interval(summary(groups["10", v]), "regret")) for v in ("path matching", *FIXED_RULES)]
     head = ["variant", "evaluations", "problems", "regret", "q90", "worst", "median mismatch"]
     return {
         "variants": markdown(head, table),
         "kinds": markdown(["kind of error", "path matching", *FIXED_RULES], kinds),
+        "networks": markdown(["model", "rule", "mismatch", "from", "to", "best in"], networks),
+        "regret": "Regret at 10 evaluations: " + "; ".join(f"{name} {value}" for name, value in said) + ".",
     }
 
 
 def draw(rows: Sequence[dict[str, str]]):
-    """Regret against mismatch of the choice, by variant."""
+    """Regret against the mismatch of the choice, by variant."""
     figure, axes = panels(1, 3, PAGE, 2.2)
-    names = ("path matching", "16 examples", "all conditions wrong")
-    for ax, name in zip(axes.flat, names, strict=True):
-        own = [row for row in rows if row["variant"] == name and row["evaluations"] == "10"]
-        points = [[float(row[key]) for row in own] for key in ("mismatch", "regret")]
-        ax.axhline(1, color=GREY, linewidth=0.6)
+    groups = grouped(rows, "evaluations", "variant")
+    for ax, name in zip(axes.flat, ("path matching", "16 examples", "all conditions wrong"), strict=True):
+        points = [[float(row[key]) for row in groups["10", name]] for key in ("mismatch", "regret")]
         ax.plot(*points, "o", color=BLUE, markersize=2.5, alpha=0.7)
-        ax.set(xscale="log", yscale="log", xlabel="mismatch of the choice", title=name)
+        ax.set(xscale="log", yscale="log", xlabel="mismatch", ylabel="regret", title=name)
     return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     example = "python -m studies.path_matching --out out/path_matching"
-    args = command(__doc__.partition("\n")[0], example, Study()).parse_args(arguments)
+    args = common.command(__doc__.partition("\n")[0], example, Study()).parse_args(arguments)
     if args.page:
-        write_page(HERE, parts(HERE))
+        common.write_page(HERE, parts(HERE))
         return
-    study = chosen(args, Study(), QUICK)
+    study = common.chosen(args, Study(), QUICK)
     cells = Cells(args.out, study)
-    path = write_csv(args.out / "readings.csv", readings(study, cells))
-    write_figures(args.out, {"mismatch": lambda: draw(read_csv(path))})
+    path = common.write_csv(args.out / "readings.csv", readings(study, cells))
+    common.write_figures(args.out, {"mismatch": lambda: draw(read_csv(path))})

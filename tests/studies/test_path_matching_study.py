@@ -1,0 +1,23 @@
+"""The study of path matching runs, and the page on choosing a rule quotes its readings."""
+
+from meancap.report.document import with_parts
+from pages import ROOT
+from studies import common
+from studies.path_matching import study
+
+
+def test_a_small_study_runs_and_resumes(tmp_path, capsys):
+    small = study.Study(1, 1, (4, 3), 32)
+    rows = list(study.readings(small, common.Cells(tmp_path, small)))
+    assert {row["evaluations"] for row in rows} == {4, 3} and all(row["regret"] > 0 for row in rows)
+    own = [row for row in rows if row["variant"] == "path matching"]
+    best = [row for row in rows if row["variant"] == "best candidate"]
+    assert all(a["regret"] >= b["regret"] and 0 <= a["chosen"] <= 1 for a, b in zip(own, best, strict=True))
+    capsys.readouterr()
+    assert list(study.readings(small, common.Cells(tmp_path, small))) == rows
+    assert not capsys.readouterr().err
+
+
+def test_the_page_on_gamma_quotes_the_regret_of_auto():
+    page = (ROOT / "docs" / "choosing-gamma.md").read_text(encoding="utf-8")
+    assert with_parts(page, {"regret": study.parts(study.HERE)["regret"]}) == page
