@@ -66,7 +66,7 @@ def test_imports_point_downwards():
         own = package(path)
         if own == "__init__":
             continue
-        assert own in LAYERS, f"{own} has no layer; name it in LAYERS and in docs/architecture.md"
+        assert own in LAYERS, f"{own} has no layer; name it in LAYERS and in docs/contributing.md"
         for name, _ in imported(path):
             parts = name.split(".")
             if parts[0] != "meancap" or len(parts) < 2 or parts[1] == own or parts[1] not in LAYERS:

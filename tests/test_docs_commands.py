@@ -96,7 +96,7 @@ def test_a_rule_in_a_sentence_can_be_typed(page):
 
 
 def test_every_extra_is_on_the_page_of_installation():
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == EXTRAS
 
 
@@ -116,9 +116,9 @@ def quick(words: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.slow
-def test_the_tour_goes_on_from_the_command_line(tmp_path, monkeypatch):
+def test_the_run_of_the_quickstart_can_be_repeated(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for block in blocks(ROOT / "docs" / "tour.md"):
+    for block in blocks(ROOT / "docs" / "quickstart.md"):
         for words in lines(block.text) if block.kind == "sh" else ():
             assert main(words[1:]) == 0
     assert (tmp_path / "pictures" / "sheet.png").exists()
@@ -128,7 +128,7 @@ def test_the_tour_goes_on_from_the_command_line(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_mixture_table_is_printed_as_the_page_shows_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    page = blocks(ROOT / "docs" / "reproduce-gmm.md")
+    page = blocks(ROOT / "docs" / "reproduce.md")
     command = next(block for block in page if block.kind == "sh")
     shown = next(block for block in page if block.kind == "text")
     assert main(lines(command.text)[0][1:]) == 0

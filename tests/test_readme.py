@@ -40,8 +40,9 @@ def test_the_two_commands_are_there():
     assert [row.split()[:2] for row in shell.text.split("\n")] == [["make", "demo"], ["make", "test"]]
 
 
-def test_as_many_methods_are_promised_as_there_are():
-    assert f"[{len(catalogue())} methods]" in TEXT
+def test_about_as_many_methods_are_promised_as_there_are():
+    (promised,) = re.findall(r"about (\d+) published methods", TEXT)
+    assert abs(len(catalogue()) - int(promised)) <= 15
 
 
 @pytest.mark.parametrize("block", [b for b in blocks(README) if b.kind == "python"], ids=lambda b: b.where)

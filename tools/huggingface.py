@@ -6,7 +6,7 @@
     OUT/meancap-block/     a block for modular diffusers, of integrations/huggingface/block
     OUT/space/             the Space of integrations/huggingface/space
 
-Nothing is sent anywhere; docs/releasing.md has the commands that upload the folders.
+Nothing is sent anywhere; CONTRIBUTING.md has the commands that upload the folders.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each pair gets an environment in out/matrix, with torch, pytest and what the tests import, and nothing else of
 the extras. A pair without an interpreter on this machine, or whose torch pip could not install, is reported
-as "not tried" with that reason. The table goes to out/matrix/matrix.md; docs/releasing.md shows the last one.
+as "not tried" with that reason. The table goes to out/matrix/matrix.md; CONTRIBUTING.md shows the last one.
 """
 
 from __future__ import annotations

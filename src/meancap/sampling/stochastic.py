@@ -16,7 +16,7 @@ the ancestral step of a variance-exploding model. It forgets the start: at t = 0
 
 so the force that guidance adds, (lambda - 1)(1 - t)/t (score_c - score_u), counts 1 + eta^2 times while it
 acts. Fresh noise undoes a part of what earlier guidance did, and the two do not cancel: **the same scale is
-not the same guidance here.** docs/feedback.md has the ODE scale that ends at the same alignment.
+not the same guidance here.** Compare samplers at equal alignment, never at equal scale.
 
 Randomness belongs to samples: the generator of a seed draws the sample's start (what `noise` gives for that
 seed) first, then one tensor for each step. Neither batch, order nor the other samples matter.
