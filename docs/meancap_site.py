@@ -30,6 +30,7 @@ from docutils.statemachine import StringList
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from meancap import cli
+from meancap.adapters.diffusers.pipeline_table import table_markdown
 from meancap.bench.ratios import Result
 from tools.rules_page import rules_page
 
@@ -54,6 +55,7 @@ def setup(app: Any) -> dict[str, bool]:
         ("modules", Modules),
         ("commands", Commands),
         ("rules", Rules),
+        ("pipelines", Pipelines),
     ):
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -206,6 +208,13 @@ class Rules(_Written):
 
     def write(self, *names: str) -> list[str]:
         return rules_page(Result(DOCS / names[0]))
+
+
+class Pipelines(_Written):
+    """`{pipelines} diffusers`: which pipelines can be guided, and how."""
+
+    def write(self, *names: str) -> list[str]:
+        return table_markdown().split("\n")
 
 
 def exported(package: str) -> list[str]:

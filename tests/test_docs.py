@@ -29,7 +29,7 @@ from meancap.cli import main
 from pages import PAGES, ROOT, Block, blocks
 
 KINDS = {"python", "console", "text", "sh", "bibtex", ""}
-DIRECTIVES = {"{toctree}", "{modules}", "{exports}", "{commands}", "{rules}"}
+DIRECTIVES = {"{toctree}", "{modules}", "{exports}", "{commands}", "{rules}", "{pipelines}"}
 CODE = re.compile(
     r"^(\$ |meancap |make |pip |python3? |import |from \w+ import |git |torchrun )", re.MULTILINE
 )

@@ -18,12 +18,6 @@ from meancap.cli import main
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_table_in_the_documentation_is_the_one_in_the_code() -> None:
-    page = (ROOT / "docs" / "diffusers.md").read_text(encoding="utf-8")
-    found = page.split("<!-- pipelines -->\n")[1].split("\n<!-- /pipelines -->")[0]
-    assert found == table_markdown(), "paste the output of `meancap pipelines --markdown` between the marks"
-
-
 def test_the_command_prints_every_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipelines"]) == 0
     shown = capsys.readouterr().out
