@@ -4,7 +4,7 @@
     python tools/bench_page.py docs             again, from what the documents keep
 
 keeps result.json, rules.csv, kinds.csv, leaderboard.html and two figures in docs/benchmark/, and fills the
-marked parts of docs/benchmark.md, docs/which-rule.md and docs/choosing-gamma.md.
+marked parts of docs/benchmark.md and docs/choosing.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meancap.bench.ratios import FEWEST, Ratio, Result
 from meancap.files import write_whole
 from meancap.report.document import with_parts
 
-PAGES = ("benchmark.md", "which-rule.md", "choosing-gamma.md")
+PAGES = ("benchmark.md", "choosing.md")
 _PAPER = "Cap 1.1 (the paper)"
 _LEARNED = "learned λ(t), 512 examples, shrunk"
 # The one table of the page: recipes without a knob, then rules with knobs.
@@ -68,14 +68,11 @@ def pages(docs: Path) -> dict[str, str]:
             "aligned": aligned(result),
             "where": where(result),
         },
-        "which-rule.md": {
+        "choosing.md": {
             "kinds tuned": kinds(result, few, _TUNED, "sw2 sw2"),
             "kinds recipes": kinds(result, few, _RECIPES, "all sw2"),
             "reading": reading(result),
             "feedback": feedback(result),
-        },
-        "choosing-gamma.md": {
-            "gamma table": kinds(result, few, _CAPS, "sw2 sw2"),
             "gamma reading": gammas(result),
         },
     }

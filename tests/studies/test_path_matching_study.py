@@ -19,5 +19,5 @@ def test_a_small_study_runs_and_resumes(tmp_path, capsys):
 
 
 def test_the_page_on_gamma_quotes_the_regret_of_auto():
-    page = (ROOT / "docs" / "choosing-gamma.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
     assert with_parts(page, {"regret": study.parts(study.HERE)["regret"]}) == page

@@ -73,7 +73,7 @@ class DensityFeedback(Factor):
         (1-r)(m_c + m_u)/2)/s^2
     space: any
     source: this package; the scale is FBG's (Koulischer et al. 2025), Ito density estimators are SuperDiff's
-    evidence: exact on mixtures with a label leak; docs/feedback.md has the figures
+    evidence: exact on mixtures with a label leak; studies/feedback has the figures
     use when: samples need unlike amounts of guidance and a second evaluation per step is affordable
     state: log R of each sample and the last prediction, kept by the loop
     notes:
