@@ -120,7 +120,7 @@ class Figures:
     @staticmethod
     def why_not(e: Entry) -> str:
         if e.needs:
-            return "not run: needs a third prediction, see [three predictions](your-own-network.md#three-predictions)"
+            return "not run: needs a [third prediction](your-own-network.md#three-predictions)"
         return "not run: needs images" if e.axes > 2 else "not run"
 
 
