@@ -99,7 +99,7 @@ _CALIBRATE = """\
   meancap generate --model fashion --rule auto --calibration fashion.json --out runs/auto
   meancap calibrate --learn scale --model lab:under-8 --samples 300 --out scale.json
 
-A rule is chosen by path matching (docs/choosing-gamma.md): FILE gets the choice, FILE.png the curves. Rerun a
+A rule is chosen by path matching (docs/choosing.md): FILE gets the choice, FILE.png the curves. Rerun a
 command to resume it. For a diffusers pipeline use `meancap.runs.calibrate.match_pipeline`.
 """
 
