@@ -139,18 +139,12 @@ const STRIP = 5;
 
 // Few round numbers from low to high.
 function ticks(low, high, log) {
+  if (!log) return steps(low, high, 5);
   const found = [];
-  if (log) {
-    const step = Math.max(1, Math.round(Math.log2(high / low) / 4));
-    for (let power = Math.floor(Math.log2(low)); 2 ** power <= high * 1.001; power += step) {
-      if (2 ** power >= low * 0.999) found.push(2 ** power);
-    }
-    return found;
+  const step = Math.max(1, Math.round(Math.log2(high / low) / 4));
+  for (let power = Math.floor(Math.log2(low)); 2 ** power <= high * 1.001; power += step) {
+    if (2 ** power >= low * 0.999) found.push(2 ** power);
   }
-  const raw = (high - low) / 5;
-  const unit = 10 ** Math.floor(Math.log10(raw));
-  const step = unit * [1, 2, 5, 10].find((k) => k * unit >= raw);
-  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9; v += step) found.push(Number(v.toPrecision(12)));
   return found;
 }
 

@@ -246,4 +246,4 @@ function arrow(ctx, x, y, dx, dy, longest, ink, width) {
 
 function rgb(hex) { return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)); }
 
-export const fade = (hex, alpha) => `rgba(${rgb(hex).join(',')},${Math.max(0, alpha)})`;
+const fade = (hex, alpha) => `rgba(${rgb(hex).join(',')},${Math.max(0, alpha)})`;

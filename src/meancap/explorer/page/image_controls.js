@@ -38,7 +38,7 @@ export function controls({ api, about, state, gone, change }) {
       h('div', { class: 'fields' },
         h('label', { class: 'small seeds' }, 'seeds', seeds),
         h('button', { type: 'button', title: 'The next seeds, as many as now', onclick: moved }, 'New noise')),
-      h('p', { class: 'about' }, 'One picture per seed; the chosen garments alternate.'),
+      h('p', { class: 'about' }, 'One picture for each seed.'),
       steps.node),
     rules.node);
   const sliders = h('section', { class: 'card sliders', 'aria-labelledby': 'sliders-title' },

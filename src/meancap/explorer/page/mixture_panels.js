@@ -70,7 +70,7 @@ function endsPanel(state, setState) {
     h('span', {}, text)));
   const node = panel('ends', 'Where the samples end',
     'Grey rings are the target; every dot is a sample, and all squares start from the same noise. '
-    + 'A good rule fills each filled component evenly.',
+    + 'A good rule fills the rings of the condition and nothing else.',
     h('fieldset', { class: 'chips' }, h('legend', { class: 'unseen' }, 'How much of the plane'), zoom),
     squares, note, words.node);
 
@@ -95,7 +95,7 @@ function endsPanel(state, setState) {
     const [word, digits] = verdict(run);
     const number = entry.numbers && fixed(entry.numbers[digits], 3);
     const split = shares?.length > 1 ? `${shares.map((v) => fixed(100 * v, 0)).join(' / ')} % · ` : '';
-    read.replaceChildren(...(shares ? [split, ...term(word), ` ${number}`] : []));
+    read.replaceChildren(...(shares ? [split, h('span', { class: 'together' }, ...term(word), ` ${number}`)] : []));
     canvas.setAttribute('aria-label', shares
       ? `Samples of ${entry.rule}: ${run.members.map((k, j) => `${percent(shares[j])} at component ${k}`).join(', ')}; ${word} ${number}`
       : `No samples of ${entry.text}`);
@@ -141,12 +141,14 @@ function sharesPanel() {
   const draw = () => run && chart.replaceChildren(bars(run, run.rules, Math.max(chart.clientWidth, 260)));
   const widths = new ResizeObserver(draw);
   widths.observe(chart);
+  const node = panel('bars', 'Share of each component',
+    'Share of the samples at each component of the condition; the dashed line is the target, error bars are two '
+    + 'standard errors.', chart, legend, words.node);
   return {
-    node: panel('bars', 'Share of each component',
-      'Share of the samples at each component of the condition; the dashed line is the target, error bars are two '
-      + 'standard errors.', chart, legend, words.node),
+    node,
     show(next) {
       run = next;
+      node.hidden = run.members.length === 1; // one component has all samples, wherever they lie
       draw();
       legend.replaceChildren(...run.rules.map(named));
       words.set(() => shareTable('Occupancy with its standard error', run,
