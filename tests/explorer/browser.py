@@ -11,11 +11,9 @@ import shutil
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-SHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 READY = '.mixture[data-busy="false"]'
 PATIENCE = 60_000  # milliseconds; a loaded machine is slow, and a page that hangs is found anyway
 
@@ -86,10 +84,6 @@ class Tab:
     def rest(self):
         """Waits until all that was asked for is shown."""
         self.page.wait_for_selector(READY)
-
-    def shoot(self, name, full=True):
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SHOTS / f"{name}.png", full_page=full)
 
     def close(self):
         self.context.close()

@@ -108,15 +108,7 @@ def test_a_scene_of_ones_own_is_sampled_as_given():
     from meancap.lab import Condition, Mixture
 
     parts = [[0.5, 0.25, 2.0, True], [-1.0, 0.0, 1.0, False], [0.0, -1.0, 1.0, True]]
-    request = {
-        "scene": "own",
-        "components": parts,
-        "std": 0.2,
-        "n": 2000,
-        "rules": ["CFG(λ)"],
-        "scale": 2,
-        "quick": True,
-    }
+    request = {"scene": "own", "components": parts, "std": 0.2, "n": 2000, "rules": ["CFG(2)"], "quick": True}
     entry = run(request, WORK)["rules"][0]
     means = torch.tensor([p[:2] for p in parts], dtype=torch.float64)
     condition = Condition(Mixture(means, [2.0, 1.0, 1.0], std=0.2), (0, 2))
@@ -201,16 +193,12 @@ OWN = {"scene": "own", "components": [[0, 0, 1, True], [1, 1, 1, False]]}
     [
         ({"n": 10**9}, "whole number from 100 to 200,000; got 1000000000"),
         ({"n": 10**4000}, "n must be a whole number"),
-        ({"n": "20000"}, "n must be a whole number"),
         ({"n": 0.5}, "n must be a whole number"),
         ({"steps": 100_000}, "steps must be a whole number from 1 to 500"),
         ({"scale": 1e308}, "scale must be a number from 0 to 30"),
         ({"scale": math.nan}, "scale must be a number"),
-        ({"gamma": 0.5}, "gamma must be a number from 1 to 10"),
-        ({"seed": -1}, "seed must be a whole number"),
         ({"solver": "dopri5"}, "solver must be one of euler, heun"),
         ({"scene": "../../etc"}, "scene must be one of"),
-        ({"rules": []}, "rules must be a list of 1 to 4 entries"),
         ({"rules": ["CFG(1)"] * 5}, "rules must be a list of 1 to 4 entries"),
         ({"rules": "CFG(1)"}, "rules must be a list"),
         ({"rules": [3]}, "rule must be a text"),

@@ -89,18 +89,6 @@ def test_the_landscape_asked_for_last_stays(holding):
 
 
 @pytest.mark.slow
-def test_samples_do_not_wait_for_their_way(holding):
-    page = holding.open("#mixture?n=1000")
-    hold(page, """path.endsWith('/meter') || body.includes('"quick":false')""")
-    for scale in ("3.1", "3.2", "3.3"):
-        page.locator("input[name=scale]").press("ArrowRight")
-        until(lambda scale=scale: page.locator("th .named").nth(1).inner_text() == f"CFG({scale})")
-    page.evaluate("release()")
-    holding.rest()
-    assert "CFG(3.3)" in page.locator('[data-panel="scale"] .note').inner_text()
-
-
-@pytest.mark.slow
 def test_a_complaint_about_an_earlier_state_is_not_shown(holding):
     holding.refusals = True
     page = holding.open("#mixture?n=1000")

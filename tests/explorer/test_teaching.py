@@ -92,6 +92,7 @@ def test_a_story_sets_the_sliders_and_its_words_are_true(tab):
     read = page.locator(".squares .read").all_inner_texts()
     assert [one.split()[:2] for one in read] == [["mean", "error"]] * 3, "TV is 0 wherever the samples lie"
     assert float(read[1].split()[2]) > 5 * float(read[2].split()[2])
+    assert page.locator('[data-panel="bars"]').is_hidden(), "every share is 100 %"
 
 
 def middle_and_tv(scene, scale, rule, n=4000):

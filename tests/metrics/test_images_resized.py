@@ -58,11 +58,6 @@ def test_clean_bicubic_is_antialiased_and_not_rounded() -> None:
     assert 0.1 < (fine - direct_8bit(x, 31, bicubic=True)).abs().mean() < 1
 
 
-def test_direct_8bit_gives_bytes() -> None:
-    found = direct_8bit(noise(2, 64, 48), 299)
-    assert found.shape == (2, 3, 299, 299) and torch.equal(found, found.round())
-
-
 def test_grey_images_become_three_equal_channels() -> None:
     grey = noise(2, 28, 28, 1)
     assert torch.equal(three_channels(grey), grey.repeat(1, 1, 1, 3))

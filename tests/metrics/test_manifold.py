@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from peers import peer
 from torch import Tensor
 
-from meancap.metrics import insiders, kernel_estimate, manifold_estimates, precision_recall, recall_at
+from meancap.metrics import kernel_estimate, manifold_estimates, precision_recall, recall_at
 from meancap.metrics import manifold as engine
+from meancap.metrics.manifold import insiders
 
 
 def brute(real: Tensor, generated: Tensor, k: int) -> tuple[float, float, float, float]:

@@ -28,10 +28,6 @@ def test_sure_and_even_predictions_score_the_number_of_classes() -> None:
     assert inception_score(logits) == pytest.approx(10, rel=1e-12)
 
 
-def test_a_constant_prediction_scores_one() -> None:
-    assert inception_score(torch.randn(1, 7).repeat(50, 1)) == pytest.approx(1, abs=1e-12)
-
-
 def test_splits_are_consecutive_and_of_fixed_size_so_order_matters() -> None:
     logits = torch.eye(4).repeat_interleave(5000, 0) * 1e4  # 20,000 images sorted by class
     assert inception_score(logits) == pytest.approx(1, abs=1e-9)  # every split holds one class
@@ -131,9 +127,3 @@ def test_grey_images_have_brightness_and_no_saturation() -> None:
     assert brightness(grey).tolist() == pytest.approx([0.2, 0.2])
     grey[0, 0, 0] = 255
     assert clipped(grey).tolist() == [1 / 16, 0]
-
-
-def test_float_or_channels_first_images_are_refused() -> None:
-    for bad in (torch.rand(2, 4, 4, 3), torch.zeros(2, 3, 4, 4, dtype=torch.uint8)):
-        with pytest.raises(ValueError, match="uint8 of shape"):
-            saturation(bad)

@@ -39,10 +39,10 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     hits = 0
     for seed in range(300):
         g = torch.Generator().manual_seed(seed)
-        low, high = bootstrap(torch.empty(60).exponential_(generator=g), level=0.9, replicates=400)
+        low, high = bootstrap(torch.empty(60).exponential_(generator=g))
         hits += low <= 1 <= high
-    # Of 300 intervals at 90 %, between 245 and 290 cover (skewed values lose a little): four standard errors.
-    assert 245 <= hits <= 290
+    # Of 300 intervals at 95 % about 285 cover, plus or minus 15 (four errors); skewed values lose a few.
+    assert 262 <= hits <= 299
 
 
 @pytest.mark.parametrize("name", ["FD", "KD", "diversity", "density"])
@@ -94,25 +94,6 @@ def test_a_run_minus_itself_is_exactly_nothing() -> None:
     a = mean_estimate("CLIP", torch.rand(100))
     d = difference(a, a)
     assert (d.value, d.error, d.interval()) == (0.0, 0.0, (0.0, 0.0))
-
-
-def test_paired_standard_error_agrees_with_simulation() -> None:
-    reference = draws(2000, 99) / 0.8
-    differences, errors = [], []
-    for seed in range(40):
-        x = draws(300, seed)
-        a, b = frechet_estimate("FD", x, reference), frechet_estimate("FD", x * 1.1, reference)
-        d = difference(a, b)
-        differences.append(d.value)
-        errors.append(d.error)
-    assert sum(errors) / 40 == pytest.approx(torch.tensor(differences).std().item(), rel=0.35)
-
-
-def test_one_image_tells_no_error_of_a_difference() -> None:
-    one, many = mean_estimate("s", torch.rand(1)), mean_estimate("s", torch.rand(9))
-    for a, b in ((one, one), (one, many), (many, one)):
-        found = difference(a, b, paired=False)
-        assert found.value == a.value - b.value and found.interval() is None
 
 
 def test_differences_of_different_things_are_refused() -> None:

@@ -54,7 +54,7 @@ def runs(tmp_path: Path, garments: tuple[Tensor, Tensor]) -> dict[str, Path]:
     return {name: made_run(tmp_path / name, x, labels) for name, x in changed.items()}
 
 
-def test_worse_images_score_worse_and_png_equals_npz(
+def test_worse_images_score_worse_and_every_score_carries_its_protocol(
     runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pictures = made_run(tmp_path / "png", *garments, kind="png")
@@ -64,29 +64,15 @@ def test_worse_images_score_worse_and_png_equals_npz(
     assert found["clean"]["FD-fashion"] * 5 < found["blurred"]["FD-fashion"]
     assert found["blurred"]["FD-fashion"] < found["noisy"]["FD-fashion"]
     assert found["clean"]["precision"] > 0.75 > found["noisy"]["precision"]
-    assert found["clean"]["accuracy"] == pytest.approx(0.93, abs=0.03)
-    out = capsys.readouterr().out
-    assert "FD-fashion" in out and "Fashion-MNIST test (10,000 images" in out and "±" in out
-
-
-def test_scores_carry_protocol_count_and_interval(runs: dict[str, Path]) -> None:
-    main(["score", str(runs["clean"]), "--protocol", "fashion"])
-    lines = [json.loads(line) for line in (runs["clean"] / "scores.jsonl").read_text().splitlines()]
-    assert {tuple(line) for line in lines} == {("name", "value", "interval", "n", "protocol", "images")}
-    for line in lines:
-        assert line["n"] == 600
-        assert line["protocol"].startswith("fashion: Fashion-MNIST classifier (sha256 ")
-        low, high = line["interval"]
-        assert low <= line["value"] <= high
-
-
-def test_the_value_is_the_plain_function_of_plain_features(
-    runs: dict[str, Path], garments: tuple[Tensor, Tensor]
-) -> None:
-    main(["score", str(runs["clean"]), "--protocol", "fashion"])
     pool = fashion_classifier()(garments[0])["pool"]
     expected = frechet_distance(pool, shipped_fashion().features["pool"])
-    assert numbers(runs["clean"])["FD-fashion"] == pytest.approx(expected, rel=1e-5)
+    assert found["clean"]["FD-fashion"] == pytest.approx(expected, rel=1e-5)
+    out = capsys.readouterr().out
+    assert "FD-fashion" in out and "Fashion-MNIST test (10,000 images" in out and "±" in out
+    for line in (json.loads(line) for line in (runs["clean"] / "scores.jsonl").read_text().splitlines()):
+        assert tuple(line) == ("name", "value", "interval", "n", "protocol", "images") and line["n"] == 600
+        assert line["protocol"].startswith("fashion: Fashion-MNIST classifier (sha256 ")
+        assert line["interval"][0] <= line["value"] <= line["interval"][1]
 
 
 def test_the_order_of_the_images_does_not_matter(

@@ -67,11 +67,6 @@ def test_a_prompt_fixes_what_it_says_and_nothing_else():
     assert (shares - 1 / 6).abs().max() < 5 * math.sqrt(1 / 6 / N)
 
 
-def test_a_complete_prompt_is_the_scene_it_was_read_from(scenes):
-    again = draw(scenes.codes(), torch.Generator().manual_seed(2))
-    assert torch.equal(again.codes(), scenes.codes())
-
-
 def test_coverage_is_the_area_of_the_shape(scenes):
     area = _masks(scenes).double().sum((2, 3))
     r = scenes.radius.double()

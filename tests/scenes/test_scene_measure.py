@@ -9,7 +9,6 @@ from scipy.stats import binomtest
 from meancap.scenes import Readings, codes, detect, detector, draw, forms, measure_pictures, render
 from meancap.scenes.measure import _codes_in_prompt_order
 from studies.scene_measures import (
-    _hsv,
     _number_tv,
     _word_tv,
     paired_interval,
@@ -127,15 +126,6 @@ def test_total_variation_is_zero_for_the_law_and_one_for_a_point():
     assert _word_tv(torch.arange(6), 6) == pytest.approx(0) and _word_tv(
         torch.zeros(5).long(), 2
     ) == pytest.approx(0.5)
-
-
-def test_hsv_undoes_the_renderer(scenes):
-    from meancap.scenes.law import _hsv_to_rgb
-
-    hue, saturation, value = _hsv(_hsv_to_rgb(scenes.hue, scenes.saturation, scenes.value))
-    assert ((hue - scenes.hue + 180) % 360 - 180).abs().max() < 0.1
-    assert (saturation - scenes.saturation).abs().max() < 1e-4 and (value - scenes.value).abs().max() < 1e-4
-    assert math.isfinite(float(_hsv(torch.zeros(1, 3))[0]))
 
 
 def binomial(n: int, p: float) -> list[float]:

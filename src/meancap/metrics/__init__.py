@@ -8,21 +8,9 @@ Each stage can be called by itself: an extractor gives features, `gaussian` give
 gives the number, and the same function ending in `_estimate` gives it with what each image contributed.
 """
 
-from .distances import (
-    Gaussian,
-    frechet_distance,
-    frechet_estimate,
-    gaussian,
-    kernel_estimate,
-)
+from .distances import Gaussian, frechet_distance, frechet_estimate, gaussian, kernel_estimate
 from .extractor import Extractor, MissingWeights, extract
-from .manifold import (
-    PrecisionRecall,
-    insiders,
-    manifold_estimates,
-    precision_recall,
-    recall_at,
-)
+from .manifold import PrecisionRecall, manifold_estimates, precision_recall, recall_at
 from .per_image import (
     brightness,
     class_hits,
@@ -65,7 +53,6 @@ __all__ = [
     "gaussian",
     "inception_score",
     "inception_score_estimate",
-    "insiders",
     "kernel_estimate",
     "manifold_estimates",
     "mean_estimate",

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..extras import need
-from .extractor import Extractor, Features, fingerprint, fold_norms, load_network, need_images
+from ..files import sha256_of
+from .extractor import Extractor, Features, fold_norms, load_network, need_images
 from .images import direct_8bit, three_channels
 from .per_image import brightness, clipped
 
@@ -47,7 +48,7 @@ def efficientnet_lite0(weights: str | Path | None = None) -> Extractor:
         return {"pool": pool, "logits": network._fc(pool)}
 
     # Few images at a time stay in the cache between layers; fifty take twice as long per image.
-    identity = f"EfficientNet-Lite0 (sha256 {fingerprint(path)}), 8-bit bicubic to 224"
+    identity = f"EfficientNet-Lite0 (sha256 {sha256_of(path)[:16]}), 8-bit bicubic to 224"
     return Extractor(identity, run, batch=8)
 
 
@@ -92,4 +93,4 @@ def fashion_classifier(weights: str | Path | None = None) -> Extractor:
         light = {"brightness": brightness(images)[:, None], "clipped": clipped(images)[:, None]}
         return {**features, **light}
 
-    return Extractor(f"Fashion-MNIST classifier (sha256 {fingerprint(path)}), 28 px", run, batch=500)
+    return Extractor(f"Fashion-MNIST classifier (sha256 {sha256_of(path)[:16]}), 28 px", run, batch=500)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ..files import read_tensors, sha256_of
+from ..files import read_tensors
 
 Features = dict[str, Tensor]
 _Net = TypeVar("_Net", bound=nn.Module)
@@ -100,11 +100,6 @@ class Weights:
             f"{self.title} is not on this machine: put {self.names[0]} (from {self.source}) into the folder "
             f"that {_FOLDER} names, or set {self.variable} to its path"
         )
-
-
-def fingerprint(path: Path) -> str:
-    """The first 16 digits of the file's sha256."""
-    return sha256_of(path)[:16]
 
 
 def load_network(network: _Net, path: Path, title: str, *, rename: Callable[[str], str | None] = str) -> _Net:

