@@ -63,18 +63,11 @@ def test_a_batch_is_its_samples_one_by_one(rule: Rule) -> None:
         one = [v[i : i + 1] for v in (x, c, u, nominal)]
         alone, _ = respond(rule, flow_edge(0.6), *one, rule.init())
         assert torch.equal(alone[0], whole[i])
-
-
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_neighbours_may_be_anything(rule: Rule) -> None:
-    """Even a neighbour that is infinite, or not a number."""
-    x, c, u, nominal = drawn(0)
-    before, _ = respond(rule, flow_edge(0.6), x, c, u, nominal, rule.init())
-    for bad in (INF, math.nan, 1e30):
+    for bad in (INF, math.nan, 1e30):  # a neighbour may be anything
         for v in (x, c, u, nominal):
             v[1] = bad
         after, _ = respond(rule, flow_edge(0.6), x, c, u, nominal, rule.init())
-        assert torch.equal(before[0], after[0]) and torch.equal(before[2], after[2])
+        assert torch.equal(whole[0], after[0]) and torch.equal(whole[2:], after[2:])
 
 
 def test_a_host_refuses_a_cap_before_the_scale() -> None:

@@ -5,8 +5,6 @@ import copy
 import pytest
 import torch
 from hook_arguments import arguments, forge, furthest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from meancap import CFG, Cap, CapDisplacement, Momentum, Prediction, guide
 from meancap.adapters.comfy.hooks import PostCFG, prediction
@@ -26,22 +24,7 @@ def test_the_result_is_the_furthest_allowed_point_towards_what_the_workflow_made
         expected = furthest(args["cond_denoised"], args["denoised"], 1.1, form)
         torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
         assert not torch.equal(out, args["denoised"])
-
-
-@given(st.integers(0, 10_000), st.floats(1.0, 2.0), st.floats(-3.0, 20.0), st.integers(1, 20))
-def test_the_bound_holds_for_every_scale_and_batch(seed, gamma, scale, batch):
-    args = arguments(batch, (3, 5), seed=seed, scale=scale)
-    out = PostCFG(Cap(gamma))(args)
-    if abs(scale - 1) > 1e-6:
-        length, bound = (v.double().flatten(1).norm(dim=1) for v in (out, args["cond_denoised"]))
-        assert (length <= gamma * bound * (1 + 1e-6)).all()
-
-
-def test_where_nothing_exceeds_the_bound_the_result_is_the_hosts_bit_for_bit():
-    for batch in (1, 2, 40):
-        for shape in ((4, 8, 8), (4, 16, 16)):  # a single large sample has its numbers as floats
-            args = arguments(batch, shape)
-            assert torch.equal(PostCFG(Cap(100))(args), args["denoised"])
+        assert torch.equal(PostCFG(rule)(forge(args)), out), "Forge passes no scale"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -103,16 +86,6 @@ def test_a_rule_with_something_to_avoid_reads_the_negative_beside_the_empty_prom
             PostCFG("perp_neg(5)")(two)
 
 
-def test_a_neighbour_changes_no_bit_of_a_sample():
-    args = arguments(6)
-    before = PostCFG(Cap(1.1))(args)
-    for other in (0.0, 1e20, float("nan")):
-        changed = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in args.items()}
-        for key in ("denoised", "cond_denoised", "uncond_denoised", "input"):
-            changed[key][3:] = other
-        assert torch.equal(PostCFG(Cap(1.1))(changed)[:3], before[:3])
-
-
 @pytest.mark.parametrize("turn", [lambda args: args, forge])
 @pytest.mark.parametrize("flow", [True, False])
 def test_the_clock_is_turned_round_and_the_path_made_linear(turn, flow):
@@ -122,17 +95,6 @@ def test_the_clock_is_turned_round_and_the_path_made_linear(turn, flow):
     torch.testing.assert_close(p.t, torch.full((2,), t, dtype=torch.float64))
     noise = (args["input"] - (1 - sigma if flow else 1) * args["cond_denoised"]) / sigma
     torch.testing.assert_close(velocity_from_mean(p.x, p.t, p.m_c), args["cond_denoised"] - noise)
-
-
-def test_a_model_that_says_nothing_of_its_path_is_capped_all_the_same():
-    args = arguments(model=None)
-    assert torch.equal(PostCFG(Cap(1.1))(args), PostCFG(Cap(1.1))(arguments()))
-
-
-def test_forge_and_comfyui_get_the_same_answer():
-    args = arguments()
-    for rule in ("Cap(1.1)", "CFG(4) | Cap(1.1)"):
-        assert torch.equal(PostCFG(rule)(args), PostCFG(rule)(forge(args)))
 
 
 @pytest.mark.parametrize(
@@ -148,17 +110,13 @@ def test_a_chain_replaces_the_workflows_guidance(text):
 
 def test_start_and_end_are_the_hosts_shares_of_the_run():
     """The shifted schedule has percent_to_sigma(0.5) = 0.75."""
+    mixed = arguments(3) | {"sigma": torch.tensor([0.9, 0.6, 0.9])}
+    out = PostCFG(Cap(1.1), start=0.5)(mixed)
+    assert [torch.equal(a, b) for a, b in zip(out, mixed["denoised"], strict=True)] == [True, False, True]
     for sigma, early, late in ((0.76, True, False), (0.75, True, True), (0.74, False, True)):
         args = arguments(sigma=sigma)
         assert (PostCFG(Cap(1.1), end=0.5)(args) is not args["denoised"]) == early
         assert (PostCFG(Cap(1.1), start=0.5)(args) is not args["denoised"]) == late
-
-
-def test_start_and_end_hold_for_each_sample():
-    args = arguments(3)
-    args["sigma"] = torch.tensor([0.9, 0.6, 0.9])
-    out = PostCFG(Cap(1.1), start=0.5)(args)
-    assert [torch.equal(a, b) for a, b in zip(out, args["denoised"], strict=True)] == [True, False, True]
 
 
 def test_memory_advances_once_per_level_of_the_samplers_grid():
@@ -205,26 +163,11 @@ def test_the_step_end_is_known_where_the_host_shows_its_grid():
     assert [round(float(t), 5) for t in seen] == [0.2, 0.2, 0.5, 1.0]
 
 
-def test_arguments_are_left_as_they_were():
-    args = arguments()
-    copies = {k: v.clone() for k, v in args.items() if isinstance(v, torch.Tensor)}
-    for rule in ("Cap(1.1)", "CFG(4) | Rescale(0.7) | Cap(1.1)"):
-        PostCFG(rule)(args)
-    assert all(torch.equal(args[k], v) for k, v in copies.items())
-
-
 def test_nonsense_gets_one_sentence():
     with pytest.raises(ValueError, match="start and end are shares"):
         PostCFG(Cap(1.1), start=0.8, end=0.2)
     with pytest.raises(ValueError, match="known are"):
         PostCFG("Nonsense(3)")
-
-
-def test_prediction_is_made_of_the_hosts_own_means():
-    args = arguments()
-    p = prediction(args)
-    assert isinstance(p, Prediction)
-    assert p.m_c is args["cond_denoised"] and p.m_u is args["uncond_denoised"] and p.x is args["input"]
 
 
 @pytest.mark.parametrize("rule", ["Cap(1.1)", "CapDisplacement(1.1)", "Cap(1.1, per='channel') | Cap(1.2)"])

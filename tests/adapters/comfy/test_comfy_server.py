@@ -8,8 +8,6 @@ import pytest
 from comfy_host import NODE_IDS, ROOT
 from comfy_server import serving
 
-from meancap import parse
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("comfy"),
@@ -99,16 +97,8 @@ def test_a_second_run_with_a_cached_node_has_its_own_report(server):
     first = server.run(graph(1.07, seed=5))["7"]["text"][0]
     other = server.run(graph(1.07, seed=6))["7"]["text"][0]
     assert first != other and "6/6 steps" in other
-
-
-def test_at_cfg_1_the_report_says_that_nothing_was_done(server):
-    text = server.run(graph(1.05, cfg=1.0))["7"]["text"][0]
-    assert "did nothing in 6 steps" in text and "Distilled models" in text
-
-
-def test_a_rule_runs_over_http(server):
-    text = server.run(graph(rule="CFG(5) | Rescale(0.5) | Cap(1.1)"))["7"]["text"][0]
-    assert text.startswith(f"{parse('CFG(5) | Rescale(0.5) | Cap(1.1)')}: capped ")
+    text = "CFG(5) | Rescale(0.5) | Cap(1.1)"
+    assert server.run(graph(rule=text))["7"]["text"][0].startswith(f"{text}: capped ")
 
 
 @pytest.mark.parametrize(

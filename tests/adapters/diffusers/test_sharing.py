@@ -182,17 +182,6 @@ def test_leaving_finishes_even_if_one_hook_cannot_be_taken_back() -> None:
     assert "step" not in vars(pipe.scheduler)
 
 
-def test_a_record_belongs_to_the_latest_run_that_stepped() -> None:
-    """Wan-Animate sets the timesteps once more after its last segment; nothing is sampled then."""
-    pipe = pipeline(SD3)
-    with guided(pipe, Cap(1.05)) as record:
-        call(SD3, pipe)
-        pipe.scheduler.set_timesteps(7)
-        assert len(record) == 3
-        call(SD3, pipe, num_inference_steps=2)
-    assert len(record) == 2
-
-
 def test_guided_without_with_says_that_it_does_nothing() -> None:
     pipe = pipeline(SD3)
     with pytest.warns(UserWarning, match="write `with guided"):

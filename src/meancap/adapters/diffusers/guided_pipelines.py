@@ -156,18 +156,16 @@ class Tap:
 
     def _needs_one_prediction(self) -> bool:
         """Whether every rule returns the conditional output at the step that the pipeline is making."""
-        layout = self.layout
-        lets = (layout.calls, layout.order, layout.scale, layout.streams) == (
-            "apart",
-            "cu",
-            "guidance_scale",
-            1,
-        )
-        if not lets or not hasattr(self.pipe, "_guidance_scale"):
+        scheduler, pipe = self.pipe.scheduler, self.pipe
+        if not self.layout.may_skip or not hasattr(pipe, "_guidance_scale") or self.thread is None:
             return False
-        scheduler = self.pipe.scheduler
-        t = self.reader.edge(scheduler, scheduler.timesteps[scheduler.begin_index or 0]).t
-        return all(one.is_idle(float(t)) for one in self.sessions)
+        place = getattr(scheduler, "step_index", len(scheduler.timesteps))
+        if place is None:
+            place = scheduler.begin_index or 0
+        if place >= len(scheduler.timesteps):  # between two runs
+            return False
+        t = float(self.reader.edge(scheduler, scheduler.timesteps[place]).t)
+        return all(one.is_idle(t) for one in self.sessions)
 
     def _begin(self) -> None:
         self.fresh = False
