@@ -39,13 +39,6 @@ def jacobian(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.stack(rows, -2)
 
 
-def hessian(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    def slope(y: Tensor) -> Tensor:
-        return torch.autograd.grad(f(y).sum(), y, create_graph=True)[0]
-
-    return jacobian(slope, x)
-
-
 def along(f: Callable[[Tensor, Tensor], Tensor], x: Tensor, t: float, v: Tensor) -> Tensor:
     """d/dt f(x_t, t) at each point of a trajectory with velocity v."""
     times = torch.full_like(x[:, 0], t)

@@ -12,8 +12,6 @@ from calculus import (
     every_condition,
     every_time,
     gradient,
-    hessian,
-    jacobian,
     noise,
     points,
     steepness,
@@ -50,20 +48,6 @@ def test_gap_and_force_are_the_gradient_of_the_log_posterior(condition, t):
     assert agree(t * condition.delta(x, t), (1 - t) ** 2 * slope, (1 - t) ** 2 * size)
 
 
-@every_condition
-@every_time
-def test_the_jet_holds_derivatives_and_the_hessian_of_the_log_posterior(condition, t):
-    x = points(condition.mixture, t)
-    size = steepness(condition.mixture, x, t) ** 2
-    jet = condition.jet(x, t)
-    curvature = hessian(lambda y: condition.log_posterior(y, t), x)
-    assert agree(t * jet.grad_force, (1 - t) * curvature, size)
-    assert agree(jet.grad_v_c, jacobian(lambda y: condition.velocities(y, t)[0], x), size)
-    assert agree(jet.grad_force, jacobian(lambda y: condition.force(y, t), x), size)
-    assert torch.equal(jet.v_c, condition.velocities(x, t)[0])
-    assert torch.equal(jet.force, condition.force(x, t))
-
-
 @every_time
 def test_gap_is_alpha_times_the_complement_times_the_distance_of_the_two_centres(t):
     condition = CONDITIONS["plane"]
@@ -86,20 +70,10 @@ def test_fields_of_a_condition_are_regular_at_both_ends(condition):
     assert agree(condition.delta(x, 0.0), shift.expand_as(x))
     assert agree(condition.force(x, 0.0), shift.expand_as(x))
     assert agree(condition.log_posterior(x, 0.0), condition.log_prior.expand(len(x)), x**2)
-    for t in (0.0, 1.0):
-        assert not condition.jet(x, t).grad_force.any()
     assert not condition.posterior_score(x, 0.0).any()
     assert not condition.force(x, 1.0).any()
     slope = gradient(lambda y: condition.log_posterior(y, 1.0), x)
     assert agree(condition.posterior_score(x, 1.0), slope, steepness(condition.mixture, x, 1.0))
-
-
-@every_condition
-@every_time
-def test_a_posterior_and_its_complement_add_to_one(condition, t):
-    x = points(condition.mixture, t)
-    total = condition.log_posterior(x, t).exp() + condition.log_complement(x, t).exp()
-    assert agree(total, torch.ones_like(total))
 
 
 def exact(condition, x, t):
@@ -192,7 +166,6 @@ def test_a_component_without_weight_changes_nothing():
     condition, same = CONDITIONS["plane"], Condition(more, (*CONDITIONS["plane"].members, 5))
     x = points(mixture, 0.6)
     assert agree(same.delta(x, 0.6), condition.delta(x, 0.6))
-    assert agree(same.jet(x, 0.6).grad_force, condition.jet(x, 0.6).grad_force)
 
 
 def test_a_condition_without_complement_is_refused():

@@ -3,11 +3,9 @@ conditions of the paper.
 
     P_A   p(A | x),  P_B = 1 - P_A,  h = log P_A
     n_A   mean pull of the components in A (see mixture.py), n_B of those in B
-    l     lead of the condition,  n_A - n = P_B (n_A - n_B),  so that  grad l = t V
-    V     W_A - W = P_B (W_A - W_B - P_A (n_A - n_B)(n_A - n_B)^T)
+    l     lead of the condition,  n_A - n = P_B (n_A - n_B)
 
-    m_c - m_u  (1 - t)^2 l        grad h  t l        Hess h  t^2 V
-    v_c - v_u  (1 - t) l          its gradient       t (1 - t) V
+    m_c - m_u  (1 - t)^2 l        v_c - v_u  (1 - t) l        grad h  t l
 
 P_A and P_B come from two log-sum-exps and their difference, so the gap keeps its digits where P_B is tiny
 (m_c - m_u computed by subtraction has none left) and grad h where P_A underflows.
@@ -26,15 +24,6 @@ from ..prediction import Prediction
 from .mixture import Components, Mixture
 
 
-class Jet(NamedTuple):
-    """Conditional velocity and posterior force at (x, t), each with its gradient."""
-
-    v_c: Tensor
-    grad_v_c: Tensor
-    force: Tensor
-    grad_force: Tensor
-
-
 class _Split(NamedTuple):
     parts: Components
     pi_in: Tensor  # p(k | x, A), (..., K)
@@ -48,13 +37,6 @@ class _Split(NamedTuple):
     @property
     def lead(self) -> Tensor:
         return self.log_odds.neg().sigmoid()[..., None] * self.between
-
-    @property
-    def lead_twist(self) -> Tensor:
-        odds, between = self.log_odds[..., None, None], self.between
-        within = self.parts.twist(self.pi_in) - self.parts.twist(self.pi_out)
-        across = odds.sigmoid() * between[..., :, None] * between[..., None, :]
-        return odds.neg().sigmoid() * (within - across)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +106,6 @@ class Condition:
         split = self._split(x, t)
         m_c, gap = split.parts.mean(split.pi_in), (1 - split.parts.t) ** 2 * split.lead
         return Prediction(x, t, m_c, m_c - gap, gap=gap)
-
-    def jet(self, x: Tensor, t: Tensor | float) -> Jet:
-        """v_c and the force with their gradients, from one pass over the components."""
-        split = self._split(x, t)
-        parts, a = split.parts, 1 - split.parts.t
-        grad_force = (parts.t * a)[..., None] * split.lead_twist
-        return Jet(parts.velocity(split.pi_in), parts.jacobian(split.pi_in), a * split.lead, grad_force)
 
     def _split(self, x: Tensor, t: Tensor | float) -> _Split:
         parts = self.mixture.components(x, t)

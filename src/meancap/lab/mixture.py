@@ -6,13 +6,12 @@
     s, c  the largest variance of the mixture, and  c = (1 - t)^2 + t^2 s
     n_k   pull of component k,  C_k^-1 (mu_k + (t/c) (S_k - s I) x);  mu_k / c when every S_k = s I
     n     its mean under weights pi_k: p(k | x) for the mixture, p(k | x, A) given a set A of components
-    W     its twist,  Cov_k(n_k) - E_k[(s I - S_k) C_k^-1] / c,  so that  grad n = t W
 
 Every field is affine in n, without 1/t or 1/(1 - t), hence regular at both ends of the path:
 
-    score      -x / c + t n                             gradient  -I / c + t^2 W
-    mean       (t s / c) x + (1 - t)^2 n                gradient  (t s / c) I + t (1 - t)^2 W
-    velocity   ((t s - (1 - t)) / c) x + (1 - t) n      gradient  ((t s - (1 - t)) / c) I + t (1 - t) W
+    score      -x / c + t n
+    mean       (t s / c) x + (1 - t)^2 n
+    velocity   ((t s - (1 - t)) / c) x + (1 - t) n
 
 What is left outside n is the same for all weightings, so differences of fields lose no digits. At t = 0 the
 posterior mean is E[data] for every x; at t = 1 mean and velocity are both x, for noise is independent of
@@ -31,7 +30,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """What each component says, before any average over them; spectra are on the eigenvectors of S_k."""
+    """What each component says, before any average over them."""
 
     x: Tensor
     t: Tensor  # (..., 1), to stand beside x
@@ -39,9 +38,6 @@ class Components:
     c: Tensor  # (..., 1)
     log_joint: Tensor  # log w_k p_t(x | k), (..., K)
     pulls: Tensor  # n_k, (..., K, d)
-    spectra: Tensor  # eigenvalues of C_k, (..., K, d)
-    variances: Tensor  # eigenvalues of S_k, (K, d)
-    axes: Tensor | None  # eigenvectors in columns, (K, d, d); None: the coordinate axes
 
     @property
     def pi(self) -> Tensor:
@@ -52,42 +48,12 @@ class Components:
         """n, (..., d)."""
         return (pi[..., None, :] @ self.pulls)[..., 0, :]
 
-    def twist(self, pi: Tensor) -> Tensor:
-        """W, (..., d, d)."""
-        excess = (self.s - self.variances) / self.spectra
-        return scatter(pi, self.pulls) - self.matrix(pi, excess) / self.c[..., None]
-
     def mean(self, pi: Tensor) -> Tensor:
         return self.t * self.s / self.c * self.x + (1 - self.t) ** 2 * self.pull(pi)
 
     def velocity(self, pi: Tensor) -> Tensor:
-        return self._slope * self.x + (1 - self.t) * self.pull(pi)
-
-    def jacobian(self, pi: Tensor) -> Tensor:
-        """Gradient of the velocity, (..., d, d)."""
-        eye = torch.eye(self.x.shape[-1], dtype=self.x.dtype, device=self.x.device)
-        return self._slope[..., None] * eye + (self.t * (1 - self.t))[..., None] * self.twist(pi)
-
-    def matrix(self, pi: Tensor, spectra: Tensor) -> Tensor:
-        """Sum of pi_k times the matrix that has these eigenvalues on the axes of S_k, (..., d, d)."""
-        if self.axes is None:
-            return torch.diag_embed((pi[..., None] * spectra).sum(-2))
-        return torch.einsum("...k,kie,...ke,kje->...ij", pi, self.axes, spectra, self.axes)
-
-    @property
-    def _slope(self) -> Tensor:
-        return (self.t * self.s - (1 - self.t)) / self.c
-
-
-def scatter(pi: Tensor, points: Tensor) -> Tensor:
-    """Covariance of points (..., K, d) under weights pi (..., K), (..., d, d)."""
-    centred = points - pi[..., None, :] @ points
-    return (pi[..., None] * centred).mT @ centred
-
-
-def trace(matrix: Tensor) -> Tensor:
-    """Sum of the diagonal over the last two axes."""
-    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
+        slope = (self.t * self.s - (1 - self.t)) / self.c
+        return slope * self.x + (1 - self.t) * self.pull(pi)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -181,27 +147,6 @@ class Mixture:
         parts = self.components(x, t)
         return parts.velocity(parts.pi)
 
-    def posterior_covariance(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """Cov(data | x) = (1 - t)^2 (E[S_k C_k^-1] + (1 - t)^2 Cov(n_k)), (..., d, d)."""
-        parts = self.components(x, t)
-        rest = (1 - parts.t[..., None]).square()
-        within = parts.matrix(parts.pi, self.variances / parts.spectra)
-        return rest * (within + rest * scatter(parts.pi, parts.pulls))
-
-    def jacobian(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """Gradient of the velocity, t / (1 - t)^3 Cov(data | x) - I / (1 - t), (..., d, d); symmetric."""
-        parts = self.components(x, t)
-        return parts.jacobian(parts.pi)
-
-    def linearise(self, x: Tensor, t: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Velocity and jacobian from one pass over the components."""
-        parts = self.components(x, t)
-        return parts.velocity(parts.pi), parts.jacobian(parts.pi)
-
-    def divergence(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """Trace of the jacobian, (...)."""
-        return trace(self.jacobian(x, t))
-
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n independent draws of the data, (n, d)."""
         k = torch.multinomial(self.weights, n, replacement=True, generator=generator)
@@ -241,7 +186,7 @@ class Mixture:
         pulls = (mu + beside / c * (variances - s) * at) / spectra
         if axes is not None:
             pulls = torch.einsum("...ke,kde->...kd", pulls, axes)
-        return Components(x, time, s, c[..., 0], log_weights + log_normal, pulls, spectra, variances, axes)
+        return Components(x, time, s, c[..., 0], log_weights + log_normal, pulls)
 
 
 def _eigen(cov: Tensor, count: int, d: int) -> tuple[Tensor, Tensor | None]:

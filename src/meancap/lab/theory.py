@@ -9,13 +9,8 @@
     J       gradient of the flow map;  d/dt log|det J| = div v
 
 The capped field (`Guided`). With z = m_c - anchor (0 in the paper) and y = z + beta D, beta is the largest
-number <= g - 1 with |y| <= Gamma |z|. The cap feeds the state back into beta, so the field is not a gradient:
-its Jacobian is H_c + beta grad d + d (grad beta)^T. Where the cap is active,
-
-    grad beta = -((grad m_c + beta grad D)^T y - Gamma^2 (grad m_c)^T z) / <y, D>
-
-and <y, D> = sqrt(<z, D>^2 + (Gamma^2 - 1) |z|^2 |D|^2), so beta is smooth there if Gamma > 1 and z is not 0.
-Where the cap sets in, beta is continuous with a kink.
+number <= g - 1 with |y| <= Gamma |z|. The cap feeds the state back into beta, so the field is not a gradient.
+Where the cap is active, beta is smooth if Gamma > 1 and z is not 0; where it sets in, beta has a kink.
 
 The release of the cap. Exactly D = alpha (1 - p(A | x)) (mean of mu over A - mean of mu over the rest). The
 paper bounds |D| by 2 r alpha alone, which is true but never applies at its own setting: it is the factor
@@ -30,14 +25,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..cap import Lengths, cap_share
-from .condition import Condition, Jet
-from .mixture import Mixture, scatter, trace
+from .condition import Condition
+from .mixture import Mixture
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,58 +52,16 @@ class Guided:
 
     def beta(self, x: Tensor, t: Tensor | float) -> Tensor:
         """Guidance above 1 that the cap admits, (...)."""
-        return self._beta(x, t, self.condition.jet(x, t))
-
-    def beta_gradient(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """grad beta, (..., d); 0 where the cap is inactive."""
-        jet = self.condition.jet(x, t)
-        return self._beta_gradient(x, t, jet, self._beta(x, t, jet))
+        if self.gamma == math.inf:
+            return torch.full_like(x[..., 0], self.scale - 1)
+        rest = 1 - torch.as_tensor(t, dtype=x.dtype, device=x.device)[..., None]
+        z, delta = x + rest * self.condition.velocities(x, t)[0], rest * self.condition.force(x, t)
+        return cap_beta(z if self.anchor is None else z - self.anchor, delta, self.scale, self.gamma)
 
     def velocity(self, x: Tensor, t: Tensor | float) -> Tensor:
         """v_c + beta d, (..., d)."""
-        jet = self.condition.jet(x, t)
-        return jet.v_c + self._beta(x, t, jet)[..., None] * jet.force
-
-    def jacobian(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """Gradient of the velocity, H_c + beta grad d + d (grad beta)^T, (..., d, d)."""
-        return self.linearise(x, t)[1]
-
-    def linearise(self, x: Tensor, t: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Velocity and jacobian from one pass over the components."""
-        jet = self.condition.jet(x, t)
-        beta = self._beta(x, t, jet)
-        feedback = jet.force[..., :, None] * self._beta_gradient(x, t, jet, beta)[..., None, :]
-        jacobian = jet.grad_v_c + beta[..., None, None] * jet.grad_force + feedback
-        return jet.v_c + beta[..., None] * jet.force, jacobian
-
-    def rotation(self, x: Tensor, t: Tensor | float) -> Tensor:
-        """Antisymmetric part of the Jacobian, (..., d, d); 0 for fixed CFG."""
-        feedback = self.condition.force(x, t)[..., :, None] * self.beta_gradient(x, t)[..., None, :]
-        return (feedback - feedback.mT) / 2
-
-    def _arms(self, x: Tensor, t: Tensor | float, jet: Jet) -> tuple[Tensor, Tensor, Tensor]:
-        """1 - t beside x, m_c - anchor and D."""
-        rest = 1 - torch.as_tensor(t, dtype=x.dtype, device=x.device)[..., None]
-        m_c = x + rest * jet.v_c
-        return rest, m_c if self.anchor is None else m_c - self.anchor, rest * jet.force
-
-    def _beta(self, x: Tensor, t: Tensor | float, jet: Jet) -> Tensor:
-        if self.gamma == math.inf:
-            return torch.full_like(x[..., 0], self.scale - 1)
-        _, z, delta = self._arms(x, t, jet)
-        return cap_beta(z, delta, self.scale, self.gamma)
-
-    def _beta_gradient(self, x: Tensor, t: Tensor | float, jet: Jet, beta: Tensor) -> Tensor:
-        rest, z, delta = self._arms(x, t, jet)
-        active = (beta < self.scale - 1)[..., None]
-        if self.gamma == math.inf or not active.any():
-            return torch.zeros_like(x)
-        y = z + beta[..., None] * delta
-        # grad m_c = I + (1 - t) grad v_c, and both Jacobians are symmetric.
-        push = y + rest * _apply(jet.grad_v_c, y) + beta[..., None] * rest * _apply(jet.grad_force, y)
-        pull = self.gamma**2 * (z + rest * _apply(jet.grad_v_c, z))
-        grip = (y * delta).sum(-1, keepdim=True)
-        return torch.where(active, (pull - push) / torch.where(active, grip, 1.0), 0.0)
+        v_c, _ = self.condition.velocities(x, t)
+        return v_c + self.beta(x, t)[..., None] * self.condition.force(x, t)
 
 
 def cap_beta(z: Tensor, delta: Tensor, scale: float, gamma: float) -> Tensor:
@@ -116,14 +69,29 @@ def cap_beta(z: Tensor, delta: Tensor, scale: float, gamma: float) -> Tensor:
 
     They give up a margin for rounding (`cap.margin_of`); theory does not.
     """
-    size = delta.square().sum(-1).sqrt()
-    along = torch.where(size > 0, (z * delta).sum(-1) / torch.where(size > 0, size, 1.0), 0.0)
-    seen = Lengths(*(v.flatten() for v in (z.square().sum(-1).sqrt(), size, along)))
-    return (scale - 1) * cap_share(seen, scale - 1, gamma).reshape(size.shape)
+    length = torch.linalg.vector_norm(z, dim=-1)
+    # So short a displacement always fits; without it no derivative divides by a gap that vanishes.
+    fits = (scale - 1) * torch.linalg.vector_norm(delta, dim=-1) <= (gamma - 1) * length
+    delta = torch.where(fits[..., None], 1.0, delta)
+    size = torch.linalg.vector_norm(delta, dim=-1)
+    seen = (length, size, (z * delta).sum(-1) / size)
+    share = cap_share(Lengths(*(v.flatten() for v in seen)), scale - 1, gamma)
+    return torch.where(fits, scale - 1, (scale - 1) * share.reshape(size.shape))
 
 
-def _apply(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector[..., None])[..., 0]
+class Field(Protocol):
+    """A velocity at (x, t): `Mixture`, `Guided`, or anything else that has one."""
+
+    def velocity(self, x: Tensor, t: float, /) -> Tensor: ...
+
+
+def linearise(field: Field, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
+    """The velocity at points (..., d) and its gradient (..., d, d), by autograd."""
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        v = field.velocity(x, t)
+        rows = [torch.autograd.grad(row.sum(), x, retain_graph=True)[0] for row in v.unbind(-1)]
+    return v.detach(), torch.stack(rows, -2)
 
 
 def potential(mixture: Mixture, x: Tensor, t: Tensor | float) -> Tensor:
@@ -132,45 +100,6 @@ def potential(mixture: Mixture, x: Tensor, t: Tensor | float) -> Tensor:
     if not (time > 0).all():
         raise ValueError(f"a potential needs t > 0, for it divides by t; use the velocity at t = 0; got {t}")
     return ((x**2).sum(-1) / 2 + (1 - time) * mixture.log_density(x, t)) / time
-
-
-class Growth(NamedTuple):
-    """d/dt log p(A | x_t) along a guided trajectory is the sum of the three; only the last has a sign."""
-
-    explicit: Tensor  # dh/dt at fixed x
-    transport: Tensor  # <grad h, v_c>
-    guidance: Tensor  # (g - 1) (1 - t)/t |grad h|^2
-
-
-def posterior_growth(condition: Condition, x: Tensor, t: Tensor | float, scale: float) -> Growth:
-    """The three terms of d/dt log p(A | x_t) along the guided flow; regular on [0, 1]."""
-    explicit = _density_rate(condition.conditional, x, t) - _density_rate(condition.mixture, x, t)
-    ascent, v_c = condition.posterior_score(x, t), condition.velocities(x, t)[0]
-    # force = (1 - t)/t ascent, without the division.
-    guidance = (scale - 1) * (condition.force(x, t) * ascent).sum(-1)
-    return Growth(explicit, (ascent * v_c).sum(-1), guidance)
-
-
-def _density_rate(mixture: Mixture, x: Tensor, t: Tensor | float) -> Tensor:
-    """d/dt log p_t(x) at fixed x = -div v - <v, grad log p>, the equation of continuity."""
-    return -mixture.divergence(x, t) - (mixture.velocity(x, t) * mixture.score(x, t)).sum(-1)
-
-
-def tilted_log_density(condition: Condition, x: Tensor, t: Tensor | float, scale: float) -> Tensor:
-    """log of p_u^(1-g) p_c^g, unnormalised: it has the guided score at t and is the law of no sample."""
-    gain = condition.log_posterior(x, t) - condition.log_prior
-    return condition.mixture.log_density(x, t) + scale * gain
-
-
-def initial_mean(
-    condition: Condition, scale: float, gamma: float = math.inf, anchor: Tensor | None = None
-) -> Tensor:
-    """Guided mean at t = 0, E[data | A] + beta (E[data | A] - E[data]), the same for every x, (d,).
-
-    beta is min(g, Gamma) - 1 with the anchor E[data] in every mixture, so with 0 in a centred one. The
-    paper's min(g, Gamma) mu_0 needs a centred mixture, which its own imbalanced pair is not.
-    """
-    return Guided(condition, scale, gamma, anchor).velocity(torch.zeros_like(condition.mixture.mean), 0.0)
 
 
 def release_time(std: float, radius: float, scale: float, gamma: float, mean_norm: float) -> float:
@@ -211,48 +140,6 @@ def _fits(condition: Condition, x: Tensor, t: Tensor | float, displacement: Tens
     return displacement.le((gamma - 1) * torch.linalg.vector_norm(m_c, dim=-1))
 
 
-class RayProfile(NamedTuple):
-    """Confidence and density at distance s along the ray through one mean, and their slopes in s."""
-
-    log_posterior: Tensor
-    posterior_slope: Tensor  # >= 0 for every s >= 0
-    posterior_curvature: Tensor  # <= 0
-    log_density: Tensor
-    density_slope: Tensor  # <= -(s - t r)/C, so < 0 beyond t r
-
-
-def ray_profile(mixture: Mixture, k: int, s: Tensor, t: float) -> RayProfile:
-    """Confidence rises and density falls along x = s u_k, s (n,): log p(k | x), log p_t(x) and slopes.
-
-    The signs need w_k > 0, means on one circle, and a width if t = 1; confidence tends to 1 when no other
-    mean has the direction u_k.
-    """
-    if not mixture.weights[k] > 0:
-        raise ValueError(f"the confidence in component {k} is 0 everywhere, for its weight is 0")
-    radius, c = _radius(mixture), _variance(mixture, t)
-    u = mixture.means / radius
-    x = s[:, None] * u[k]
-    pi, rate = mixture.responsibilities(x, t), t * radius / c
-    cosines = u @ u[k]
-    spread = (pi * (cosines - (pi @ cosines)[:, None]) ** 2).sum(-1)
-    # 1 - cosine summed term by term keeps the sign and the digits when pi_k is nearly 1.
-    slope = rate * (pi * (1 - cosines).clamp_min(0)).sum(-1)
-    log_posterior = mixture.components(x, t).log_joint.log_softmax(-1)[:, k]
-    return RayProfile(
-        log_posterior, slope, -(rate**2) * spread, mixture.log_density(x, t), rate * (pi @ cosines) - s / c
-    )
-
-
-def centre_curvature(condition: Condition, t: Tensor | float, scale: float) -> Tensor:
-    """Gradient of v_g - v_c at 0, (g - 1) t (1 - t)/C^2 (Q_A - Q), (d, d).
-
-    The paper's -(g - 1) t (1 - t) r^2/(2 C^2) I needs K >= 3 equal weights; for K = 2 the rank is one.
-    """
-    _radius(condition.mixture)
-    gain = (scale - 1) * t * (1 - t) / _variance(condition.mixture, t) ** 2
-    return gain * (_prior_scatter(condition.conditional) - _prior_scatter(condition.mixture))
-
-
 def splitting_eigenvalue(condition: Condition, t: Tensor | float, scale: float = 1.0) -> Tensor:
     """Rate at which guided paths near 0 part along mu_i - mu_j, for a pair A = {i, j}.
 
@@ -267,7 +154,9 @@ def splitting_eigenvalue(condition: Condition, t: Tensor | float, scale: float =
     slope = (t * condition.mixture.std**2 - (1 - t)) / c
     apart = condition.conditional.means[0] - condition.conditional.means[1]
     u = apart / torch.linalg.vector_norm(apart)
-    inner, outer = (u @ _prior_scatter(m) @ u for m in (condition.conditional, condition.mixture))
+    inner, outer = (
+        m.weights @ (((m.means - m.mean) @ u) ** 2) for m in (condition.conditional, condition.mixture)
+    )
     rate: Tensor = slope + t * (1 - t) / c**2 * (inner + (scale - 1) * (inner - outer))
     return rate
 
@@ -288,32 +177,6 @@ def branch_time(condition: Condition, scale: float = 1.0) -> float:
     return (lo + hi) / 2
 
 
-def angular_force(condition: Condition, x: Tensor, t: Tensor | float, scale: float) -> Tensor:
-    """Counter-clockwise part of v_g - v_c in the plane, (g - 1) (1 - t)/(t |x|) d/dphi log p(A | x).
-
-    For three adjacent of eight equal components it points to the middle ray from every angle 0 < |phi| < pi
-    (proved by the paper to pi/4; its proof reaches pi/2).
-    """
-    force = condition.force(x, t)
-    moment = x[..., 0] * force[..., 1] - x[..., 1] * force[..., 0]
-    return (scale - 1) * moment / x.square().sum(-1).sqrt()
-
-
-def branch_bias(condition: Condition, t: Tensor | float) -> Tensor:
-    """log p(A | t mu_i) - log p(A | t mu_j) for a pair A = (i, j).
-
-    Positive for w_i > w_j if the complement is symmetric about the bisector; otherwise of either sign.
-    """
-    if len(condition.members) != 2:
-        raise ValueError(f"the bias is between two branches; the condition has members {condition.members}")
-    at_means = condition.log_posterior(t * condition.conditional.means, t)
-    return at_means[0] - at_means[1]
-
-
-def _prior_scatter(mixture: Mixture) -> Tensor:
-    return scatter(mixture.weights, mixture.means)
-
-
 def _variance(mixture: Mixture, t: Tensor | float) -> Tensor | float:
     """C, for the one width s of the mixture."""
     return (1 - t) ** 2 + t**2 * mixture.std**2
@@ -330,12 +193,6 @@ def _radius(mixture: Mixture) -> float:
     return float(norms.mean())
 
 
-class _Field(Protocol):
-    """A velocity and its gradient at (x, t): `Mixture`, `Guided`, or anything else that has both."""
-
-    def linearise(self, x: Tensor, t: float, /) -> tuple[Tensor, Tensor]: ...
-
-
 def graded_times(n: int, std: float) -> Tensor:
     """2 n steps from 0 to 1: n times equal in t joined with n equal in the angle atan(t std / (1 - t))."""
     angle = torch.linspace(0, math.pi / 2, n + 1, dtype=torch.float64)[1:-1]
@@ -345,7 +202,7 @@ def graded_times(n: int, std: float) -> Tensor:
     return torch.cat([ends, turning, shifted]).sort().values
 
 
-def transport(field: _Field, x: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+def transport(field: Field, x: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     """End of the flow through `times` from x (..., d), and log|det J| of the map, (...).
 
     Classical Runge-Kutta steps, forwards or backwards: of fourth order, but of second where a cap sets in or
@@ -354,25 +211,23 @@ def transport(field: _Field, x: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     log_volume = torch.zeros_like(x[..., 0])
     for t, s in pairwise(times.tolist()):
         h, middle = s - t, t + (s - t) / 2
-        v, gradient = field.linearise(x, t)
-        total, divergence = v, trace(gradient)
+        v, gradient = linearise(field, x, t)
+        total, divergence = v, _trace(gradient)
         for share, time, weight in ((h / 2, middle, 2), (h / 2, middle, 2), (h, s, 1)):
-            v, gradient = field.linearise(x + share * v, time)
-            total, divergence = total + weight * v, divergence + weight * trace(gradient)
+            v, gradient = linearise(field, x + share * v, time)
+            total, divergence = total + weight * v, divergence + weight * _trace(gradient)
         x, log_volume = x + h / 6 * total, log_volume + h / 6 * divergence
     return x, log_volume
 
 
-def pushforward(field: _Field, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+def _trace(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def pushforward(field: Field, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     """Samples x_1 from noise x_0, and log q_1(x_1) = log p_0(x_0) - log|det J| of their law, (...)."""
     x, log_volume = transport(field, noise, times)
     return x, _log_normal(noise) - log_volume
-
-
-def log_likelihood(field: _Field, x: Tensor, times: Tensor) -> Tensor:
-    """log q_1(x) of any point x, by running the flow back to the noise it comes from."""
-    noise, log_volume = transport(field, x, times.flip(0))
-    return _log_normal(noise) + log_volume
 
 
 def _log_normal(x: Tensor) -> Tensor:
