@@ -42,7 +42,7 @@ from .scale import CFG
 STATISTICS = ("gap", "mean", "cosine")
 _FORMAT, _KIND = 1, "path"
 _FEWEST, _RESAMPLES = 8, 1000
-_TAILS = torch.tensor([0.025, 0.975], dtype=torch.float64)
+TAILS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 _POOR = 0.25
 _HINT = "write one with `meancap calibrate --learn rule`"
 
@@ -218,36 +218,40 @@ def match_paths(
         z = torch.where(off == 0, 0.0, off / spread)
         return ((z.square().mean(-1) * weights).sum(-1)).nan_to_num(math.inf, math.inf)
 
-    draw = torch.Generator().manual_seed(seed)
-    picked = torch.randint(n, (_RESAMPLES, n), generator=draw)
-    counts = torch.zeros(_RESAMPLES, n, dtype=torch.float64)
-    counts.scatter_add_(1, picked, torch.ones_like(counts))
-    found, again = squares(torch.ones(1, n, dtype=torch.float64))[:, 0], squares(counts)
+    found = squares(torch.ones(1, n, dtype=torch.float64))[:, 0]
+    again = squares(resample_counts(n, _RESAMPLES, seed))
     best = int(found.argmin())
     noise = torch.where(spread == 0, 0.0, (made - data).var(1) / n / spread.square()).mean(-1) @ weights
     # Resampling adds the sampling error a second time; the interval is without it.
-    spans = (again - noise[:, None]).clamp(min=0).sqrt().quantile(_TAILS, dim=1)
-    excess = (again.sqrt() - again[best].sqrt()).nan_to_num(math.inf).quantile(_TAILS[0], dim=1)
+    spans = (again - noise[:, None]).clamp(min=0).sqrt().quantile(TAILS, dim=1)
+    excess = (again.sqrt() - again[best].sqrt()).nan_to_num(math.inf).quantile(TAILS[0], dim=1)
     chosen = torch.bincount(again.argmin(0), minlength=len(runs)) / _RESAMPLES
     candidates = tuple(
-        PathCandidate(rule, _mean_curves(run), *_digits(found[i].sqrt(), *spans[:, i], chosen[i], excess[i]))
+        PathCandidate(rule, _mean_curves(run), *digits(found[i].sqrt(), *spans[:, i], chosen[i], excess[i]))
         for i, (rule, run) in enumerate(runs.items())
     )
-    (error,) = _digits(noise[best].sqrt())
+    (error,) = digits(noise[best].sqrt())
     return PathMatch(list(runs)[best], real.times, _mean_curves(real), candidates, n, error, model)
+
+
+def resample_counts(n: int, resamples: int, seed: int) -> Tensor:
+    """How often each of n examples occurs in each resample, (resamples, n)."""
+    picked = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
+    counts = torch.zeros(resamples, n, dtype=torch.float64)
+    return counts.scatter_add_(1, picked, torch.ones_like(counts))
 
 
 def _mean_curves(run: PathStatistics) -> dict[str, tuple[float, ...]]:
     gap, mean, cosine = run.values.unbind(-1)
     curves = (gap.square().mean(0).sqrt(), mean.mean(0), cosine.mean(0))
-    return {name: _digits(*curve) for name, curve in zip(STATISTICS, curves, strict=True)}
+    return {name: digits(*curve) for name, curve in zip(STATISTICS, curves, strict=True)}
 
 
 def _curves(read: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
     return {name: tuple(map(float, read[name])) for name in STATISTICS}
 
 
-def _digits(*values: Tensor) -> tuple[float, ...]:
+def digits(*values: Tensor) -> tuple[float, ...]:
     """Five digits, of numbers that JSON can hold."""
     return tuple(float(f"{min(float(v), 1e9):.5g}") for v in values)
 

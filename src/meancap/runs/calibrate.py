@@ -59,12 +59,15 @@ from ..rules.caps import (
     load_calibration,
 )
 from ..rules.path_matching import (
+    TAILS,
     Follow,
     PathMatch,
     PathStatistics,
+    digits,
     load_path_match,
     match_paths,
     path_statistics,
+    resample_counts,
 )
 from ..sampling import Predict, noise, sample, trajectory
 from ..schedules import Piecewise
@@ -338,33 +341,28 @@ def learn_scale(
     batches: Iterable[_Examples],
     times: Sequence[float] = KNOTS,
     *,
-    draws: int = 1,
     seed: int = 0,
-    level: float = 0.95,
     resamples: int = 1000,
     model: str = "",
 ) -> LearnedScale:
-    """Learns lambda(t) from batches of examples, with `draws` noises for each example and time.
+    """Learns lambda(t) from batches of examples, with one noise for each example and time.
 
     The noise of example i has a seed of its own, so that batches change nothing.
     """
     knots = tuple(float(t) for t in times)
     if not knots or not all(0 < t < 1 for t in knots):
         raise ValueError(f"learn_scale needs times between 0 and 1, without them; got {list(knots)}")
-    if draws < 1 or not 0 < level < 1:
-        raise ValueError(f"learn_scale needs draws >= 1 and a level in (0, 1); got {draws} and {level}")
     rows, first = [], 0
     for predict, data in batches:
-        rows.append(_products(predict, data, knots, draws, seed, first))
+        rows.append(_products(predict, data, knots, seed, first))
         first += len(data)
     if first < _FEWEST_EXAMPLES:
         raise ValueError(f"a scale needs at least {_FEWEST_EXAMPLES} examples for its interval; got {first}")
     products = torch.cat(rows)  # (examples, times, 2)
+    counts = resample_counts(first, resamples, sample_seed(seed, 2**31))
+    low, high = _ratio(torch.einsum("rn,ntk->rtk", counts, products)).quantile(TAILS, dim=0)
     values = _ratio(products.sum(0))
-    low, high = _interval(products, level, resamples, seed)
-    return LearnedScale(
-        tuple(_digits(torch.tensor(knots))), _digits(values), _digits(low), _digits(high), first, level, model
-    )
+    return LearnedScale(knots, digits(*values), digits(*low), digits(*high), first, model=model)
 
 
 def load_scale(path: str | Path) -> LearnedScale:
@@ -384,41 +382,20 @@ def load_scale(path: str | Path) -> LearnedScale:
 
 
 @torch.no_grad()
-def _products(
-    predict: Predict, data: Tensor, times: Sequence[float], draws: int, seed: int, first: int
-) -> Tensor:
-    """<data - m_u, D> and |D|^2 of each example at each time, means over the draws, (n, times, 2)."""
+def _products(predict: Predict, data: Tensor, times: Sequence[float], seed: int, first: int) -> Tensor:
+    """<data - m_u, D> and |D|^2 of each example at each time, (n, times, 2)."""
     streams = [torch.Generator().manual_seed(sample_seed(seed, first + i)) for i in range(len(data))]
-    sums = torch.zeros(len(data), len(times), 2, dtype=torch.float64)
-    for at, t in enumerate(times):
-        for _ in range(draws):
-            noise = torch.stack([torch.randn(data.shape[1:], generator=one) for one in streams])
-            p = predict(torch.lerp(noise.to(data), data, t), t)
-            gap = p.delta.flatten(1).double()
-            off = (data.to(p.m_u) - p.m_u).flatten(1).double()
-            sums[:, at] += torch.stack([(off * gap).sum(1), gap.square().sum(1)], 1).cpu() / draws
-    return sums
+    found = []
+    for t in times:
+        noise = torch.stack([torch.randn(data.shape[1:], generator=one) for one in streams])
+        p = predict(torch.lerp(noise.to(data), data, t), t)
+        gap = p.delta.flatten(1).double()
+        off = (data.to(p.m_u) - p.m_u).flatten(1).double()
+        found.append(torch.stack([(off * gap).sum(1), gap.square().sum(1)], 1).cpu())
+    return torch.stack(found, 1)
 
 
 def _ratio(sums: Tensor) -> Tensor:
     """Where no example has a gap, any scale predicts alike, and 1 changes nothing."""
     cross, square = sums.unbind(-1)
     return torch.where(square > 0, cross / square.clamp(min=torch.finfo(square.dtype).tiny), 1.0)
-
-
-def _interval(products: Tensor, level: float, resamples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Percentiles of the ratio over resampled examples, (times,) each."""
-    n = len(products)
-    draw = torch.Generator().manual_seed(sample_seed(seed, 2**31))
-    picked = torch.randint(n, (resamples, n), generator=draw)
-    counts = torch.zeros(resamples, n, dtype=torch.float64).scatter_add_(
-        1, picked, torch.ones(resamples, n, dtype=torch.float64)
-    )
-    ratios = _ratio(torch.einsum("rn,ntk->rtk", counts, products))
-    low, high = ratios.quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64), dim=0)
-    return low, high
-
-
-def _digits(values: Tensor) -> tuple[float, ...]:
-    """Five digits: below the error of any number of examples, and a file that people can read."""
-    return tuple(float(f"{v:.5g}") for v in values.tolist())

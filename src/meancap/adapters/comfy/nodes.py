@@ -2,7 +2,7 @@
 
 Only this module imports ComfyUI. It uses only what version 0.3.48 of its node interface has, and never
 changes the model that comes in: a node patches a clone. Calibrate Guidance writes the file that
-`meancap.adapters.diffusers.calibrate` and `meancap calibrate` write.
+`meancap.adapters.diffusers.calibrate` writes.
 """
 
 from __future__ import annotations
