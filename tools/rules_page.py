@@ -209,7 +209,8 @@ def _predictions() -> list[Prediction]:
         gap = math.cos(_ANGLE) * along + math.sin(_ANGLE) * side / side.norm()
         m_u = m_c - _GAP * m_c.norm() * gap
         p = Prediction.from_mean((1 - t) * noise + t * m_c, t, m_c, m_u)
-        predictions.append(p.beside(negative=m_u + _GAP * m_c.norm() * along).until(s))
+        third = m_u + _GAP * m_c.norm() * along
+        predictions.append(p.beside(negative=third, image=third).until(s))
     return predictions
 
 

@@ -12,8 +12,10 @@ from meancap.rules import (
     Interval,
     Phases,
     Removal,
+    cap_fraction,
     contrastive,
     crg,
+    instruct_pix2pix,
     perp_neg,
     sld,
 )
@@ -134,6 +136,17 @@ def test_away_from_a_weak_model_is_perturbed_attention_guidance():
     alone, _ = guide(Gain(0) | AwayFrom("weak", 1.1), p.beside(weak=weak))
     against, _ = guide(CFG(2.1), Prediction.from_velocity(p.x, p.t, p.out_c, weak))
     torch.testing.assert_close(alone, against)  # autoguidance
+
+
+def test_two_conditions_are_the_combination_of_the_pipeline():
+    p = random_prediction(*SHAPE)
+    image = torch.randn(*SHAPE, dtype=torch.float64)
+    expected = p.out_u + 7.5 * (p.out_c - image) + 1.5 * (image - p.out_u)
+    found, _ = guide(instruct_pix2pix(7.5, image=1.5), p.beside(image=image))
+    torch.testing.assert_close(found, p.x + (1 - p.t) * expected)
+    capped, _ = guide(instruct_pix2pix(7.5) | Cap(1.1), p.beside(image=image))
+    way = found - p.m_c
+    torch.testing.assert_close(capped, p.m_c + cap_fraction(p.m_c, way, 1.1) * way)  # over the sum
 
 
 @pytest.mark.parametrize("t", [0.0, 0.3, 0.999])

@@ -37,8 +37,13 @@ def run(shape, *, dtype=torch.float64, loud=1.0, gap=1.0):
         v_c, v_u = loud * v_c, loud * (v_c + gap * 0.7 * other)
         v_n = v_c + gap * torch.randn(*shape, generator=g, dtype=torch.float64)  # for rules that avoid it
         p = Prediction.from_velocity(x.to(dtype), t, v_c.to(dtype), v_u.to(dtype))
-        found.append(p.beside(negative=v_n.to(dtype)).until(s))
+        found.append(p.beside(**third(v_n.to(dtype))).until(s))
     return found
+
+
+def third(v):
+    """A third prediction under every name that a rule of the catalogue looks for."""
+    return {"negative": v, "image": v}
 
 
 def means(rule, predictions):
@@ -92,7 +97,7 @@ def test_shape_and_precision_are_kept(entry):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_goes_in_and_comes_out(entry, dtype):
     x, v_c, v_u, v_n = (torch.randn(*SHAPES[4]).to(dtype) for _ in range(4))
-    v, _ = guided_velocity(entry.rule(), x, 0.4, v_c, v_u, t_next=0.5, extra={"negative": v_n})
+    v, _ = guided_velocity(entry.rule(), x, 0.4, v_c, v_u, t_next=0.5, extra=third(v_n))
     assert v.dtype == dtype and v.isfinite().all()
 
 
@@ -102,8 +107,8 @@ def test_velocities_and_means_are_guided_alike(entry):
     state_v, state_m = rule.init(), rule.init()
     for t, s in ((0.15, 0.4), (0.4, 0.65)):
         x, v_c, v_u, v_n = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(4))
-        v, state_v = guided_velocity(rule, x, t, v_c, v_u, state_v, t_next=s, extra={"negative": v_n})
-        p = Prediction.from_velocity(x, t, v_c, v_u).beside(negative=v_n).until(s)
+        v, state_v = guided_velocity(rule, x, t, v_c, v_u, state_v, t_next=s, extra=third(v_n))
+        p = Prediction.from_velocity(x, t, v_c, v_u).beside(**third(v_n)).until(s)
         m, state_m = guide(rule, p, state_m)
         torch.testing.assert_close(x + (1 - t) * v, m, rtol=1e-9, atol=1e-9)
 
@@ -113,18 +118,18 @@ def test_each_sample_may_have_its_own_time(entry):
     rule = entry.rule()
     times, ends = (torch.tensor(v, dtype=torch.float64) for v in ([0.2, 0.4, 0.7], [0.3, 0.6, 0.8]))
     x, v_c, v_u, v_n = (torch.randn(*SHAPES[4], dtype=torch.float64) for _ in range(4))
-    whole = Prediction.from_velocity(x, times, v_c, v_u).beside(negative=v_n)
+    whole = Prediction.from_velocity(x, times, v_c, v_u).beside(**third(v_n))
     together, _ = guide(rule, whole.until(ends))
     for i, (t, s) in enumerate(zip(times.tolist(), ends.tolist(), strict=True)):
         one = Prediction.from_velocity(x[i : i + 1], t, v_c[i : i + 1], v_u[i : i + 1])
-        alone, _ = guide(rule, one.beside(negative=v_n[i : i + 1]).until(s))
+        alone, _ = guide(rule, one.beside(**third(v_n[i : i + 1])).until(s))
         torch.testing.assert_close(alone, together[i : i + 1], rtol=1e-9, atol=1e-9)
 
 
 @every_rule
 def test_zero_gap_gives_the_unguided_mean_where_the_entry_says_so(entry):
     same = [
-        Prediction(p.x, p.t, p.m_c, p.m_c, p.t_next).beside(negative=p.m_c) for p in run(SHAPES[4], loud=3.0)
+        Prediction(p.x, p.t, p.m_c, p.m_c, p.t_next).beside(**third(p.m_c)) for p in run(SHAPES[4], loud=3.0)
     ]
     kept = all(
         torch.allclose(m, p.m_c, rtol=1e-12, atol=1e-12)
@@ -189,7 +194,7 @@ def test_nothing_waits_for_a_value(entry, t):
     x, v_c, v_u, v_n = (torch.empty(2, 4, 16, 16, device="meta") for _ in range(4))
     state = None
     for _ in range(3):
-        v, state = guided_velocity(rule, x, t, v_c, v_u, state, t_next=t + 0.1, extra={"negative": v_n})
+        v, state = guided_velocity(rule, x, t, v_c, v_u, state, t_next=t + 0.1, extra=third(v_n))
     assert v.shape == x.shape and v.device.type == "meta"
 
 
@@ -198,7 +203,7 @@ def test_an_empty_batch_stays_empty(entry):
     x, state, record = torch.zeros(0, 4, 8, 8), None, Record()
     for t in (0.3, 0.4):
         v, state = guided_velocity(
-            entry.rule() | Cap(1.1), x, t, x, x, state, t_next=0.5, extra={"negative": x}, record=record
+            entry.rule() | Cap(1.1), x, t, x, x, state, t_next=0.5, extra=third(x), record=record
         )
     assert v.shape == x.shape and record.summary() == "no samples"
 
@@ -212,7 +217,7 @@ def test_the_ends_of_the_path_are_finite(entry):
         for t, s in ((0.0, 0.1), (0.999, 1.0), (1.0, None)):
             for inputs in ((x, v_c, v_u), (none, v_c, v_u), (x, none, v_u), (x, v_c, none), (none,) * 3):
                 if s is not None or "cfgpp" not in entry.name:
-                    v, _ = guided_velocity(rule, inputs[0], t, *inputs[1:], t_next=s, extra={"negative": v_n})
+                    v, _ = guided_velocity(rule, inputs[0], t, *inputs[1:], t_next=s, extra=third(v_n))
                     assert v.isfinite().all(), (t, dtype)
 
 
@@ -228,7 +233,7 @@ def traced(entry):
     given = [torch.randn(2, 4, 16, 16) for _ in range(4)]
 
     def step(x, v_c, v_u, v_n):
-        return guided_velocity(rule, x, 0.3, v_c, v_u, t_next=0.4, extra={"negative": v_n})[0]
+        return guided_velocity(rule, x, 0.3, v_c, v_u, t_next=0.4, extra=third(v_n))[0]
 
     found = torch.compile(step, fullgraph=True, backend="eager")(*given)
     torch.testing.assert_close(found, step(*given), rtol=1e-4, atol=1e-4)

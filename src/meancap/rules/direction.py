@@ -391,14 +391,14 @@ def tag(scale: Scale, *, eta: float = 1.15) -> Rule:
     formula: v <- P v + eta (v - P v) after CFG, P v = <v, x> / |x|^2 x
     space: velocity
     source: Cho et al., ICML 2026, arXiv 2510.04533
-    evidence: the authors' project page (the update of a step is split along and across the state, the latter
-        times eta >= 1); ComfyUI pull request 10403 has the formula on m - x; their code was not read
+    evidence: the code of ComfyUI pull request 10403, on m - x; of the authors' repository only the project
+        page was seen
     use when: samples mix features of several modes, and the scale should not grow
     notes:
         - stated for the update of the sampler, x' - x; on a flow with Euler that is a multiple of v, and a
           rescaled state (DDIM) has the same result
         - no published eta was seen; a Forge port offers 1 to 1.5, and 1.15 here is a placeholder
-        - the ComfyUI node also scales the part along the state, 1 by default
+        - the ComfyUI node also scales the part along the state, and both factors are 1 by default
     """
     return CFG(scale) | Tangent(eta)
 

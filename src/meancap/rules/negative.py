@@ -256,3 +256,20 @@ def crg(scale: Scale, *, threshold: float = 0.0, strength: float = 2.0, weight: 
         - steps are counted as DDPM's, with alpha_bar = t^2 / (t^2 + (1 - t)^2), on any grid
     """
     return CFG(scale) | Removal(threshold, strength, weight)
+
+
+@method(unit=False, check=(0.15, -2.25, 1.6, 1.45))
+def instruct_pix2pix(scale: float, *, image: float = 1.5) -> Rule:
+    """Two conditions, a text and an image (InstructPix2Pix). A cap behind bounds the sum of both.
+
+    m_c has both conditions, m_i the image alone (`Prediction.beside(image=output)`), m_u none.
+
+    formula: m = m_u + image (m_i - m_u) + scale (m_c - m_i)
+    space: any
+    source: Brooks, Holynski & Efros, CVPR 2023, arXiv 2211.09800
+    evidence: diffusers 0.42.1, StableDiffusionInstructPix2PixPipeline
+    use when: a model edits an image by a text, and each should have a scale of its own
+    defaults:
+        - Stable Diffusion 1.5: scale 7.5, image 1.5 (diffusers)
+    """
+    return CFG(image) | AwayFrom("image", scale - image)
