@@ -35,7 +35,7 @@ const PARTS = [
     + 'file that needs no server; its sliders have a few stops. Copy the table of numbers as TSV, JSON or a Python script.'],
 ];
 
-const DOCS = 'More: docs/explorer.md describes this page, docs/theory.md what the cap guarantees; the command meancap rules lists every '
+const DOCS = 'More: docs/quickstart.md describes this page and docs/theory.md what the cap guarantees; the command meancap rules lists every '
   + 'method.';
 
 export function helpButton(button) {
