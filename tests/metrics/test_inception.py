@@ -98,32 +98,26 @@ def test_the_three_resizers_are_three_extractors(random_inception: Path) -> None
         assert (pools[0] - other).norm() > 1e-3 * pools[0].norm()
 
 
-def test_missing_weights_are_named_with_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+def test_weights_are_found_in_the_promised_order_or_named_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MEANCAP_INCEPTION", raising=False)
     monkeypatch.delenv("MEANCAP_WEIGHTS", raising=False)
     with pytest.raises(MissingWeights, match=r"put weights-inception-2015-12-05-6726825d.*MEANCAP_WEIGHTS"):
         inception.inception("adm")
     with pytest.raises(MissingWeights, match=r"no weights-inception.* at .*nowhere"):
         inception.inception("adm", tmp_path / "nowhere")
-
-
-def test_weights_are_found_in_the_promised_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = tmp_path / "home" / "hub" / "checkpoints"
-    for folder in (hub, tmp_path / "shared"):
+    hub, shared, own = tmp_path / "home" / "hub" / "checkpoints", tmp_path / "shared", tmp_path / "own.pth"
+    own.touch()
+    for folder in (hub, shared):
         folder.mkdir(parents=True)
         (folder / INCEPTION.names[1]).touch()
-    own = tmp_path / "own.pth"
-    own.touch()
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MEANCAP_INCEPTION", raising=False)
-    monkeypatch.delenv("MEANCAP_WEIGHTS", raising=False)
     assert INCEPTION.find() == hub / INCEPTION.names[1]
-    monkeypatch.setenv("MEANCAP_WEIGHTS", str(tmp_path / "shared"))
-    assert INCEPTION.find() == tmp_path / "shared" / INCEPTION.names[1]
+    monkeypatch.setenv("MEANCAP_WEIGHTS", str(shared))
+    assert INCEPTION.find() == INCEPTION.find(shared) == shared / INCEPTION.names[1]
     monkeypatch.setenv("MEANCAP_INCEPTION", str(own))
     assert INCEPTION.find() == own
-    assert INCEPTION.find(tmp_path / "shared") == tmp_path / "shared" / INCEPTION.names[1]
 
 
 def test_another_networks_file_is_refused(tmp_path: Path) -> None:

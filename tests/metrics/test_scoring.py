@@ -103,24 +103,13 @@ def test_a_stopped_extraction_goes_on_and_ends_the_same(
     torch.testing.assert_close(kept.load()["pool"], extractor(garments[0])["pool"], rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_done_twice_and_changed_images_are(
-    runs: dict[str, Path], garments: tuple[Tensor, Tensor], tmp_path: Path
-) -> None:
+def test_nothing_is_done_twice_unless_it_is_forced(runs: dict[str, Path]) -> None:
     p, extractor = protocol("fashion"), fashion_classifier()
     target = open_target(runs["clean"])
     assert sum(s.done for s in score_target(target, p, extractor, shipped_fashion())) == 600
     assert list(score_target(target, p, extractor, shipped_fashion())) == []
     again = list(score_target(target, p, extractor, shipped_fashion(), force=True))
     assert sum(s.done for s in again) == 600  # features anew too
-    (runs["clean"] / "samples.npz").unlink()
-    made_run(tmp_path / "other", garments[0][:300], garments[1][:300])
-    for name in ("run.json", "samples.npz", "records.jsonl"):
-        (tmp_path / "other" / name).replace(runs["clean"] / name)
-    assert (
-        sum(s.done for s in score_target(open_target(runs["clean"]), p, extractor, shipped_fashion())) == 300
-    )
-    assert len(list((runs["clean"] / "features").iterdir())) == 1  # the old features are gone
-    assert {s.n for s in read_scores(runs["clean"])} == {300}
 
 
 def drawn(seed: int) -> tuple[Tensor, Tensor]:
@@ -137,6 +126,7 @@ def test_images_of_the_same_size_and_time_are_known_by_their_content(tmp_path: P
     assert path.stat().st_size == stamp.st_size and numbers(one) != numbers(other)
     assert main(["score", str(one), "--protocol", "fashion"]) == 0
     assert numbers(one) == numbers(other)
+    assert len(list((one / "features").iterdir())) == 1  # the old features are gone
 
 
 def test_damaged_features_are_named_and_force_makes_them_again(
@@ -198,17 +188,6 @@ def test_pictures_are_read_in_the_order_of_their_names_and_may_differ_in_size(tm
     stacks = found.read(0, 3)
     assert [tuple(s.shape) for s in stacks] == [(2, 4, 4, 3), (1, 6, 6, 3)]
     assert stacks[0][0, 0, 0, 0] == ord("a")
-
-
-def test_npz_is_streamed_from_any_place_compressed_or_not(tmp_path: Path) -> None:
-    numpy = pytest.importorskip("numpy")
-    x = torch.randint(0, 256, (50, 8, 8, 3), dtype=torch.uint8)
-    for save in (numpy.savez, numpy.savez_compressed):
-        save(tmp_path / "x.npz", arr_0=x.numpy())
-        found = open_npz(tmp_path / "x.npz")
-        assert len(found) == 50
-        assert torch.equal(found.read(13, 20)[0], x[13:33])
-        assert torch.equal(found.read(45, 20)[0], x[45:])
 
 
 def test_another_reference_of_the_same_name_and_size_is_another_score(
