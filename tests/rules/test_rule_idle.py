@@ -156,13 +156,6 @@ def test_after_a_kept_gap_a_chain_reads_nothing_of_the_unconditional_prediction(
         assert torch.equal(a[0], b[0]) and torch.equal(a[1][0].gap, b[1][0].gap)
 
 
-@pytest.mark.parametrize("part", [ZeroStar(), ZeroInit(), FromUnconditional(4)], ids=str)
-def test_a_part_that_does_not_multiply_may_move_a_mean_that_nothing_was_added_to(part):
-    """Why a chain is not idle after it, although an earlier part makes nothing of the displacement."""
-    p = random_prediction(*SHAPE)
-    assert not torch.equal(guide(CFG(1) | part, p)[0], p.m_c)
-
-
 class Network:
     """A predictor that counts what it is asked for."""
 
