@@ -134,7 +134,8 @@ def match_pipeline(
 
     Pictures are PIL images of one size, encoded by the pipeline's own autoencoder, or a tensor of its latents
     (n, ...) as its scheduler steps them. `call` holds the arguments of every call; one must turn guidance on
-    (guidance_scale=2, the default). One call for each picture, for the examples and for each rule.
+    (guidance_scale=2, the default). One call for each picture, for the examples and for each rule. Pipelines
+    that start at t > 0 (EDM and v-prediction grids) start from noise alone, for the examples as well.
     """
     from ..adapters.diffusers import guided
 
