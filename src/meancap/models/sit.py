@@ -268,6 +268,7 @@ class NetworkPredictor:
     def __init__(self, wanted: Any, empty: Any, negative: Any = None) -> None:
         self.wanted, self.empty, self.negative = wanted, empty, negative
         self.rows = [wanted, empty if negative is None else negative]
+        self.calls: list[float] = []  # the time of every evaluation, shared with what `including` returns
 
     def including(self, names: tuple[str, ...]) -> Self:
         """The same predictor, with the negative condition beside the empty one for a rule that reads it."""
@@ -293,6 +294,7 @@ class NetworkPredictor:
     def _checked(self, x: Tensor, t: float, count: int) -> Tensor:
         if len(x) != len(self.wanted):
             raise ValueError(f"got {len(x)} samples for {len(self.wanted)} conditions; give one each")
+        self.calls.append(float(t))
         return self.velocities(x, t, count)
 
     def velocities(self, x: Tensor, t: float, count: int) -> Tensor:

@@ -249,8 +249,6 @@ same with garments:
 - **brightness**: mean pixel value, which strong guidance drives up.
 - **scale**: the guidance that was granted at the first and at the last step.
 
-{words}
-
 The guidance meter of each rule ([meter.png](meter.png)): the cap grants little guidance while there is
 only noise, where the two means are short and the gap is long, and lets go by itself as the gap closes.
 
@@ -271,7 +269,7 @@ def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path) -> 
         save_png(meters(folders, titles), out / "meter.png")
     write_whole(out / "gallery.html", gallery(folders))
     scores = {title: {s.name: s.value for s in read_scores(run.folder)} for title, run in runs.items()}
-    page = _DEMO_PAGE.format(table=_table(runs, scores), words=_words(titles, scores), count=len(folders[0]))
+    page = _DEMO_PAGE.format(table=_table(runs, scores), count=len(folders[0]))
     return write_whole(out / "report.md", page)
 
 
@@ -283,14 +281,3 @@ def _table(runs: Mapping[str, Run], scores: Mapping[str, Mapping[str, float]]) -
         rows.append((*row, f"{scale[0]:.2f} → {scale[-1]:.2f}", f"{share:.0%}"))
     heads = ("rule", "accuracy", "diversity", "brightness", "scale, first → last", "capped")
     return markdown([Table(heads, (tuple(rows),))])
-
-
-def _words(titles: Sequence[str], scores: Mapping[str, Mapping[str, float]]) -> str:
-    """What the numbers say, for the cap or against it."""
-    plain, fixed, capped = (scores[title] for title in titles)
-    return (
-        f"Accuracy goes from {plain['accuracy']:.2f} to {fixed['accuracy']:.2f} with strong guidance and to "
-        f"{capped['accuracy']:.2f} with the cap; of the diversity of the unguided pictures the first keeps "
-        f"{fixed['diversity'] / plain['diversity']:.0%}, the second "
-        f"{capped['diversity'] / plain['diversity']:.0%}."
-    )

@@ -213,50 +213,6 @@ def _number(value: float | None) -> str:
 _BASE = "Fixed CFG"
 
 
-def _judged(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
-    """The numbers that the paper's claim is about, distance first; none where there is no distance."""
-    have = {name for e in entries for name in e.scores.get(protocol, {})}
-    distance = [d for d in DISTANCES if d in have][:1]
-    return [*distance, *(r for r in ("recall", "Recall@3") if r in have)] if distance else []
-
-
-def tally(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
-    """In how many comparisons each cap is better or worse than fixed CFG, by 95 % intervals."""
-    chosen = [e for e in entries if protocol in e.scores]
-    numbers, curves = _judged(chosen, protocol), sweeps(chosen, protocol)
-    labels = list(dict.fromkeys(label for _, label in curves if label != _BASE))
-    groups = []
-    for label in labels:
-        lines = []
-        for how in ("equal scale", "equal alignment"):
-            for number in numbers:
-                counts = {"better": 0, "worse": 0, "undecided": 0, "not reached": 0}
-                for evaluations in sorted({n for n, _ in curves}):
-                    sweep = curves.get((evaluations, label), [])
-                    for b in (e for e in curves.get((evaluations, _BASE), []) if e.name.method == _BASE):
-                        d = _compared(how, sweep, b, protocol, number)
-                        counts["not reached" if d is None else _word(d, number)] += 1
-                lines.append((label, how, number, *(str(v) if v else "·" for v in counts.values())))
-        groups.append(tuple(lines))
-    columns = ("method", "against fixed CFG at", "number", "better", "worse", "undecided", "not reached")
-    return Table(columns, tuple(groups), names=3) if groups and numbers else None
-
-
-def _compared(
-    how: str, sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number: str
-) -> Estimate | None:
-    if how == "equal alignment":
-        return at_alignment(sweep, b, protocol, number)
-    same = [e for e in sweep if e.name.scale == b.name.scale and both_have(e, b, protocol, number)]
-    return contrast(companions(same, b)[0], b, protocol, number) if same else None
-
-
-def _word(d: Estimate, number: str) -> str:
-    """What an interval says of a difference: better, worse or undecided."""
-    sign = clear(d)
-    return "undecided" if not sign else "better" if sign == direction(number) else "worse"
-
-
 _COLOURS = {
     "Fixed CFG": style.VERMILION,
     "APG": style.AMBER,
@@ -400,8 +356,6 @@ def blocks(entries: Sequence[ScoredRun], folder: Path) -> list[Block]:
     page: list[Block] = [Heading(f"Scores of {len(entries)} runs", 1), _what(entries)]
     for protocol in _protocols(entries):
         page += [Heading(f"Protocol {protocol}"), _how(entries, protocol)]
-        if counted := tally(entries, protocol):
-            page += [Heading("What the numbers say", 3), Text(_TALLY), counted]
         if (folder / "figures" / f"fronts-{protocol}.png").is_file():
             page.append(FigureFile(f"figures/fronts-{protocol}.png", _FRONTS))
         page += _tables(entries, protocol)
@@ -483,8 +437,6 @@ def _how(entries: Sequence[ScoredRun], protocol: str) -> Text:
 _FRONTS = (
     "**Fronts.** One curve per rule from the unguided run outwards; points grow with λ; whiskers are 95 %."
 )
-_TALLY = """Over all scales and evaluation counts: in how many comparisons the 95 % interval of the
-difference to fixed CFG leaves zero out, and on which side."""
 _SCALE = """Differences to fixed CFG at the same nominal scale, image by image, ± half of the 95 % interval;
 strong where the rule is better and the interval leaves zero out. Arrows point to the better side: ↓ less,
 ↑ more. A cap does less than the scale it is told,

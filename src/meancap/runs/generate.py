@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from ..files import sha256_of
 from ..models.checkpoint import local_folder
 from ..models.classes import ClassModel, decoder, fashion, open_sit
 from ..models.sit import ConditionCache, NetworkPredictor
-from ..prediction import Prediction
 from ..record import Record
 from ..rules import parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
@@ -244,14 +242,14 @@ def _blocks(
     def make(block: int) -> MadeBlock:
         indices = range(block * config.batch, (block + 1) * config.batch)
         seeds = [sample_seed(config.seed, i) for i in indices]
-        predict = _CountedPredictor(predictor(indices))
+        predict = predictor(indices)
         step = ancestral(seeds, config.eta) if config.eta else solver
         record = Record() if config.diagnostics else None
         start = noise(seeds, model.shape, device=model.device)
         pictures = model.decode(sample(predict, rule, start, config.times, step, record=record))
         own = config.indices(block)
         records = [
-            {"index": i, "seed": seed, **condition(i), "evaluations": predict.count, **(more or {})}
+            {"index": i, "seed": seed, **condition(i), "evaluations": len(predict.calls), **(more or {})}
             for i, seed in zip(own, seeds, strict=False)
         ]
         array: Bytes = pictures[: len(own)].permute(0, 2, 3, 1).contiguous().cpu().numpy()
@@ -261,22 +259,3 @@ def _blocks(
         return MadeBlock(array, records, meter)
 
     return make
-
-
-class _CountedPredictor:
-    """A predictor that counts its evaluations, whole ones and those that a rule needs only half of."""
-
-    def __init__(self, predict: NetworkPredictor) -> None:
-        self.predict, self.count = predict, 0
-
-    def including(self, names: tuple[str, ...]) -> _CountedPredictor:
-        self.predict = self.predict.including(names)
-        return self
-
-    def __call__(self, x: Tensor, t: float) -> Prediction:
-        self.count += 1
-        return self.predict(x, t)
-
-    def conditional(self, x: Tensor, t: float) -> Prediction:
-        self.count += 1
-        return self.predict.conditional(x, t)

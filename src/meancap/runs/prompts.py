@@ -111,9 +111,8 @@ def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) ->
             call["sigmas"] = list(config.sigmas)
         if config.size is not None:
             call["height"], call["width"] = config.size
-        calls = _CallCounter(_denoiser(pipe))
-        meter = None
-        with torch.no_grad(), calls:
+        meter, calls = None, []
+        with torch.no_grad(), _denoiser(pipe).register_forward_pre_hook(lambda *_: calls.append(1)):
             if config.rule:
                 with guided(pipe, parse(config.rule)) as record:
                     image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
@@ -121,7 +120,7 @@ def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) ->
                     meter = {name: value.numpy() for name, value in record.stacked().items()}
             else:
                 image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
-        record_line = {"index": block, "seed": seed, "prompt": prompt, "evaluations": calls.count}
+        record_line = {"index": block, "seed": seed, "prompt": prompt, "evaluations": len(calls)}
         picture = (np.asarray(image) * 255).round().clip(0, 255).astype(np.uint8)
         return MadeBlock(picture[None], [record_line], meter)
 
@@ -148,23 +147,6 @@ class _NoiseStream:
         copied = torch.Generator()
         copied.set_state(self.generator.get_state())
         return copied
-
-
-class _CallCounter:
-    """Counts the calls of a network while it is open."""
-
-    def __init__(self, network: torch.nn.Module) -> None:
-        self.network, self.count = network, 0
-
-    def __enter__(self) -> _CallCounter:
-        self.handle = self.network.register_forward_pre_hook(self._add)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.handle.remove()
-
-    def _add(self, *_: object) -> None:
-        self.count += 1
 
 
 def _denoiser(pipe: Pipeline) -> Any:
