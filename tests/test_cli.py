@@ -24,12 +24,6 @@ def test_help_lists_every_command_and_an_example(capsys):
     assert all(name in out for name in names)
 
 
-def test_help_of_reproduce_gmm_has_an_example_and_all_its_options(capsys):
-    code, out, _ = said(["reproduce", "gmm", "--help"], capsys)
-    assert code == 0 and "meancap reproduce gmm --out" in out
-    assert all(option in out for option in ("--out DIR", "--samples N", "--seed", "--repeats N"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

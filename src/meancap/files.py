@@ -66,8 +66,8 @@ def write_whole(path: str | Path, content: bytes | str) -> Path:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file is one that `writing` writes to, or that an earlier version of the package wrote to."""
-    return path.name.startswith(_PREFIX) or path.name.endswith(".part") or path.name == ".parts"
+    """Whether a file is one that `writing` writes to."""
+    return path.name.startswith(_PREFIX)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -201,15 +201,6 @@ def test_ten_repeats_or_more_give_means_and_their_own_standard_deviations(withou
     assert json.loads((tmp_path / "run.json").read_text())["spread"] == "own repeats"
 
 
-def test_a_folder_of_another_run_is_refused_with_the_difference_named(small, tmp_path, capsys):
-    shutil.copytree(small, tmp_path, dirs_exist_ok=True)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main(["reproduce", "gmm", "--out", str(tmp_path), "--samples", "2000", "--seed", "7"]) == 2
-    said = capsys.readouterr().err
-    assert "samples was 1000, now 2000" in said and "seed was 3, now 7" in said and said.count("\n") == 1
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -223,12 +214,6 @@ def test_bad_options_are_one_sentence_exit_code_2_and_no_folder(tmp_path, capsys
     said = capsys.readouterr().err
     assert words in said and said.count("\n") == 1
     assert not (tmp_path / "new").exists()
-
-
-def test_a_file_is_refused_as_a_folder(tmp_path, capsys):
-    (tmp_path / "file").write_text("mine")
-    assert main(["reproduce", "gmm", "--out", str(tmp_path / "file")]) == 2
-    assert "is a file" in capsys.readouterr().err and (tmp_path / "file").read_text() == "mine"
 
 
 def test_the_spread_in_the_package_was_made_by_this_command_and_describes_it():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from meancap.runs.config import RunConfig, versions
+from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
 from meancap.runs.generate import make_run, open_model, read_prompts
 from meancap.runs.paper_protocols import PINNED_SIGMAS
@@ -138,7 +138,3 @@ def test_absent_weights_are_not_downloaded(tmp_path):
         open_model(RunConfig("diffusers:nobody/nothing"))
     with pytest.raises(ValueError, match="no readable DiffusionPipeline"):
         open_model(RunConfig(f"diffusers:{tmp_path}"))
-
-
-def test_versions_of_the_hosts_are_part_of_the_run():
-    assert set(versions(("diffusers", "nonesuch"))) == {"meancap", "torch", "diffusers", "nonesuch"}
