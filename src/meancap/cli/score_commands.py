@@ -180,7 +180,7 @@ def demo(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     for _ in bar(make_demo(args.out), BLOCKS, "demo"):
         pass
-    page = write_demo(open_demo(args.out), open_demo(args.out / "scenes"), args.out)
+    page = write_demo(*open_demo(args.out), args.out)
     print(page.read_text(encoding="utf-8"))
     for path, what in (
         (args.out / "demo.png", "the picture"),

@@ -1,7 +1,6 @@
 """Pictures of matched runs: the same noise and the same class or prompt under different rules.
 
 sheet      rows are seeds, columns are rules
-rows       one row per rule, a column for each prompt, which stands above it
 gallery    one HTML page that opens from disk: no server, no script, no file beside it
 mechanism  for each run |m_c| and |m_u|, |m_c - m_u|, effective and nominal scale over time; thin lines
            are samples, thick ones their mean
@@ -19,10 +18,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
-from ..files import write_whole
+from ..files import read_tensors, write_whole
 from ..models.data import FASHION
 from ..runs.folder import Run
 from ..runs.scoring import read_scores
@@ -77,21 +78,34 @@ def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: S
     return figure
 
 
-def _prompt_rows(runs: Sequence[Run], titles: Sequence[str]) -> Figure:
-    """One row for each run, a column for each prompt; narrow, to be read on a phone."""
-    page = 4.05  # inches
-    need_matched(runs)
-    count, side = len(runs[0]), (page - 1.0) / len(runs[0])
-    figure = Figure(figsize=(page, side * len(runs) + 0.55))
-    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
-    axes: Any = figure.subplots(len(runs), count, squeeze=False)
-    for line, run, title in zip(axes, runs, titles, strict=True):
-        for k, image in enumerate(run.images(range(count))):
-            _show(line[k], image)
-        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
-    for place, prompt in zip(axes[0], runs[0].prompts, strict=True):
-        few = " ".join(word for word in prompt.split() if word != "a")
-        place.set_title("\n".join(wrap(few, 14)), fontsize=7)
+def _scales_and_overshoot(drawn: Mapping[str, Run], ends: Mapping[str, Any]) -> Figure:
+    """For each prompt CFG above and capped below, scales from left to right; beside it a mixture's samples.
+
+    The background is transparent and the words are grey, so that one file serves light and dark pages.
+    """
+    scales = [title for title in drawn if "capped" not in title]
+    need_matched(list(drawn.values()))
+    prompts = next(iter(drawn.values())).prompts
+    figure = Figure(figsize=(6.0, 4.6), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(2.6, 1))
+    blocks = np.atleast_1d(left.subfigures(len(prompts), 1))
+    for position, (block, prompt) in enumerate(zip(blocks, prompts, strict=True)):
+        block.suptitle(f"“{prompt}”", fontsize=8)
+        axes = block.subplots(2, len(scales))
+        for line, name, suffix in zip(axes, ("CFG", "capped"), ("", ", capped"), strict=True):
+            line[0].set_ylabel(name, fontsize=8)
+            for place, title in zip(line, scales, strict=True):
+                _show(place, drawn[title + suffix].images([position])[0])
+                if position == 0 and not suffix:
+                    place.set_title("λ = " + title.removeprefix("CFG "), fontsize=8)
+    right.suptitle("one component of a mixture", fontsize=8)
+    places = right.subplots(len(ends), 1)
+    for place, (title, x), colour in zip(places, ends.items(), (BLUE, VERMILION, GREEN), strict=True):
+        place.scatter(x[:, 0], x[:, 1], s=0.6, color=colour, linewidths=0)
+        for deviations in (1, 2):  # rings of the target, a Gaussian of deviation 0.03 at (0, 1)
+            place.add_patch(Circle((0, 1), 0.03 * deviations, fill=False, color=GREY, linewidth=0.7))
+        place.set(xlim=(-0.12, 0.12), ylim=(0.9, 1.14), xticks=(), yticks=(), title=title, aspect="equal")
+        place.spines[:].set_visible(True)
     return figure
 
 
@@ -234,12 +248,13 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
 
 
 _DEMO_PAGE = """\
-# The same noise and the same request, three rules
+# The same noise and the same request, with CFG and capped
 
 ![scenes](demo.png)
 
-Strong guidance saturates the colours and the background; capped, they stay close to the unguided ones. The
-same with garments:
+Without guidance (λ = 1) the model misses both sentences. CFG meets them, and from λ = 8 on it saturates
+colours and backgrounds; capped at 1.1, they stay. On the right, samples of one Gaussian and the rings of its
+target: CFG 8 overshoots it and contracts. The same with garments:
 
 ![garments](garments.png)
 
@@ -260,11 +275,13 @@ difference, not to measure one: `meancap reproduce fashion` does that.
 
 def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path) -> Path:
     """demo.png of the scenes `drawn`; garments.png, meter.png, gallery.html and report.md of `runs`."""
+    ends = read_tensors(out / "overshoot.safetensors")[0]
     folders, titles = list(runs.values()), list(runs)
     with look():
-        # Narrow, so that the labels can be read on a phone.
         short = [title.replace(", ", ",\n") for title in titles]
-        save_png(_prompt_rows(list(drawn.values()), short), out / "demo.png", 260)
+        with rc_context({"text.color": GREY, "axes.titlecolor": GREY, "axes.labelcolor": GREY}):
+            picture = _scales_and_overshoot(drawn, {title: ends[title] for title in runs})
+        save_png(picture, out / "demo.png", 200, transparent=True)
         save_png(sheet(folders, range(10), short), out / "garments.png", 260)
         save_png(meters(folders, titles), out / "meter.png")
     write_whole(out / "gallery.html", gallery(folders))

@@ -96,8 +96,8 @@ def save_figure(draw: Callable[[Path], Figure], folder: Path, name: str) -> list
     return written
 
 
-def save_png(figure: Figure, path: Path, dots: int = 220) -> Path:
+def save_png(figure: Figure, path: Path, dots: int = 220, transparent: bool = False) -> Path:
     """The figure as a PNG that appears whole or not at all, the same bytes for the same data."""
     with writing(path) as temporary:
-        figure.savefig(temporary, dpi=dots, metadata={"Software": None})
+        figure.savefig(temporary, dpi=dots, transparent=transparent, metadata={"Software": None})
     return path

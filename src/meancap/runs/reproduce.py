@@ -22,9 +22,12 @@ from typing import Any
 
 import torch
 
-from ..files import write_whole
+from ..files import write_tensors, write_whole
+from ..lab import SINGLE, flow
 from ..models.classes import fashion
 from ..models.sit import SiT, SiTConfig
+from ..rules import parse
+from ..sampling import noise, uniform
 from ..scenes.model import scenes
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
@@ -271,17 +274,15 @@ RULES = {
     f"CFG {SCALE}": f"CFG({SCALE})",
     f"CFG {SCALE}, capped at {GAMMA}": f"CFG({SCALE}) | Cap({GAMMA})",
 }
-PROMPTS = (
-    "a red disc left of a blue square",
-    "a yellow triangle above a magenta disc",
-    "a green square right of a cyan triangle",
-    "a magenta square below a yellow disc",
-)
-BLOCKS = 4 * len(RULES)  # of each rule 120 garments, 40 at a time, and a scene for every prompt
+# Chosen because CFG(1) misses both from their noise: the square is crooked, the triangle is purple.
+PROMPTS = ("a green square left of a magenta disc", "a red square left of a blue triangle")
+SCENE_RULES = {f"CFG {s}": f"CFG({s})" for s in (1, 3, SCALE, 20)}
+SCENE_RULES |= {f"{title}, capped": f"{rule} | Cap({GAMMA})" for title, rule in SCENE_RULES.items()}
+BLOCKS = 3 * len(RULES) + len(SCENE_RULES)  # 120 garments of each rule, 40 at a time; one block of scenes
 
 
 def make_demo(out: Path) -> Iterator[str]:
-    """Makes the missing parts of the three runs, yielding a title after each block, and scores them."""
+    """Makes the missing parts of the runs, yielding a title after each block, and scores the garments."""
     garments, drawing = ClassSource(fashion()), SceneSource(scenes())
     base = RunConfig("fashion", steps=32, per_class=12, batch=40, diagnostics=True)
     for title, rule in RULES.items():
@@ -289,17 +290,21 @@ def make_demo(out: Path) -> Iterator[str]:
         for _ in make_run(prepared.store(_demo_folder(out, title)), prepared.make):
             yield title
     few = RunConfig("scenes", steps=32, per_class=1, batch=len(PROMPTS))
-    for title, rule in RULES.items():
+    for title, rule in SCENE_RULES.items():
         prepared = drawing.prepare_lines(replace(few, rule=rule), PROMPTS)
         for _ in make_run(prepared.store(_demo_folder(out / "scenes", title)), prepared.make):
             yield title
+    condition, start = SINGLE.condition(), noise(range(2000), (2,))
+    ends = {title: flow(condition, parse(rule), start, uniform(50)) for title, rule in RULES.items()}
+    write_tensors(out / "overshoot.safetensors", ends, {"scene": "single", "steps": "50"})
     for _ in score_runs([_demo_folder(out, title) for title in RULES], ["fashion"]):
         pass
 
 
-def open_demo(out: Path) -> dict[str, Run]:
-    """The finished runs of the garments by title; those of the scenes are in out/scenes."""
-    return {title: Run.open(_demo_folder(out, title)) for title in RULES}
+def open_demo(out: Path) -> tuple[dict[str, Run], dict[str, Run]]:
+    """The finished runs by title: of the garments, and of the scenes."""
+    garments = {title: Run.open(_demo_folder(out, title)) for title in RULES}
+    return garments, {title: Run.open(_demo_folder(out / "scenes", title)) for title in SCENE_RULES}
 
 
 def _demo_folder(out: Path, title: str) -> Path:
