@@ -153,7 +153,7 @@ def tiny_sd35(folder: Path) -> tuple[Path, Path]:
     """A pipeline and two prompts for the SD3.5 protocol, made once in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     pipeline, prompts = folder / "pipeline", folder / "prompts.txt"
-    with folder_lock(folder), torch.random.fork_rng():
+    with torch.random.fork_rng(), folder_lock(folder):
         torch.manual_seed(0)
         if not (pipeline / "model_index.json").is_file():
             tiny_sd3(folder)
