@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from absent import stand_ins
 from flow_matching.solver import ODESolver
 from flow_matching.utils import ModelWrapper
 from torch import Tensor, nn
 
+from absent import stand_ins
 from meancap import CFG, Cap, Prediction, Rule, guide, parse, sample
 from meancap.adapters.substitute import substituted
 
@@ -165,7 +165,7 @@ def test_a_host_that_makes_no_pair_is_said_to_be_unguided(calls: str) -> None:
     assert record.unguided == 1 and record.rows() == []
 
 
-@pytest.mark.parametrize(("method", "stages"), [("heun2", 2), ("rk4", 4), ("midpoint", 2)])
+@pytest.mark.parametrize(("method", "stages"), [("euler", 1), ("heun2", 2), ("rk4", 4), ("midpoint", 2)])
 def test_a_time_that_a_solver_repeats_begins_no_run(method: str, stages: int) -> None:
     """The record is of all evaluations, and an anchor at the first mean stays where it was."""
     network, x, label = drawn()
@@ -192,21 +192,6 @@ class Guided(ModelWrapper):  # type: ignore[misc]
     def forward(self, x: Tensor, t: Tensor, label: Tensor, scale: float) -> Tensor:
         with_label, without = self.model(x, t, label), self.model(x, t)
         return (1 + scale) * with_label - scale * without
-
-
-def test_flow_matchings_solver_is_guided_by_the_network_it_wraps() -> None:
-    network, x, label = drawn()
-    solver = ODESolver(velocity_model=Guided(network))
-    grid = torch.linspace(0, 1, 6, dtype=torch.float64)
-    options: dict[str, Any] = {"step_size": None, "method": "euler", "time_grid": grid}
-    native = solver.sample(x_init=x, label=label, scale=5.0, **options)
-    with substituted(network, Cap(INF), scale=5.0, offset=1, calls="apart") as record:
-        assert torch.equal(solver.sample(x_init=x, label=label, scale=5.0, **options), native)
-    assert float(record.stacked()["ratio"].max()) > 1.05
-    with substituted(network, Cap(1.05), scale=5.0, offset=1, calls="apart") as record:
-        found = solver.sample(x_init=x, label=label, scale=5.0, **options)
-    torch.testing.assert_close(found, ours(network, x, label, CFG(6.0) | Cap(1.05)), rtol=1e-9, atol=1e-9)
-    assert float(record.stacked()["ratio"].max()) <= 1.05 * (1 + 1e-9)
 
 
 # What F5-TTS imports beside its model: audio input, training, Chinese text.

@@ -15,6 +15,7 @@ import pytest
 
 from meancap.cli import main
 from meancap.models.checkpoint import save_sit
+from meancap.models.sit import NetworkPredictor
 from meancap.runs.folder import Run
 from small_sit import pixels, random_sit
 
@@ -245,3 +246,20 @@ def test_a_class_to_avoid_is_the_reference_or_beside_it_and_part_of_the_run(tmp_
     assert "give --negative, what to avoid" in capsys.readouterr().err
     assert made("none", "CFG(4) | AwayFrom('weak', 2)", "--negative", "c") == 2
     assert "'weak', which no shipped model makes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["sit", "fashion", "scenes"])
+def test_steps_outside_an_interval_cost_one_network_pass(tmp_path, model, monkeypatch, name):
+    passes, checked = [], NetworkPredictor._checked
+
+    def counted(self, x, t, count):
+        passes.append((t, count))
+        return checked(self, x, t, count)
+
+    monkeypatch.setattr(NetworkPredictor, "_checked", counted)
+    what = ["--prompt", "a red circle"] if name == "scenes" else ["--classes", "1", "--per-class", "1"]
+    rule = ["--rule", "CFG(3) | Interval(0.19, 0.79)", "--steps", "10", "--device", "cpu", "--batch", "1"]
+    place = f"sit:{model}" if name == "sit" else name
+    assert main(["generate", "--model", place, *rule, *what, "--out", str(tmp_path / "run")]) == 0
+    assert len(passes) % 10 == 0 and {count for _, count in passes} == {1, 2}
+    assert all(count == 1 + (0.19 <= t <= 0.79) for t, count in passes)
