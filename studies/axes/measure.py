@@ -29,10 +29,10 @@ from meancap.metrics.manifold import recall_estimate
 from meancap.metrics.per_image import brightness, class_probability, diversity_estimate
 from meancap.metrics.score import Estimate, mean_estimate
 from meancap.models.data import Pixels
-from meancap.scenes import Measured, detect, detector, draw, measure_pictures, render
-from studies.scene_measures import some_measures, summary
+from meancap.scenes import detect, detector, draw, measure_pictures, render
+from meancap.scenes.law import BOUNDS
 
-DIRECTIONS, GROUPS, RENDERS = 128, 50, 10
+DIRECTIONS, GROUPS, RENDERS, CELLS = 128, 50, 10, 10
 
 
 def sliced_distance(x: Tensor, real: Tensor, label: Tensor, real_label: Tensor) -> Estimate:
@@ -131,7 +131,8 @@ class Scenes:
             recall_estimate(self.pool, pool),
             diversity_estimate("diversity", pool, prompt),
             sliced_distance(own, real, torch.zeros(len(own)), torch.zeros(len(real))),
-            *(_law_distance(m, name) for name in ("background", "radius")),
+            law_distance("background", m.forms.background[:, None], BOUNDS["brightness"]),
+            law_distance("radius", m.forms.radius, BOUNDS["radius"]),
         ]
 
 
@@ -140,12 +141,23 @@ def renders(codes: Tensor, seed: int) -> Tensor:
     return (render(draw(codes, torch.Generator().manual_seed(seed))) * 255).round().byte()
 
 
-def _law_distance(m: Measured, name: str) -> Estimate:
-    """Total variation, with the pseudo-value of each group of pictures left out."""
-    group = torch.arange(len(m.codes)) % GROUPS
-    value, *left = (summary(some_measures(m, group != k))[f"tv {name}"] for k in range(-1, GROUPS))
+def law_distance(name: str, values: Tensor, bounds: tuple[float, float]) -> Estimate:
+    """Total variation between (n, k) values and U(bounds), with the pseudo-value of each group left out.
+
+    The histogram has ten equal cells, and one at each side for what lies outside the bounds.
+    """
+    low, high = bounds
+    index = ((values.double() - low) / (high - low) * CELLS).floor().clamp(-1, CELLS).long() + 1
+    law = torch.tensor([0.0, *[1 / CELLS] * CELLS, 0.0], dtype=torch.float64)
+    group = torch.arange(len(values)) % GROUPS
+
+    def distance(kept: Tensor) -> float:
+        counts = index[kept].flatten().bincount(minlength=CELLS + 2).double()
+        return float((counts / counts.sum() - law).abs().sum() / 2)
+
+    value, *left = (distance(group != k) for k in range(-1, GROUPS))
     parts = GROUPS * value - (GROUPS - 1) * torch.tensor(left, dtype=torch.float64)
-    return Estimate(f"tv {name}", value, len(m.codes), parts)
+    return Estimate(f"tv {name}", value, len(values), parts)
 
 
 def grouped(e: Estimate) -> Estimate:

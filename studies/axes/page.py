@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import NullLocator
 from torch import Tensor
 
 from meancap.metrics.score import Estimate, difference
@@ -21,7 +21,6 @@ from meancap.report.style import (
     GREY,
     INK,
     PAGE,
-    PALE,
     PURPLE,
     SKY,
     VERMILION,
@@ -35,16 +34,20 @@ NAMES = {
     "scenes": "scenes, right captions",
     "wrong": "scenes, a fifth of the captions wrong",
 }
-ADHERENCE = {"garments": "alignment", "scenes": "right and drawn", "wrong": "right and drawn"}
+ADHERENCE = {"garments": "alignment", "scenes": "right", "wrong": "right"}
 ANCHORED, INTERVAL = "Cap(1.1, anchor='first')", "Interval(0.2, 1)"
 COLUMNS = {
     "garments": ("FD", "alignment", "recall", "diversity", "SW2", "brightness", "white"),
     "scenes": ("right", "drawn", "right and drawn", "FD", "recall", "diversity", "SW2", "tv background",
                "tv radius", "saturation", "clipped"),
 }  # fmt: skip
+JUDGED = {
+    "garments": ("alignment", "FD", "SW2", "recall", "diversity"),
+    "scenes": ("right", "drawn", "FD", "SW2", "diversity", "clipped"),
+}
 COLOURS = {
-    "CFG": VERMILION, ANCHORED: INK, INTERVAL: BLUE, "Cap(1.1)": GREEN, "apg, tuned": AMBER,
-    "CapDisplacement(1.15)": SKY, "calibrated cap": PURPLE, "Rescale(0.7)": YELLOW, "Cap(1.05)": GREY,
+    "real": YELLOW, "CFG": VERMILION, ANCHORED: INK, INTERVAL: BLUE, "Cap(1.1)": GREEN, "apg, tuned": AMBER,
+    "CapDisplacement(1.15)": SKY, "calibrated cap": PURPLE, "Rescale(0.7)": "#8C6D31", "Cap(1.05)": GREY,
     "learned λ(t)": GREY, "path-matched": INK,
 }  # fmt: skip
 SCALELESS = ("learned λ(t)", "path-matched")
@@ -161,17 +164,18 @@ def reaching(log_scales: Tensor, curve: Tensor, level: Tensor) -> Tensor:
 def parts(folder: Path) -> dict[str, str]:
     """The marked parts of the page."""
     readings = read_readings(folder / "readings.csv")
-    tables = {model: table(readings, model) for model in ADHERENCE}
-    equal = {f"{model} equal": equal_table(Comparison(readings, model)) for model in ADHERENCE}
-    return (
-        tables
-        | equal
-        | {
-            "seeds": seeds_line(readings),
-            "evaluations": evaluations_table(readings),
-            "precision": precision_table(readings),
-        }
-    )
+    found = {"seeds": seeds_line(readings), "evaluations": evaluations_table(readings)}
+    found["precision"] = precision_table(readings)
+    for model in ADHERENCE:
+        if not any((r.model, r.evaluations) == (model, 20) for r in readings):
+            found |= {model: "Not run.", f"{model} compared": "Not run."}
+            continue
+        c, numbers = Comparison(readings, model), JUDGED["garments" if model == "garments" else "scenes"]
+        found[model] = table(readings, model)
+        # With right captions nearly every prompt is right from λ = 1.5 on, which leaves nothing to match.
+        matched = [n for n in numbers if n != c.adherence]
+        found[f"{model} compared"] = best_table(c, numbers) if model == "scenes" else equal_table(c, matched)
+    return found
 
 
 def _at_twenty(readings: Sequence[Reading], model: str) -> list[Reading]:
@@ -185,26 +189,32 @@ def table(readings: Sequence[Reading], model: str) -> str:
     """All settings of a model at 20 evaluations; values with half of their 95 % interval."""
     columns = COLUMNS["garments" if model == "garments" else "scenes"]
     own = _at_twenty(readings, model)
-    lines = [
-        [
-            r.label,
-            f"{r.scale:g}" if r.scale and r.method not in SCALELESS else "–",
-            *(cell(r.numbers[c]) for c in columns),
-        ]
-        for r in own
-    ]
+    lines = [[*_named(r), *(cell(r.numbers[c]) for c in columns)] for r in own]
     return markdown(["rule", "λ", *columns], lines)
 
 
-def equal_table(c: Comparison, numbers: Sequence[str] = ("FD", "SW2", "recall", "diversity")) -> str:
+def equal_table(c: Comparison, numbers: Sequence[str]) -> str:
     """Every rule less fixed guidance at the same adherence; strong if the interval leaves zero out."""
     lines = []
     for r in (r for r in c.own if r.method != "CFG"):
         found = [c.matched(r, number) for number in numbers]
         scale = "not reached" if math.isnan(found[0][1]) else f"{found[0][0]:.2f}"
-        label = [r.label, "–" if r.method in SCALELESS else f"{r.scale:g}"]
-        lines.append([*label, cell(r.numbers[c.adherence]), scale, *(_less(*f[1:]) for f in found)])
+        lines.append([*_named(r), cell(r.numbers[c.adherence]), scale, *(_less(*f[1:]) for f in found)])
     return markdown(["rule", "λ", c.adherence, "fixed λ", *numbers], lines)
+
+
+def best_table(c: Comparison, numbers: Sequence[str]) -> str:
+    """Every rule less the fixed scale with the least FD x SW2 on the same pictures."""
+    best = min(c.fixed, key=lambda r: r.numbers["FD"].value * r.numbers["SW2"].value)
+    lines = []
+    for r in (r for r in c.own if r.method != "CFG"):
+        less = [difference(r.numbers[number], best.numbers[number]) for number in numbers]
+        lines.append([*_named(r), *(_less(e.value, *(e.interval() or (math.nan, math.nan))) for e in less)])
+    return markdown([f"less CFG({best.scale:g})", "λ", *numbers], lines)
+
+
+def _named(r: Reading) -> list[str]:
+    return [r.label, f"{r.scale:g}" if r.scale and r.method not in SCALELESS else "–"]
 
 
 def _less(value: float, low: float, high: float) -> str:
@@ -263,29 +273,28 @@ LINES = ("CFG", "Cap(1.1)", ANCHORED, INTERVAL)
 
 def draw_fronts(readings: Sequence[Reading]) -> Figure:
     """SW2 of the pixels against adherence (and FD): a curve per rule, larger points for larger scales."""
-    figure, axes = panels(2, 2, PAGE, 6.0)
+    figure, axes = panels(2, 2, PAGE, 6.2)
     for place, (model, number) in zip(axes.flat, FRONTS, strict=True):
         own = _at_twenty(readings, model)
+        if not any(r.model == model for r in own):
+            place.text(0.5, 0.5, "not run", ha="center", transform=place.transAxes)
         for method in dict.fromkeys(r.method for r in own):
             some = sorted((r for r in own if r.method == method), key=lambda r: r.scale)
             x, y = ([r.numbers[n].value for r in some] for n in (number, "SW2"))
-            bars = [[1.96 * r.numbers[n].error for r in some] for n in (number, "SW2")]
-            mark = "*" if method == "real" else "o"
-            sizes = [90 if method == "real" else 8 + 3 * r.scale for r in some]
-            colour, name = COLOURS.get(method, AMBER), some[0].label
-            place.errorbar(x, y, bars[1], bars[0], fmt="none", ecolor=PALE, elinewidth=0.7, zorder=1)
-            place.plot(x, y, color=colour, linewidth=0.9, zorder=2)
-            place.scatter(
-                x, y, sizes, color=colour, marker=mark, edgecolor="white", linewidth=0.4, label=name, zorder=3
-            )
+            real = method == "real"
+            sizes = [110.0 if real else 8 + 3 * r.scale for r in some]
+            look = {"marker": "*" if real else "o", "color": COLOURS[method], "label": some[0].label}
+            place.plot(x, y, color=COLOURS[method], linewidth=0.9, zorder=2)
+            place.scatter(x, y, sizes, edgecolor=INK if real else "white", linewidth=0.4, zorder=3, **look)
+            for r, *at in zip(some, x, y, strict=True) if method == "CFG" else ():
+                place.annotate(f"{r.scale:g}", at, (3, 3), textcoords="offset points", fontsize=5.5)
         place.set_title(NAMES[model])
         place.set_xlabel(number + (" (less is better)" if number == "FD" else " (more is better)"))
         place.set_ylabel("SW2 of the pixels (less is better)")
         place.set_yscale("log")
-        place.yaxis.set_major_formatter(ScalarFormatter())
-        place.yaxis.set_minor_formatter(ScalarFormatter())
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4)
+        place.set_yticks([0.1, 0.15, 0.2, 0.3, 0.5, 0.8], ["0.1", "0.15", "0.2", "0.3", "0.5", "0.8"])
+        place.yaxis.set_minor_locator(NullLocator())
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
@@ -294,8 +303,10 @@ def draw_robustness(readings: Sequence[Reading]) -> Figure:
     figure, axes = panels(2, 5, PAGE, 3.8)
     for line, (model, numbers) in zip(axes, ROBUST.items(), strict=True):
         own = _at_twenty(readings, model)
-        start = next(r for r in own if (r.method, r.scale) == ("CFG", 1.0))
-        real = next(r for r in own if r.method == "real")
+        start = next((r for r in own if (r.method, r.scale) == ("CFG", 1.0)), None)
+        real = next((r for r in own if r.method == "real"), None)
+        if start is None or real is None:
+            continue
         for place, number in zip(line, numbers, strict=True):
             for method in LINES:
                 some = [start, *(r for r in own if r.method == method and r.scale > 1)]
@@ -309,7 +320,7 @@ def draw_robustness(readings: Sequence[Reading]) -> Figure:
             place.set_xticks([1, 2, 4, 8, 15], ["1", "2", "4", "8", "15"])
             place.xaxis.set_minor_locator(NullLocator())
             place.set_title(number)
+            place.set_xlabel("λ")
         line[0].set_ylabel(NAMES[model])
-    figure.supxlabel("guidance scale λ", fontsize=7.5)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure

@@ -6,7 +6,7 @@
 
     sampler    Euler; garments on a uniform grid, scenes on SD3's (shift 3); networks in bfloat16, guidance in
                float32; all rules share noise and conditions
-    pilot      noise, conditions and examples that are not scored choose APG's radius (least FD x SW2), the
+    pilot      noise, conditions and pictures that are not scored choose APG's radius (least FD x SW2), the
                radii of the calibrated cap and the learned scale
 
 A cell holds the pictures of one model, rule, seed and number of evaluations. readings.csv has a line for each
@@ -71,7 +71,7 @@ class Study:
 
     garments: int = option(1000, "garments of a cell")
     scenes: int = option(400, "scenes of a cell, two for each prompt")
-    pilot: int = option(200, "pictures of each pilot, and examples of the learned scale")
+    pilot: int = option(120, "pictures of each pilot")
     seeds: tuple[int, ...] = option((0, 1, 2, 3, 4), "noise seeds")
 
     def count(self, model: str) -> int:
@@ -94,13 +94,15 @@ class Setting:
 
 
 def settings(pilots: dict[str, Any]) -> Iterator[Setting]:
-    """Fixed guidance, then the other rules; `pilots` are those of the model."""
+    """Fixed guidance, then the other rules, each once; `pilots` are those of the model."""
+    known = {f"CFG({scale:g})" for scale in FIXED}
     for scale in FIXED:
         yield Setting("CFG", scale, f"CFG({scale:g})")
     for method, text, scales in RULES:
         for scale in scales:
             own = pilots | {"apg": pilots["apg"].get(f"{scale:g}", ""), "scale": f"{scale:g}"}
-            if rule := text.format(**own):
+            if (rule := text.format(**own)) and rule not in known:
+                known.add(rule)
                 yield Setting(method, scale, rule)
 
 
@@ -206,8 +208,14 @@ def find_pilots(study: Study, truth: Truth, model: str) -> dict[str, Any]:
         "apg": {f"{s:g}": min((str(apg(s, radius=r)) for r in RADII), key=product) for s in TUNED},
         "calibrated": str(cap),
         "learned": str(learned),
-        "path": "",
     }
+
+
+def path_rule(model: str) -> str:
+    """What path matching chose for the model; nothing with wrong captions."""
+    names = {"garments": "fashion", "scenes": "scenes"}
+    path = HERE.parent / "path_matching" / f"{names.get(model)}.json"
+    return str(json.loads(path.read_text(encoding="utf-8"))["rule"]) if path.is_file() else ""
 
 
 def jobs(study: Study, models: Sequence[str]) -> Iterator[tuple[str, int, int]]:
@@ -244,11 +252,12 @@ class Work:
 
     def _settings(self, model: str) -> list[Setting]:
         path = self.cells.folder / f"pilots-{model}.json"
-        if not path.is_file() and self.made:  # what has been made needs no rules
-            return [*settings({"apg": {}, "calibrated": "", "learned": "", "path": ""})]
-        if not path.is_file():
+        pilots: dict[str, Any] = {"apg": {}, "calibrated": "", "learned": ""}  # enough for what has been made
+        if not path.is_file() and not self.made:
             write_whole(path, json.dumps(find_pilots(self.study, self.truth, model), indent=1) + "\n")
-        return [*settings(json.loads(path.read_text(encoding="utf-8")))]
+        if path.is_file():
+            pilots = json.loads(path.read_text(encoding="utf-8"))
+        return [*settings(pilots | {"path": path_rule(model)})]
 
     def _real(self, model: str, count: int, seed: int) -> dict[str, Tensor]:
         return {"pictures": self.truth.real_pictures(model, count, seed)}
@@ -302,9 +311,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         study = chosen(args, Study(), QUICK)
         work = Work(study, Cells(args.out, study), Truth(args.data), args.collect)
         write_csv(args.out / "readings.csv", work.readings(args.models.split(",")))
-    seen = read_readings((HERE if args.page else args.out) / "readings.csv")
-    if set(MODELS) <= {r.model for r in seen}:
-        drawings = {"fronts": partial(draw_fronts, seen), "robustness": partial(draw_robustness, seen)}
-        write_figures(HERE if args.page else args.out, drawings)
+    out = HERE if args.page else args.out
+    seen = read_readings(out / "readings.csv")
+    drawings = {"fronts": partial(draw_fronts, seen), "robustness": partial(draw_robustness, seen)}
+    write_figures(out, drawings)
     if args.page:
         write_page(HERE, parts(HERE))

@@ -1,21 +1,12 @@
 """The measures of the scenes find what the renderer drew, and are not fooled by what it did not."""
 
-import math
-
 import pytest
 import torch
-from scipy.stats import binomtest
 
 from meancap.scenes import Readings, codes, detect, detector, draw, forms, measure_pictures, render
+from meancap.scenes.law import BOUNDS
 from meancap.scenes.measure import _codes_in_prompt_order
-from studies.scene_measures import (
-    _number_tv,
-    _word_tv,
-    paired_interval,
-    share_interval,
-    summary,
-    violated,
-)
+from studies.axes.measure import law_distance
 from studies.training.detector import answers_of, burnt, spoilt
 
 N = 1000
@@ -89,11 +80,10 @@ def test_a_blob_is_no_disc():
 def test_renders_keep_their_own_law(scenes, pictures):
     wanted = scenes.codes()
     wanted[N // 2 :, :4] = -1
-    found = summary(measure_pictures(detector(), pictures, wanted))
-    assert found["right all"] > 0.99 and found["drawn"] > 0.99
-    for name in ("background", "radius", "saturation", "value", "hue"):
-        assert found[f"spread {name}"] == pytest.approx(1, abs=0.06), name
-        assert found[f"tv {name}"] < 0.08, name
+    m = measure_pictures(detector(), pictures, wanted)
+    assert m.right["all"].double().mean() > 0.99 and m.drawn.double().mean() > 0.99
+    assert law_distance("background", m.forms.background[:, None], BOUNDS["brightness"]).value < 0.08
+    assert law_distance("radius", m.forms.radius, BOUNDS["radius"]).value < 0.08
 
 
 def test_open_objects_are_matched_to_the_words_they_have():
@@ -106,55 +96,8 @@ def test_open_objects_are_matched_to_the_words_they_have():
     assert seen[:, :4].tolist() == [[0, 0, 1, 4], [1, 4, 0, 0]]
 
 
-def test_a_violation_is_an_object_with_every_forbidden_word(scenes, pictures):
-    made = measure_pictures(detector(), pictures[:300], scenes.codes()[:300])
-    c = scenes.codes()[:300]
-    red = codes(["a red object"] * 300)
-    truth = (c[:, 1] == 0) | (c[:, 3] == 0)
-    assert (violated(made, red) == truth).double().mean() > 0.98
-    disc = codes(["a red disc"] * 300)
-    truth = ((c[:, 1] == 0) & (c[:, 0] == 0)) | ((c[:, 3] == 0) & (c[:, 2] == 0))
-    assert (violated(made, disc) == truth).double().mean() > 0.98
-    dark = codes(["dark background"] * 300)
-    assert (violated(made, dark) == (c[:, 5] == 0)).double().mean() > 0.98
-
-
 def test_total_variation_is_zero_for_the_law_and_one_for_a_point():
     even = (torch.arange(1000) + 0.5) / 1000
-    assert _number_tv(even) == pytest.approx(0) and _number_tv(torch.full((50,), 2.0)) == pytest.approx(1)
-    assert _number_tv(torch.full((50,), 0.05)) == pytest.approx(0.9)
-    assert _word_tv(torch.arange(6), 6) == pytest.approx(0) and _word_tv(
-        torch.zeros(5).long(), 2
-    ) == pytest.approx(0.5)
-
-
-def binomial(n: int, p: float) -> list[float]:
-    return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
-
-
-def test_a_share_near_one_is_held_by_its_interval():
-    n = 96
-    intervals = [share_interval(k, n) for k in range(n + 1)]
-    assert intervals[n][1] == 1 and intervals[n][0] < 0.97 and intervals[0][0] == 0
-    for k in (0, 1, 48, 95, 96):
-        assert intervals[k] == pytest.approx(tuple(binomtest(k, n).proportion_ci(method="wilson")), abs=1e-6)
-    shares = [0.5 + 0.49 * i / 40 for i in range(41)]
-    held = [
-        sum(w for w, (low, high) in zip(binomial(n, p), intervals, strict=True) if low <= p <= high)
-        for p in shares
-    ]
-    assert sum(held) / len(held) > 0.94 and min(held) > 0.88  # by exact sums, no simulation
-
-
-def test_a_paired_difference_is_held_by_its_interval():
-    n, lost, gained = 96, 0.05, 0.02
-    held = total = 0.0
-    for b, weight in enumerate(binomial(n, gained)[:15]):
-        for c, other in enumerate(binomial(n - b, lost / (1 - gained))[:25]):
-            low, high = paired_interval(b, c, n)
-            held += weight * other * (low <= gained - lost <= high)
-            total += weight * other
-    assert total > 0.999 and 0.94 < held < 0.99
-    assert paired_interval(0, 0, n)[0] < 0 < paired_interval(0, 0, n)[1]
-    with pytest.raises(ValueError, match="kinds of the n"):
-        paired_interval(60, 60, n)
+    for values, distance in ((even, 0.0), (torch.full((50,), 2.0), 1.0), (torch.full((50,), 0.05), 0.9)):
+        e = law_distance("x", 3 + 2 * values[:, None], (3.0, 5.0))
+        assert e.value == pytest.approx(distance, abs=1e-9)

@@ -8,6 +8,7 @@ import torch
 
 from meancap.metrics.score import Estimate
 from meancap.rules import parse
+from meancap.scenes.model import SHIPPED
 from studies.axes import study as axes
 from studies.axes.measure import DIRECTIONS, sliced_distance
 from studies.axes.page import Comparison, Reading, interpolated, reaching, read_readings
@@ -102,8 +103,11 @@ def test_settings_are_rules_that_can_be_read_and_cells_differ():
     assert all(parse(s.rule) is not None for s in every)
     assert {s.scale for s in every if s.method == "CFG"} == set(axes.FIXED)
     assert not any(s.method == "path-matched" for s in every)
+    assert [*axes.settings(PILOTS | {"path": "CFG(2)"})] == every  # the rule is there already
     assert any(
-        s.rule == "CFG(2)" for s in axes.settings(PILOTS | {"path": "CFG(2)"}) if s.method == "path-matched"
+        s.rule == "CFG(2.5)"
+        for s in axes.settings(PILOTS | {"path": "CFG(2.5)"})
+        if s.method == "path-matched"
     )
     assert {(s.method, s.scale) for s in every} >= set(axes.FEW)
 
@@ -135,3 +139,25 @@ def test_a_folder_resumes_and_collects_what_is_made(tmp_path, monkeypatch):
     assert list(again.readings(["scenes"])) == rows and len(made) == 6
     real = {row["number"]: float(row["value"]) for row in rows if row["method"] == "real"}
     assert real["drawn"] == 1 and real["iou"] > 0.97
+
+
+def test_the_scores_on_the_card_are_those_of_the_study():
+    card = SHIPPED.with_suffix(".md").read_text(encoding="utf-8")
+    columns = (
+        "right",
+        "drawn",
+        "right and drawn",
+        "iou",
+        "saturation",
+        "clipped",
+        "tv background",
+        "tv radius",
+    )
+    shown = [
+        r
+        for r in read_readings(axes.HERE / "readings.csv")
+        if r.model == "scenes" and r.evaluations in (0, 20)
+    ]
+    for r in (r for r in shown if r.method in ("real", "CFG")):
+        name = "renders | –" if r.method == "real" else f"model | {r.scale:g}"
+        assert f"| {name} | " + " | ".join(f"{r.numbers[k].value:.3f}" for k in columns) + " |" in card

@@ -7,14 +7,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
-from meancap.metrics.score import Estimate
 from pages import ROOT
 from studies import common
-from studies.fashion import page as fashion_page
-from studies.fashion.study import HERE as FASHION
-from studies.fashion.study import grouped
 from studies.feedback import study as feedback
 
 STUDIES = sorted(path.parent.name for path in (ROOT / "studies").glob("*/README.md"))
@@ -70,12 +65,6 @@ def test_numbers_between_the_tables_stand_in_them(name):
         assert any(round(one, places) == value for one in known), f"{name}: {text}"
 
 
-def test_the_comparisons_of_garments_come_from_the_readings(tmp_path):
-    rows = fashion_page.comparisons(fashion_page.read_pooled(FASHION / "readings.csv"))
-    made = common.write_csv(tmp_path / "compared.csv", rows)
-    assert made.read_bytes() == (FASHION / "compared.csv").read_bytes()
-
-
 def test_a_study_resumes_in_its_folder_and_refuses_another(tmp_path, capsys):
     small = replace(feedback.QUICK, mixtures=(11,), samples=64, steps=4, scales=(1.25, 2.0))
     rows = list(feedback.readings(small, common.Cells(tmp_path, small)))
@@ -103,21 +92,3 @@ def test_bad_input_is_one_sentence():
     command = [sys.executable, "-m", "studies.feedback", "--out", "/tmp", "--seeds", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr == "seed 1 tunes CFG; score on other seeds\n"
-
-
-def test_parts_of_groups_say_what_parts_of_pictures_said(tmp_path):
-    values = torch.arange(120, dtype=torch.float64)
-    e = grouped(Estimate("alignment", float(values.mean()), 120, values))
-    assert len(e.parts) == 50 and e.parts[3] == values[[3, 53, 103]].mean()
-    rule, numbers, seeds = "CFG(6) | Cap(1.1)", {"alignment": e}, {"alignment": (1.0, 2.0)}
-    one = fashion_page.Pooled("PMC", 6.0, 1.1, 20, rule, 2.5, numbers, seeds)
-    (again,) = fashion_page.read_pooled(fashion_page.write_pooled([one], tmp_path / "readings.csv"))
-    assert again.gamma == 1.1 and again.rule == one.rule and again.seeds == one.seeds
-    torch.testing.assert_close(again.numbers["alignment"].parts, e.parts, rtol=1e-4, atol=0)
-
-
-def test_fixed_guidance_between_two_scales_is_read_on_a_straight_line_over_the_logarithm():
-    curve = {s: {"FD": Estimate("FD", v, 9, torch.full((9,), v))} for s, v in ((2.0, 0.4), (8.0, 0.8))}
-    middle = fashion_page.between(curve, 4.0)["FD"]
-    assert middle.value == pytest.approx(0.6) and float(middle.parts[0]) == pytest.approx(0.6)
-    assert fashion_page.between(curve, 9.0) is None
