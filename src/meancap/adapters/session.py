@@ -135,6 +135,10 @@ class Pilot(Session):
             self._sums.append([])
             self._squares.append([])
 
+    def is_idle(self, t: float) -> bool:
+        """Never: the anchor is made of unconditional means."""
+        return False
+
     def guide(self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, **_: Any) -> Tensor:
         p = Prediction.from_affine(x, c, u, how)
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))

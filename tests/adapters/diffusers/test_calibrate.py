@@ -51,7 +51,7 @@ def test_anchor_and_radii_are_those_of_a_pilot_by_hand(name: str, tmp_path: Path
     m_u, m_c = [], []
     for i in range(8):
         spy = Spy(name, plain)
-        with guided(plain, "CFG(1)"):
+        with guided(plain, "CFG([1, 1])"):  # one scale per sample, for which both predictions are made
             call(name, plain, seed=i, generator=torch.Generator().manual_seed(i))
         rows = [(s["x"].double(), end - float(s["sigma"]), s["parts"]) for s in spy.steps]
         m_u.append(rows[0][0] + rows[0][1] * rows[0][2]["u"].double())
