@@ -15,6 +15,7 @@ import argparse
 import csv
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO, StringIO
@@ -26,12 +27,19 @@ import torch
 from torch import Tensor
 
 from meancap.files import write_whole
+from meancap.metrics.score import Estimate
 from meancap.report.document import with_parts
 from meancap.report.style import look, save_png
 from meancap.runs.config import versions
 
 T = TypeVar("T")
 Row = dict[str, Any]
+
+
+def interval_columns(estimate: Estimate, name: str) -> Row:
+    """A value and the ends of its interval, as columns of a table; nan if no interval is known."""
+    low, high = estimate.interval() or (math.nan, math.nan)
+    return {name: estimate.value, f"{name} from": low, f"{name} to": high}
 
 
 def option(default: Any, about: str) -> Any:

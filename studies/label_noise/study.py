@@ -36,7 +36,17 @@ from meancap.runs.config import sample_seed
 from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
 from meancap.sampling.density_ratio import memoryless_gain
-from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
+from studies.common import (
+    Cells,
+    Row,
+    chosen,
+    command,
+    interval_columns,
+    option,
+    write_csv,
+    write_figures,
+    write_page,
+)
 
 from .page import figures, parts, ratio_row
 from .ratios import Renoised, Rivals
@@ -211,7 +221,7 @@ def measure_model(study: Study, cells: Cells, path: Path, data: Path) -> Iterato
         row |= {"steps": arm.steps(study.calls), "samples": len(made["labels"])}
         for name, estimate in own.items():
             less = difference(estimate, fixed[name])
-            row |= estimate.columns(name) | less.columns(f"{name} less CFG")
+            row |= interval_columns(estimate, name) | interval_columns(less, f"{name} less CFG")
         yield "readings", row | {"recall": recall_at(reference, made["pool"].float())}
         if "log_ratio" in made:
             ratio = made["log_ratio"][:, round(0.4 * made["log_ratio"].shape[1])]

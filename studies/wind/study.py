@@ -35,6 +35,7 @@ from studies.common import (
     chosen,
     command,
     interval,
+    interval_columns,
     markdown,
     option,
     read_csv,
@@ -137,7 +138,8 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
             hits = regime_hits(model, speed)
             row: Row = {"preset": preset, "rule": name, "seeds": len(study.seeds)}
             row["days"] = speed.shape[0] * speed.shape[1]
-            row |= hits.columns("hits") | difference(hits, authors).columns("hits less authors")
+            row |= interval_columns(hits, "hits")
+            row |= interval_columns(difference(hits, authors), "hits less authors")
             yield row | measures(model, speed)
 
 

@@ -69,7 +69,10 @@ def gaussian(features: Tensor) -> Gaussian:
 def frechet_distance(a: Tensor | Gaussian, b: Tensor | Gaussian) -> float:
     """Between two sets of features (n, d), or two Gaussians; in float64."""
     a, b = _gaussian(a), _gaussian(b)
-    _need_same_width(a, b)
+    if len(a.mean) != len(b.mean):
+        raise ValueError(
+            f"both sides need features of the same extractor; got {len(a.mean)} and {len(b.mean)} dimensions"
+        )
     apart = (a.mean - b.mean).square().sum()
     traces = a.covariance.trace() + b.covariance.trace()
     return max(0.0, (apart + traces - 2 * trace_of_root(a.covariance, b.covariance)).item())
@@ -152,13 +155,6 @@ def _transport(a: Tensor, b: Tensor) -> Tensor:
 
 def _gaussian(x: Tensor | Gaussian) -> Gaussian:
     return x if isinstance(x, Gaussian) else gaussian(x)
-
-
-def _need_same_width(a: Gaussian, b: Gaussian) -> None:
-    if len(a.mean) != len(b.mean):
-        raise ValueError(
-            f"both sides need features of the same extractor; got {len(a.mean)} and {len(b.mean)} dimensions"
-        )
 
 
 def kernel_estimate(name: str, real: Tensor, generated: Tensor) -> Estimate:

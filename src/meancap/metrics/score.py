@@ -72,11 +72,6 @@ class Estimate:
         low, high = bootstrap(parts - parts.mean())
         return self.value + low, self.value + high
 
-    def columns(self, name: str) -> dict[str, float]:
-        """The value and the ends of its interval, as columns of a table; nan where no interval is known."""
-        low, high = self._interval or (math.nan, math.nan)
-        return {name: self.value, f"{name} from": low, f"{name} to": high}
-
     def score(self, protocol: str) -> Score:
         return Score(self.name, self.value, self._interval, self.n, protocol)
 

@@ -17,8 +17,8 @@ A network is fooled by blobs that are not triangles at all, so outlines are meas
 
 Of both, cover and template, what is below 0.15 counts as 0 and what is above 0.85 as 1: noise of a few per
 cent in flat areas does not concern the outline, and summed over a picture it would outweigh it. (A
-sharp threshold at 1/2 would accept most squares as discs.) The fit also tells the size, the place and the
-colour of each object, which prompts leave open. Both together (`measure_pictures`) give:
+sharp threshold at 1/2 would accept most squares as discs.) The fit also tells the size and the colour
+of each object, which prompts leave open. Both together (`measure_pictures`) give:
 
     right       for each attribute that the prompt fixes, whether the detector finds it; "all" is all of them
     drawn       both objects overlap the best template of their demanded shape with IoU > 0.85
@@ -126,19 +126,14 @@ _COLOURED = 0.12  # chroma above this belongs to an object; the palest object of
 class Forms:
     """What was measured on each picture, the two objects in reading order: left or above first."""
 
-    iou: Tensor  # (n, 2) with the best template of `shape`
-    shape: Tensor  # (n, 2) the demanded shape, or the best fitting one where none was demanded
+    iou: Tensor  # (n, 2) with the best template of the demanded shape
     radius: Tensor  # (n, 2)
-    centre: Tensor  # (n, 2, 2)
     rgb: Tensor  # (n, 2, 3) in [0, 1]
     background: Tensor  # (n,)
 
 
 def forms(pictures: Tensor, axis: Tensor, shape: Tensor, batch: int = 64) -> Forms:
-    """Fits templates to (n, 3, 32, 32) pictures; `axis` and the demanded `shape` (n, 2) are in reading order.
-
-    A demanded shape of -1 stands for whichever shape fits best.
-    """
+    """Fits templates to (n, 3, 32, 32) pictures; `axis` and demanded `shape` (n, 2) in reading order."""
     values = pictures.float() / 255 if pictures.dtype == torch.uint8 else pictures.float()
     rows = [slice(i, i + batch) for i in range(0, len(values), batch)]
     parts = [_forms(values[r], axis[r], shape[r]) for r in rows]
@@ -152,22 +147,8 @@ def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> Forms:
     halves = _split(coloured.float(), axis)
     covers, colours = zip(*(_cover_of(pictures, background, coloured, half) for half in halves), strict=True)
     cover = torch.stack(covers, dim=1)
-    shape = _best_shapes(cover, wanted) if bool((wanted < 0).any()) else wanted
-    iou, radius, x, y = _fit_template(cover, shape)
-    return Forms(
-        iou=iou,
-        shape=shape,
-        radius=radius,
-        centre=torch.stack([x, y], dim=2),
-        rgb=torch.stack(colours, dim=1),
-        background=background.mean(1),
-    )
-
-
-def _best_shapes(cover: Tensor, wanted: Tensor) -> Tensor:
-    """The demanded shapes; where none is demanded, the one whose best template overlaps most."""
-    iou = torch.stack([_fit_template(cover, torch.full_like(wanted, k))[0] for k in range(len(SHAPES))])
-    return torch.where(wanted < 0, iou.argmax(0), wanted)
+    iou, radius = _fit_template(cover, wanted)
+    return Forms(iou, radius, torch.stack(colours, dim=1), background.mean(1))
 
 
 def _background_of(pictures: Tensor, coloured: Tensor) -> Tensor:
@@ -212,8 +193,8 @@ def _beyond_noise(cover: Tensor) -> Tensor:
     return ((cover - _FAINT) / (1 - 2 * _FAINT)).clamp(0, 1)
 
 
-def _fit_template(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The best IoU with a template of a shape, and its radius and centre, for covers (n, k, 32, 32)."""
+def _fit_template(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor]:
+    """The best IoU with a template of a shape, and its radius, for covers (n, k, 32, 32)."""
     size = cover.shape[-1]
     pixel = torch.arange(size) + 0.5
     mass = cover.sum((-2, -1)).clamp(min=1e-6)
@@ -232,7 +213,7 @@ def _fit_template(cover: Tensor, shape: Tensor) -> tuple[Tensor, Tensor, Tensor,
         either = torch.maximum(template, cover[..., None, :, :]).sum((-2, -1))
         best, index = (both / either.clamp(min=1e-6)).max(-1)
         radius, x, y = (v.gather(-1, index[..., None])[..., 0] for v in (r, cx, cy))
-    return best, radius, x, y
+    return best, radius
 
 
 _DRAWN = 0.85
