@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import meancap
 from meancap import CFG, Cap, CapDisplacement, Prediction, guide
 from meancap.array import cap_fraction, guided_mean, guided_velocity
-from meancap.cap import cap_share, lengths, margin_of
+from meancap.cap import MARGINS, cap_share, lengths
 
 FILE = Path(meancap.__file__).with_name("array.py")
 FORMS = {"ball": Cap, "displacement": CapDisplacement}
@@ -89,7 +89,7 @@ def test_in_float64_the_share_is_cap_share(m, g, gamma):
     m, g = np.array([m]), np.array([g])
     length = lengths(*(torch.from_numpy(v) for v in (m, g)))
     for form, ball in (("ball", True), ("displacement", False)):
-        margin = margin_of(torch.float64)
+        margin = MARGINS[torch.float64]
         expected = cap_share(length, 1.0, gamma, ball=ball, margin=margin)
         np.testing.assert_allclose(
             cap_fraction(m, g, gamma, form=form), expected.numpy(), rtol=1e-11, atol=1e-14

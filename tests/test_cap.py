@@ -10,7 +10,7 @@ import torch
 
 from cases import UNIT, adversarial
 from meancap import CFG, Cap, CapDisplacement, Prediction, cap, guide, guided_velocity, noise, sample, uniform
-from meancap.cap import Lengths, blend, cap_share, margin_of
+from meancap.cap import MARGINS, Lengths, blend, cap_share
 
 pytest.importorskip("numba")
 from meancap import fast
@@ -104,12 +104,12 @@ def test_blend_is_the_torch_form_and_exact_at_zero_and_minus_one(size, dtype, re
     _, c, u = tensors(4, size, seed=size, dtype=dtype)
     u[0] = torch.inf
     w = torch.tensor([0.0, -1.0, 2.5, -0.7], dtype=torch.float64)
-    found = fast.blend(c, c, u, w, result, exact=True)
+    found = fast.blend(c, c, u, 0.0, 1.0, w, result)
     assert torch.equal(found[0], c[0].to(result)) and torch.equal(found[1], u[1].to(result))
     expected = blend(c.float(), c.float() - u.float(), w, u.float()).to(result)
     torch.testing.assert_close(found[2:], expected[2:], rtol=torch.finfo(result).eps, atol=1e-6)
     if result == HALF:  # rounded to nearest, ties to even, as torch does it
-        torch.testing.assert_close(fast.blend(c.float(), c, c, 0.5, HALF), c, rtol=0, atol=0)
+        torch.testing.assert_close(fast.blend(c, c, c, 0.0, 1.0, 0.5, HALF), c, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
@@ -131,8 +131,8 @@ def test_no_bit_depends_on_the_batch_its_order_or_the_layout(size, dtype):
 def test_plain_tensors_reach_the_compiled_leaves_and_others_the_torch_forms(monkeypatch):
     calls = []
     for name in ("gram", "share", "blend"):
-        leaf = getattr(fast, name)
-        monkeypatch.setattr(fast, name, lambda *a, _n=name, _f=leaf, **k: calls.append(_n) or _f(*a, **k))
+        leaf = getattr(fast, name)  # raises for tensors that torch has to handle
+        monkeypatch.setattr(fast, name, lambda *a, _n=name, _f=leaf: (_f(*a), calls.append(_n))[0])
     x, c, u = tensors(3, 40)
     rule = CFG(7) | Cap(1.1)
     sample(lambda y, t: Prediction.from_velocity(y, t, c, u), rule, x, uniform(2))
@@ -237,5 +237,5 @@ print(float(v.double().sum()), [str(w.message) for w in seen if "PyTorch" in str
 
 
 def test_the_margin_is_four_units():
-    assert margin_of(torch.float32) == margin_of(HALF) == pytest.approx(8 * UNIT)
-    assert margin_of(torch.float64) == 4 * torch.finfo(torch.float64).eps
+    assert MARGINS[torch.float32] == pytest.approx(8 * UNIT)
+    assert MARGINS[torch.float64] == 4 * torch.finfo(torch.float64).eps

@@ -56,7 +56,7 @@ from .sampling import (
     trajectory,
     uniform,
 )
-from .schedules import Constant, Cosine, Exponential, Linear, Piecewise, Values
+from .schedules import Cosine, Exponential, Linear, Piecewise, Values
 
 __version__ = "0.1.0"
 
@@ -66,7 +66,6 @@ __all__ = [
     "CapDisplacement",
     "Certificate",
     "Clip",
-    "Constant",
     "Cosine",
     "Exponential",
     "Interval",

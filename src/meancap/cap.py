@@ -58,18 +58,18 @@ import sys
 import warnings
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .tensors import Number, magnitude, on_host, per_sample, scalar_dtype, transformed, vector
+from .tensors import Number, compiling, on_host, per_sample, scalar_dtype, transformed, vector
 
 UNBOUNDED = 1e150  # a larger gamma is no cap: its square leaves float64's range
 RUN = 128  # elements of a float32 sum at most: in a longer one a large element swallows the digits of others
+# The part of a share below 1 that is given up to rounding: four units in the last place.
+MARGINS = {dtype: 4 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths for which a float32 sum of squares is accurate
-_SAFE = 1e-150, 1e150  # the same for float64
-_ELEMENTS = (torch.float32, torch.bfloat16)  # what the compiled leaves read
 
 
 class Lengths(NamedTuple):
@@ -80,36 +80,28 @@ class Lengths(NamedTuple):
     along: Tensor  # component of m along d, that is <m, d> / |d|; 0 if d = 0
 
 
-def margin_of(dtype: torch.dtype) -> float:
-    """The part of a share below 1 that is given up to rounding: four units of float32, or of float64."""
-    return 4 * torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
-
-
 def lengths(m: Tensor, d: Tensor) -> Lengths:
     """|m|, |d| and the component of m along d, for each sample."""
-    fast = fast_leaves(m, d)
-    if fast is not None:
-        return Lengths(*fast.gram(m, m, d, 0.0, 1.0, direct=True))
+    found: Lengths | None = try_fast("gram", m, m, d, 0.0, 1.0, True)
+    if found is not None:
+        return found
     m, d = m.flatten(1), d.flatten(1)
     if scalar_dtype(m.device) != torch.float64:
         return _scaled(m, d)
-    if torch.float64 in (m.dtype, d.dtype):  # squares may leave the range of float64
-        m, d = m.double(), d.double()
-        quick = _from_sums(m, d)
-        accurate = _between(quick, *_SAFE)
-        if on_host(accurate) and bool(accurate.all()):
-            return quick
-        return _choose(accurate, quick, _scaled(m, d))
-    other = not (m.dtype == d.dtype == torch.float32 and len(m) and on_host(m, d))
-    if other or not (run := _run_length(m.shape[1])):
+    if torch.float64 in (m.dtype, d.dtype):
+        return _scaled(m.double(), d.double())
+    run = math.gcd(m.shape[1], RUN)
+    if run < 32 or not (m.dtype == d.dtype == torch.float32 and len(m) and on_host(m, d)):
         return _from_sums(m.double(), d.double())
     # On the host a copy in float64 costs more than everything else: short runs in float32, float64 over them.
     norms = (torch.linalg.vector_norm(v.view(len(v), -1, run), dim=2) for v in (m, d))
     q, r = (torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) for v in norms)
     dot = (m * d).view(len(m), -1, run).sum(2).sum(1, dtype=torch.float64)
-    quick = Lengths(q, r, dot / r)
-    accurate = _between(quick, SMALLEST, LARGEST)
-    return quick if bool(accurate.all()) else _choose(accurate, quick, _from_sums(m.double(), d.double()))
+    accurate = (q > SMALLEST) & (q < LARGEST) & (r > SMALLEST) & (r < LARGEST)
+    if bool(accurate.all()):
+        return Lengths(q, r, dot / r)
+    others = _from_sums(m.double(), d.double())
+    return Lengths(*(torch.where(accurate, *pair) for pair in zip((q, r, dot / r), others, strict=True)))
 
 
 def cap_share(
@@ -120,9 +112,8 @@ def cap_share(
     `seen` has |y|, |direction| and the component of y along the direction. A floor of 0 or less is none.
     A zero coefficient keeps 1, even if the direction is not finite.
     """
-    fast = fast_leaves(numbers=(*seen, c, gamma, floor)) if seen.m.is_cpu else None
-    if fast is not None:
-        found: Tensor = fast.share(seen, c, gamma, floor, ball, margin)
+    found: Tensor | None = try_fast("share", seen, c, gamma, floor, ball, margin)
+    if found is not None:
         return found
     c, gamma, floor = (vector(v, seen.m) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
     if not ball:
@@ -132,7 +123,7 @@ def cap_share(
     else:
         along = -seen.along if c < 0 else seen.along
     room = _room(seen.m, gamma, floor, ball)
-    share = _largest_share(magnitude(c) * seen.d, along, room, margin)
+    share = _largest_share(abs(c) * seen.d, along, room, margin)
     if isinstance(c, Tensor):
         return torch.where(c == 0, 1.0, share)
     return share if c != 0 else torch.ones_like(share)
@@ -159,12 +150,17 @@ def blend(base: Tensor, d: Tensor, c: Number, other: Tensor | None = None) -> Te
     return result
 
 
-def fast_leaves(*tensors: Tensor, numbers: tuple[Number, ...] = ()) -> ModuleType | None:
-    """`meancap.fast` if numba works here and these are plain CPU tensors that it reads; otherwise None."""
-    for v in tensors:
-        if not v.is_cpu or type(v) is not Tensor or v.dtype not in _ELEMENTS:
-            return None
-    return None if transformed(*tensors, *numbers) else import_fast()
+class NotPlain(Exception):
+    """The compiled leaves cannot read a tensor: its device, type or derivative needs torch's operations."""
+
+
+def try_fast(leaf: str, *values: Any) -> Any:
+    """What this leaf of `meancap.fast` computes, or None if torch has to compute it."""
+    fast = None if compiling() else import_fast()
+    try:
+        return None if fast is None else getattr(fast, leaf)(*values)
+    except NotPlain:
+        return None
 
 
 @cache
@@ -235,17 +231,3 @@ def _scaled(m: Tensor, d: Tensor) -> Lengths:
         units.append(torch.where(largest.isfinite(), torch.exp2(exponent), 1.0))
     seen = _from_sums(m / units[0][:, None], d / units[1][:, None])
     return Lengths(seen.m * units[0], seen.d * units[1], seen.along * units[0])
-
-
-def _between(seen: Lengths, low: float, high: float) -> Tensor:
-    return (seen.m > low) & (seen.m < high) & (seen.d > low) & (seen.d < high)
-
-
-def _choose(first: Tensor, one: Lengths, two: Lengths) -> Lengths:
-    return Lengths(*(torch.where(first, u, v) for u, v in zip(one, two, strict=True)))
-
-
-@cache
-def _run_length(size: int) -> int:
-    """The longest run of at most `RUN` elements that divides `size`, or 0 if float64 is as good."""
-    return 0 if size < 4 * RUN else next((run for run in range(RUN, 31, -1) if size % run == 0), 0)

@@ -3,9 +3,10 @@
 
     gram    |m|, |k d| and the component of m along k d, with m = a x + k c and d = c - u (or d = u)
     share   the share of a displacement that a cap keeps, one sample after the other
-    blend   base + coefficient d, written in float32 or bfloat16
+    blend   m + coefficient k d, written in float32 or bfloat16
 
-Each computes what `meancap.cap` computes in PyTorch; tests tie them together. Sums are float32 over runs of
+Each computes what `meancap.cap` computes in PyTorch; tests tie them together. They raise `NotPlain` for
+tensors that torch has to handle. Sums are float32 over runs of
 128 elements and float64 over the runs; samples of few elements, and those whose lengths leave the range in
 which float32 is accurate, are summed in float64. Every loop handles one sample by itself, so no bit depends
 on the batch. A bfloat16 is read as its 16 bits and widened by a shift.
@@ -22,8 +23,8 @@ import torch
 from numba.extending import overload  # type: ignore[import-untyped,unused-ignore]
 from torch import Tensor
 
-from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths
-from .tensors import Number, need_one_each
+from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths, NotPlain
+from .tensors import Number, need_one_each, unpack_dual
 
 if getattr(numba.config, "DISABLE_JIT"):  # noqa: B009
     raise ImportError("NUMBA_DISABLE_JIT is set")
@@ -32,7 +33,8 @@ _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 _SUMMED: dict[str, Any] = {**_EXACT, "fastmath": {"contract", "nsz", "arcp", "reassoc"}}
 # A cached kernel names its module; ComfyUI imports this package under the name of its folder.
 _CACHE = __name__.startswith("meancap.")
-_ZERO, _AWAY, _NORMAL = np.float32(0), np.float32(-1), np.finfo(np.float32).tiny
+_ZERO, _NORMAL = np.float32(0), np.finfo(np.float32).tiny
+_NOTHING = np.float32(-0.0)  # adding it changes no bit, not even that of another -0
 
 
 def _compile(kernel):
@@ -82,7 +84,7 @@ def _typed_narrow(v, like):
 @numba.njit(**_EXACT)  # without fastmath: the same bits as `path.mean_of`, which the bound is stated for
 def _pair(x, c, u, a, k, direct):
     """m = a x + k c and d at one element; x may be anything if a = 0."""
-    scaled = _ZERO if a == _ZERO else a * x
+    scaled = _NOTHING if a == _ZERO else a * x
     return scaled + k * c, u if direct else c - u
 
 
@@ -146,61 +148,61 @@ def _share(m, d, along, c, gamma, floor, ball, margin, found):
 
 
 @_compile
-def _blend(base, c, u, coefficient, exact, found):
+def _blend(x, c, u, a, k, coefficient, found):
     for i in range(len(c)):
-        w = np.float32(coefficient[i if len(coefficient) > 1 else 0])
+        k_i, c_i = k[i if len(k) > 1 else 0], coefficient[i if len(coefficient) > 1 else 0]
+        a_i, w = np.float32(a[i if len(a) > 1 else 0]), np.float32(c_i * k_i)
         w = w if abs(w) >= _NORMAL else w - w  # a subnormal is rounded by more than the margin: 0, or NaN
-        away = exact and w == _AWAY
         for j in range(c.shape[1]):
-            first, conditional, other = _widen(base[i, j]), _widen(c[i, j]), _widen(u[i, j])
-            v = first + w * (conditional - other)
-            v = other if away else v
-            found[i, j] = _narrow(first if w == _ZERO else v, found[i, j])
+            state, conditional, other = _widen(x[i, j]), _widen(c[i, j]), _widen(u[i, j])
+            m, d = _pair(state, conditional, other, a_i, np.float32(k_i), False)
+            away, _ = _pair(state, other, other, a_i, np.float32(k_i), False)
+            v = away if c_i == -1 else m + w * d
+            found[i, j] = _narrow(m if w == _ZERO else v, found[i, j])
 
 
-def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, *, direct: bool = False) -> Lengths:
+def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, direct: bool = False) -> Lengths:
     """The lengths of every sample; with `direct` u is the direction itself."""
-    found = np.empty((3, len(c)))
-    # If a = 0 the mean does not depend on x, which is not read and may hold anything.
-    rows = _rows(c if not isinstance(a, Tensor) and a == 0 else x, c, u)
-    _gram(*rows, *_numbers(len(c), a, k), direct, found)
+    found = np.empty((3, c.shape[0]))
+    _gram(*_arrays(c.shape[0], x, c, u, a, k), direct, found)
     return Lengths(*torch.from_numpy(found).unbind(0))
 
 
 def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, margin: float) -> Tensor:
     """The share of c * direction that the cap keeps, for every sample."""
-    found = np.empty(len(seen.m))
-    _share(*_numbers(len(seen.m), *seen, c, gamma, floor), ball, margin, found)
+    found = np.empty(seen.m.shape[0])
+    _share(*_arrays(len(found), *seen, c, gamma, floor), ball, margin, found)
     return torch.from_numpy(found)
 
 
 def blend(
-    base: Tensor, c: Tensor, u: Tensor, coefficient: Number, dtype: torch.dtype, *, exact: bool = False
+    x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, coefficient: Number, dtype: torch.dtype
 ) -> Tensor:
-    """base + coefficient (c - u) in this precision; `base` itself for 0, with `exact` u itself for -1."""
+    """m + coefficient k (c - u) with m = a x + k c; m itself for 0, and exactly a x + k u for -1."""
     found = torch.empty(c.shape, dtype=dtype)
-    *rows, written = _rows(base, c, u, found)
-    _blend(*rows, *_numbers(len(c), coefficient), exact, written)
+    _blend(*_arrays(c.shape[0], x, c, u, a, k, coefficient, found))
     return found
 
 
-def _rows(*tensors: Tensor) -> list[Any]:
-    """Tensors as (batch, size), element after element; a bfloat16 as its 16 bits."""
-    found = []
-    for v in tensors:
-        v = v.detach().resolve_neg().contiguous()
-        found.append((v.view(torch.int16) if v.dtype == torch.bfloat16 else v).flatten(1).numpy())
-    return found
-
-
-def _numbers(samples: int, *values: Number) -> list[Any]:
-    """Each value as one number for all samples, or one for each."""
+def _arrays(samples: int, *values: Number) -> list[Any]:
+    """Tensors of elements as (batch, size), a bfloat16 as its 16 bits; numbers as one for all or one each."""
     found = []
     for v in values:
-        if isinstance(v, Tensor):
-            if v.numel() != samples:
-                need_one_each(samples, v.numel())
-            found.append(np.ascontiguousarray(v.detach().resolve_neg().numpy().reshape(-1), np.float64))
-        else:
+        if not isinstance(v, Tensor):
             found.append(np.array([v], np.float64))
+            continue
+        followed = (v.requires_grad and torch.is_grad_enabled()) or unpack_dual(v).tangent is not None
+        wide = v.dtype not in (torch.float32, torch.bfloat16)
+        if followed or type(v) is not Tensor or not v.is_cpu or (v.dim() > 1 and (wide or not samples)):
+            raise NotPlain
+        try:  # under vmap, jvp and grad of torch.func a tensor has no storage of its own
+            array = (v.view(torch.int16) if v.dtype == torch.bfloat16 else v).numpy()
+        except RuntimeError:
+            raise NotPlain from None
+        if v.dim() > 1:
+            found.append(np.ascontiguousarray(array).reshape(samples, -1))
+        else:
+            if array.size != samples:
+                need_one_each(samples, array.size)
+            found.append(np.ascontiguousarray(array.reshape(-1), np.float64))
     return found

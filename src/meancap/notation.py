@@ -9,6 +9,7 @@ name and only where they differ from it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -44,3 +45,14 @@ def _arguments(value: Any) -> list[str]:
         elif v != field.default:
             arguments.append(f"{field.name}={write(v)}")
     return arguments
+
+
+def described(value: object) -> str:
+    """What was passed, short enough for an error of one sentence."""
+    if hasattr(value, "shape"):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    tensors = len(items) > 0 and all(hasattr(v, "shape") for v in items)
+    return f"a {type(value).__name__}" + (f" of {len(items)} tensors" if tensors else "")

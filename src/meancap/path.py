@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .tensors import Number, compiling, on_host, per_sample, scalar_dtype
+from .tensors import Number, on_host, per_sample, scalar_dtype, scaled
 
 
 class Affine(NamedTuple):
@@ -42,66 +42,51 @@ class Affine(NamedTuple):
 
 def on_gaussian(kind: str, alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> Affine:
     """The numbers for one kind of output on x = alpha data + sigma noise."""
-    alpha, sigma = _coefficients(alpha, sigma, x)
+    alpha, sigma = number(alpha, x, "alpha"), number(sigma, x, "sigma")
     total = alpha + sigma
+    if not _every(total > 0):
+        raise ValueError("alpha and sigma are both zero: x carries neither data nor noise")
+    if kind in ("noise", "score") and not _every(alpha > 0):
+        raise ValueError(
+            f"a {kind} prediction does not determine the data at alpha = 0; "
+            "use a v-prediction or a velocity there"
+        )
     if kind == "mean":
         a, k = 0.0 * total, 0.0 * total + 1.0
-    elif kind == "noise":
-        _need_signal(alpha, "noise prediction")
-        a, k = 1 / alpha, -sigma / alpha
     elif kind == "v":
         square = alpha * alpha + sigma * sigma
         a, k = alpha / square, -sigma / square
     else:
-        _need_signal(alpha, "score")
-        a, k = 1 / alpha, sigma * sigma / alpha
+        a, k = 1 / alpha, (-sigma if kind == "noise" else sigma * sigma) / alpha
     return Affine(a, k, alpha / total, 1 / total)
 
 
-def number(v: float | Tensor, x: Tensor, name: str) -> Number:
-    """A time or coefficient as a float, as one value per sample of `x`, or as one for all, shape (1,)."""
+def number(v: float | Tensor, x: Tensor, name: str, last: float = math.inf) -> Number:
+    """A number from 0 to `last`: a float, one value per sample of `x`, or one for all with shape (1,)."""
     if not isinstance(v, Tensor):
-        return float(v)
-    if v.dim() == 0 or v.shape == (1,):
-        if compiling() or not on_host(v):
-            return v.to(scalar_dtype(v.device)).reshape(1)
-        return float(v)
-    if isinstance(x, Tensor) and v.shape != x.shape[:1]:  # any other x is an error of the prediction's own
+        v = float(v)
+    elif v.dim() == 0 or v.shape == (1,):
+        v = float(v) if on_host(v) else v.to(scalar_dtype(v.device)).reshape(1)
+    elif isinstance(x, Tensor) and v.shape != x.shape[:1]:  # any other x is an error of the prediction's own
         raise ValueError(
             f"{name} must be one number, or one per sample with shape ({x.shape[0]},); got {tuple(v.shape)}"
         )
-    return v.to(scalar_dtype(v.device))  # in half precision 1 - t would lose what t says
-
-
-def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
-    """A time in [0, 1]; data lies at 1."""
-    if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
-        return t
-    if compiling() and not isinstance(t, Tensor) and 0.0 <= t <= 1.0:
-        # As a number it would be a constant of the graph, and each step would need its own graph.
-        return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
-    t = number(t, x, name)
-    if isinstance(t, Tensor):
-        if not compiling() and on_host(t) and not bool(((t >= 0) & (t <= 1)).all()):
-            raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t.tolist()}")
-    elif not 0.0 <= t <= 1.0:
-        raise ValueError(f"{name} must lie in [0, 1] (noise at 0, data at 1); got {t}")
-    return t
+    else:
+        v = v.to(scalar_dtype(v.device))  # in half precision 1 - t would lose what t says
+    if not _every((v >= 0) & (v <= last) & (v < math.inf)):
+        place = "lie in [0, 1] (noise at 0, data at 1)" if last == 1 else "be finite and not negative"
+        raise ValueError(f"{name} must {place}; got {v.tolist() if isinstance(v, Tensor) else v}")
+    return v
 
 
 def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor:
     """a x + k out in this precision; x is not read if a = 0."""
-    out = out.to(dtype)
-    if not isinstance(a, Tensor) and a == 0:
-        return out if not isinstance(k, Tensor) and k == 1 else per_sample(k, out) * out
-    base = x
-    if isinstance(a, Tensor):
-        each = torch.as_tensor(per_sample(a, out))
-        base = torch.where(each == 0, 0.0, each * x)
-    elif a != 1:
-        base = a * x.to(dtype)
-    move = per_sample(k, out) if isinstance(k, Tensor) else k
-    return base + move * out  # rounded twice, as `fast.gram` does it: one mean, one set of bits
+    moved = scaled(out.to(dtype), k)
+    if not isinstance(a, Tensor):
+        return moved if a == 0 else scaled(x.to(dtype), a) + moved
+    each = torch.as_tensor(per_sample(a, moved))
+    # Rounded twice, as `fast.gram` does it: one mean, one set of bits.
+    return torch.where(each == 0, 0.0, each * x) + moved
 
 
 def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
@@ -109,25 +94,6 @@ def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
     return (m - x) / per_sample(1 - t, x)
 
 
-def _coefficients(alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> tuple[Number, Number]:
-    """alpha and sigma of a Gaussian path, checked: finite, not negative, not both zero."""
-    a, s = number(alpha, x, "alpha"), number(sigma, x, "sigma")
-    for name, v in (("alpha", a), ("sigma", s)):
-        good = (v >= 0) & (v < math.inf)
-        if not _every(good):
-            raise ValueError(f"{name} must be finite and not negative; got {v}")
-    if not _every(a + s > 0):
-        raise ValueError("alpha and sigma are both zero: x carries neither data nor noise")
-    return a, s
-
-
-def _need_signal(alpha: Number, kind: str) -> None:
-    """Raises an error if alpha = 0: a noise or score prediction then does not determine the mean."""
-    if not _every(alpha > 0):
-        raise ValueError(
-            f"a {kind} does not determine the data at alpha = 0; use a v-prediction or a velocity there"
-        )
-
-
 def _every(good: bool | Tensor) -> bool:
+    """Whether all are true, as far as one can tell without waiting for a device."""
     return (not on_host(good) or bool(good.all())) if isinstance(good, Tensor) else good

@@ -18,16 +18,36 @@ means vanishes and that of the velocities does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from . import path
-from .cap import Lengths, fast_leaves, lengths
+from .cap import Lengths, lengths, try_fast
+from .notation import described
 from .path import Affine
-from .tensors import Number, compiling, once, per_sample, vector
+from .tensors import Number, compiling, scalar_dtype, scaled
+
+Value = TypeVar("Value")
+
+
+class once(Generic[Value]):
+    """A property computed at its first use and kept in the object under its own name.
+
+    functools.cached_property does the same, but its lock (before Python 3.12) would break a compiled graph.
+    """
+
+    def __init__(self, work: Callable[[Any], Value]) -> None:
+        self.work, self.name, self.__doc__ = work, work.__name__, work.__doc__
+
+    def __get__(self, owner: Any, _: type | None = None) -> Value:
+        value = self.work(owner)
+        if not compiling():
+            owner.__dict__[self.name] = value
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,28 +67,24 @@ class Prediction:
     dtype: torch.dtype = field(init=False)  # to compute in: float32, or float64 if any tensor has it
 
     def __post_init__(self) -> None:
-        x, c, u = self.shown, self.out_c, self.out_u
-        tensors = isinstance(x, Tensor) and isinstance(c, Tensor) and isinstance(u, Tensor)
-        usual = tensors and x.shape == c.shape == u.shape and x.dim() > 1 and x.numel() > 0
-        if not (usual and x.is_floating_point() and c.is_floating_point() and u.is_floating_point()):
-            with_, without = "the prediction with the condition", "the prediction without it"
-            need_same_shapes(**{"x": x, with_: c, without: u})
-        if not (type(self.t) is float and 0.0 <= self.t <= 1.0):
-            object.__setattr__(self, "t", path.time(self.t, x))
-        if self.t_next is not None:
-            object.__setattr__(self, "t_next", path.time(self.t_next, x, "t_next"))
-        kinds = [x.dtype, c.dtype, u.dtype]
+        tensors = {"x": self.shown, "the prediction with the condition": self.out_c}
+        tensors["the prediction without it"] = self.out_u
         for name, v in self.extra.items():
             if name != "log_ratio":
-                need_same_shapes(**{"x": x, f"the prediction {name!r}": v})
-                kinds.append(v.dtype)
-        object.__setattr__(self, "dtype", torch.float64 if torch.float64 in kinds else torch.float32)
+                tensors[f"the prediction {name!r}"] = v
+        need_same_shapes(**tensors)
+        object.__setattr__(self, "t", time(self.t, self.shown))
+        if self.t_next is not None:
+            object.__setattr__(self, "t_next", time(self.t_next, self.shown, "t_next"))
+        dtype = torch.float32
+        for v in tensors.values():
+            dtype = torch.float64 if v.dtype == torch.float64 else dtype
+        object.__setattr__(self, "dtype", dtype)
 
     @once
     def x(self) -> Tensor:
         """The state on the linear path."""
-        x = self.shown.to(self.dtype)
-        return x if isinstance(self.unit, float) and self.unit == 1 else per_sample(self.unit, x) * x
+        return scaled(self.shown.to(self.dtype), self.unit)
 
     @once
     def m_c(self) -> Tensor:
@@ -78,45 +94,36 @@ class Prediction:
     @once
     def m_u(self) -> Tensor:
         """The unconditional posterior mean, or that of another reference model."""
-        return self._mean(self.out_u)
-
-    @once
-    def conditional(self) -> Tensor:
-        """out_c in the precision to compute in."""
-        return self.out_c.to(self.dtype)
+        return path.mean_of(self.shown, self.out_u, self.a, self.k, self.dtype)
 
     @once
     def difference(self) -> Tensor:
         """out_c - out_u, the direction of guidance in the network's own units."""
-        return self.conditional - self.out_u
+        return self.out_c.to(self.dtype) - self.out_u
 
     @once
     def delta(self) -> Tensor:
         """The gap m_c - m_u, the direction of guidance."""
-        return self._moved(self.difference) if self.gap is None else self.gap
+        return scaled(self.difference, self.k) if self.gap is None else self.gap
 
     @once
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        fast = fast_leaves(self.shown, self.out_c, self.out_u, numbers=(self.a, self.k))
-        if fast is not None:
-            found: Lengths = fast.gram(self.shown, self.out_c, self.out_u, self.a, self.k)
-            return found
-        m, d, along = lengths(self.m_c, self.difference)
-        if not isinstance(self.k, Tensor):
-            return Lengths(m, abs(self.k) * d, -along if self.k < 0 else along)
-        k = vector(self.k, m)
-        return Lengths(m, k.abs() * d, torch.where(k < 0, -along, along))
+        found: Lengths | None = try_fast("gram", self.shown, self.out_c, self.out_u, self.a, self.k)
+        if found is None:
+            m, d, along = lengths(self.m_c, self.difference)
+            found = Lengths(m, abs(self.k) * d, (1 - 2 * (self.k < 0)) * along)
+        return found
 
     def other(self, name: str) -> Tensor:
         """The posterior mean of the extra output of this name."""
-        return self._mean(self._output(name))
+        return path.mean_of(self.shown, self._output(name), self.a, self.k, self.dtype)
 
     def lead(self, name: str) -> Tensor:
         """The way k (out - out_u) from m_u to the mean of this name, as `delta` is the one to m_c."""
-        return self._moved(self._output(name).to(self.dtype) - self.out_u.to(self.dtype))
+        return scaled(self._output(name).to(self.dtype) - self.out_u.to(self.dtype), self.k)
 
     def beside(self, **outputs: Tensor) -> Prediction:
         """The same prediction with extra outputs of the same kind: p.beside(negative=v_n)."""
@@ -124,10 +131,9 @@ class Prediction:
 
     def until(self, t_next: float | Tensor | None) -> Prediction:
         """The same prediction for a step that ends at t_next (CFG++ needs it)."""
-        if type(t_next) is not float:
-            return replace(self, t_next=t_next)
         copy = object.__new__(Prediction)  # the same tensors and means: nothing to check or compute again
-        copy.__dict__.update(self.__dict__, t_next=t_next)
+        end = None if t_next is None else time(t_next, self.shown, "t_next")
+        copy.__dict__.update(self.__dict__, t_next=end)
         return copy
 
     @classmethod
@@ -139,7 +145,7 @@ class Prediction:
     def from_velocity(cls, x: Tensor, t: float | Tensor, v_c: Tensor, v_u: Tensor) -> Prediction:
         """From velocities data - noise on the linear path; at t = 1 both means are x."""
         if type(t) is not float or compiling():
-            t = path.time(t, x)
+            t = time(t, x)
         return cls(x, t, v_c, v_u, a=1.0, k=1 - t)
 
     @classmethod
@@ -178,12 +184,16 @@ class Prediction:
             raise KeyError(f"this prediction has no extra output {name!r}; add it by p.beside({name}=output)")
         return self.extra[name]
 
-    def _mean(self, out: Tensor) -> Tensor:
-        return path.mean_of(self.shown, out, self.a, self.k, self.dtype)
 
-    def _moved(self, way: Tensor) -> Tensor:
-        """A difference of outputs as a difference of means."""
-        return way if isinstance(self.k, float) and self.k == 1 else per_sample(self.k, way) * way
+def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
+    """A time in [0, 1]; data lies at 1."""
+    if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
+        return t
+    t = path.number(t, x, name, last=1.0)
+    if compiling() and not isinstance(t, Tensor):
+        # As a number it would be a constant of the graph, and each step would need its own graph.
+        return torch.zeros(1, dtype=scalar_dtype(x.device), device=x.device) + t
+    return t
 
 
 def need_same_shapes(**tensors: Tensor) -> None:
@@ -208,14 +218,3 @@ def need_same_shapes(**tensors: Tensor) -> None:
                 f"{name} has shape {tuple(tensor.shape)}, but {first} has {tuple(reference.shape)}; "
                 "they must be the same"
             )
-
-
-def described(value: object) -> str:
-    """What was passed, short enough for an error of one sentence."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if value is None or isinstance(value, str | int | float):
-        return repr(value)
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    tensors = len(items) > 0 and all(isinstance(v, Tensor) for v in items)
-    return f"a {type(value).__name__}" + (f" of {len(items)} tensors" if tensors else "")

@@ -130,8 +130,9 @@ class Record:
         toward = gap.d if along_gap else lengths(g.toward, p.delta).along
         turned = g.p is p and not along_gap
         ratio = p.extra.get("log_ratio")
+        bound = None if g.bound is None else g.bound()
         self._seen.append(
-            _Displacement(p.t, seen, g.coefficient, g.requested, gap, toward, turned, g.bound, ratio)
+            _Displacement(p.t, seen, g.coefficient, g.requested, gap, toward, turned, bound, ratio)
         )
         scales = [part.scale for part in rule.parts if hasattr(part, "scale")] if rule is not None else []
         if len(scales) == 1:

@@ -7,24 +7,31 @@ given as a scale becomes `Values`: one number per sample.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from .notation import write
-from .tensors import Number, exp, on_host, scalar_dtype
+from .tensors import Number, on_host, scalar_dtype
 
 
 class Schedule:
     """A function of time; subclasses are frozen dataclasses, so they print, compare, hash and parse."""
 
     def __call__(self, t: Number) -> Number:
-        raise NotImplementedError(f"{type(self).__name__} must define __call__(t)")
+        """The value at time t: a float for a float, one value per sample for one time per sample."""
+        if isinstance(t, Tensor):
+            return self.curve(t)
+        return float(self.curve(torch.tensor(t, dtype=torch.float64, device="cpu")))
+
+    def curve(self, t: Tensor) -> Tensor:
+        """The values at the times in a tensor: the formula, which a subclass defines."""
+        raise NotImplementedError(f"{type(self).__name__} must define curve(t)")
 
     def __str__(self) -> str:
         return write(self)
@@ -40,16 +47,6 @@ class _Numbers(Schedule):
 
     def __post_init__(self) -> None:
         finite(self, *self.__dataclass_fields__)
-
-
-@dataclass(frozen=True)
-class Constant(_Numbers):
-    """The same value at every time."""
-
-    value: float
-
-    def __call__(self, t: Number) -> Number:
-        return self.value
 
 
 class Values(Schedule):
@@ -125,7 +122,7 @@ class Linear(_Numbers):
     start: float
     stop: float
 
-    def __call__(self, t: Number) -> Number:
+    def curve(self, t: Tensor) -> Tensor:
         return self.start + (self.stop - self.start) * t
 
 
@@ -136,9 +133,8 @@ class Cosine(_Numbers):
     start: float
     stop: float
 
-    def __call__(self, t: Number) -> Number:
-        turn = torch.cos(math.pi * t) if isinstance(t, Tensor) else math.cos(math.pi * t)
-        return self.start + (self.stop - self.start) * (1 - turn) / 2
+    def curve(self, t: Tensor) -> Tensor:
+        return self.start + (self.stop - self.start) * (1 - torch.cos(math.pi * t)) / 2
 
 
 @dataclass(frozen=True)
@@ -148,8 +144,8 @@ class Exponential(_Numbers):
     start: float
     rate: float
 
-    def __call__(self, t: Number) -> Number:
-        return self.start * exp(self.rate * t)
+    def curve(self, t: Tensor) -> Tensor:
+        return self.start * torch.exp(self.rate * t)
 
 
 @dataclass(frozen=True)
@@ -172,21 +168,17 @@ class Piecewise(Schedule):
         if not all(map(math.isfinite, knots + self.values)):
             raise ValueError(f"{name} needs finite times and values")
 
-    def __call__(self, t: Number) -> Number:
-        if not isinstance(t, Tensor):
-            i = bisect_right(self.times, t)
-            if i == 0 or i == len(self.times):
-                return self.values[max(i - 1, 0)]
-            left, right = self.times[i - 1], self.times[i]
-            share = (t - left) / (right - left)
-            return self.values[i - 1] + share * (self.values[i] - self.values[i - 1])
+    def curve(self, t: Tensor) -> Tensor:
+        passed, times, values = self.place(t)
+        right = passed.clamp(1, len(times) - 1)  # 0 for a single knot
+        left = (right - 1).clamp(min=0)
+        width = (times[right] - times[left]).clamp(min=torch.finfo(t.dtype).tiny)
+        return torch.lerp(values[left], values[right], ((t - times[left]) / width).clamp(0, 1))
+
+    def place(self, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How many knots each time has passed, and the knots as tensors: their times and values."""
         times, values = (torch.tensor(v, dtype=t.dtype, device=t.device) for v in (self.times, self.values))
-        right_i = torch.searchsorted(times, t.contiguous(), right=True).clamp(1, max(len(self.times) - 1, 1))
-        right_i = right_i.clamp(max=len(self.times) - 1)
-        left_i = (right_i - 1).clamp(min=0)
-        width = (times[right_i] - times[left_i]).clamp(min=torch.finfo(t.dtype).tiny)
-        share_t = ((t - times[left_i]) / width).clamp(0, 1)
-        return values[left_i] + share_t * (values[right_i] - values[left_i])
+        return torch.searchsorted(times, t.contiguous(), right=True), times, values
 
 
 def at(scale: Scale, t: Number) -> Number:
@@ -195,10 +187,10 @@ def at(scale: Scale, t: Number) -> Number:
 
 
 def finite(self: object, *names: str) -> None:
-    """Raises an error for fields that are not finite numbers; integers become floats."""
+    """Raises an error for fields that are not finite numbers; integers and NumPy's numbers become floats."""
     for name in names:
         value = getattr(self, name)
-        usual = isinstance(value, (int, float)) and not isinstance(value, bool)
+        usual = isinstance(value, Real) and not isinstance(value, bool)
         if not usual or not -math.inf < value < math.inf:  # math.isfinite would break a compiled graph
             raise ValueError(f"{type(self).__name__} needs a finite number for {name}; got {value!r}")
         object.__setattr__(self, name, float(value))
@@ -206,20 +198,16 @@ def finite(self: object, *names: str) -> None:
 
 def finite_scale(self: object, name: str) -> None:
     """Raises an error for a scale that is neither finite numbers nor a schedule."""
-    value = getattr(self, name)
+    owner, value = type(self).__name__, getattr(self, name)
     if isinstance(value, (Tensor, list, tuple)):
         value = Values(value)
         object.__setattr__(self, name, value)
-    if isinstance(value, Values):
-        if len(value.shape) > 1:
-            owner = type(self).__name__
-            raise ValueError(
-                f"{owner} needs one number for {name}, or one per sample; got shape {value.shape}"
-            )
-    elif callable(value) and not isinstance(value, Schedule):
+    if isinstance(value, Values) and len(value.shape) > 1:
+        raise ValueError(f"{owner} needs one number for {name}, or one per sample; got shape {value.shape}")
+    if callable(value) and not isinstance(value, Schedule):
         raise ValueError(
-            f"{type(self).__name__} needs a number or a schedule for {name}, which can be printed, such as "
+            f"{owner} needs a number or a schedule for {name}, which can be printed, such as "
             f"Linear(1, 7) or Piecewise(times, values); got a function"
         )
-    elif not isinstance(value, Schedule):
+    if not isinstance(value, Schedule):
         finite(self, name)

@@ -9,39 +9,17 @@ below 1e-19, and long float32 sums lose digits.
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 Number = float | Tensor
-Value = TypeVar("Value")
 
-_LARGEST_EXPONENT = math.log(sys.float_info.max)
-
-
-_unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
+unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 compiling = torch.compiler.is_dynamo_compiling  # Dynamo reads this call as True
-
-
-class once(Generic[Value]):
-    """A property computed at its first use and kept in the object under its own name.
-
-    functools.cached_property does the same, but its lock (before Python 3.12) would break a compiled graph.
-    """
-
-    def __init__(self, work: Callable[[Any], Value]) -> None:
-        self.work, self.name, self.__doc__ = work, work.__name__, work.__doc__
-
-    def __get__(self, owner: Any, _: type | None = None) -> Value:
-        value = self.work(owner)
-        if not compiling():
-            owner.__dict__[self.name] = value
-        return value
 
 
 def vector(v: Number, like: Tensor) -> Tensor:
@@ -58,6 +36,11 @@ def per_sample(v: Number, like: Tensor) -> Number:
     if isinstance(v, Tensor):
         return v.to(like.dtype).reshape(v.shape[:1] + (1,) * (like.dim() - 1))
     return v
+
+
+def scaled(v: Tensor, by: Number) -> Tensor:
+    """`v` times a number per sample; `v` itself if the number is 1."""
+    return v if not isinstance(by, Tensor) and by == 1 else per_sample(by, v) * v
 
 
 def need_one_each(samples: int, count: int) -> None:
@@ -86,56 +69,15 @@ def on_host(*tensors: Tensor) -> bool:
     return not transformed(*tensors)
 
 
-def transformed(*values: Number) -> bool:
+def transformed(*tensors: Tensor) -> bool:
     """Whether a compiler, a function transform, a tangent or a gradient needs torch's own operations."""
     if compiling():
         return True
-    for v in values:
-        if isinstance(v, Tensor):
-            if v.requires_grad and torch.is_grad_enabled():
-                return True
-            if _unpack_dual(v).tangent is not None:
-                return True
-            try:
-                v.data_ptr()  # under vmap, jvp and grad of torch.func a tensor has no storage of its own
-            except RuntimeError:
-                return True
+    for v in tensors:
+        if (v.requires_grad and torch.is_grad_enabled()) or unpack_dual(v).tangent is not None:
+            return True
+        try:
+            v.data_ptr()  # under vmap, jvp and grad of torch.func a tensor has no storage of its own
+        except RuntimeError:
+            return True
     return False
-
-
-def magnitude(v: Number) -> Number:
-    """|v|."""
-    return v.abs() if isinstance(v, Tensor) else math.fabs(v)
-
-
-def exp(v: Number) -> Number:
-    """e to the v, of a float or of one number per sample; inf where it is too large, as in floating point."""
-    if isinstance(v, Tensor):
-        return v.exp()
-    return math.inf if v > _LARGEST_EXPONENT else math.exp(v)
-
-
-def power(base: Number, exponent: float) -> Number:
-    """base^exponent for base >= 0; inf for 0 to a negative power or where too large, as in floating point."""
-    if isinstance(base, Tensor):
-        return torch.pow(base, exponent)
-    if base == 0:
-        return math.inf if exponent < 0 else math.pow(base, exponent)
-    return math.inf if exponent * math.log(base) > _LARGEST_EXPONENT else math.pow(base, exponent)
-
-
-def below(a: Number, b: float) -> bool:
-    """Whether any is less than b, as far as one can tell without waiting for a device."""
-    if isinstance(a, Tensor):
-        return on_host(a) and bool((a < b).any())
-    return not compiling() and a < b
-
-
-def greater(a: Number, b: float) -> Number:
-    """The larger of the two, or nan where `a` is nan."""
-    return a.clamp(min=b) if isinstance(a, Tensor) else (b if b > a else a)
-
-
-def lesser(a: Number, b: float) -> Number:
-    """The smaller of the two, or nan where `a` is nan."""
-    return a.clamp(max=b) if isinstance(a, Tensor) else (b if b < a else a)

@@ -12,7 +12,6 @@ from meancap import (
     Cap,
     CapDisplacement,
     Clip,
-    Constant,
     Cosine,
     Exponential,
     Interval,
@@ -41,7 +40,7 @@ RULES = [
     CFG(7) | Cap(1.1, per="channel"),
     CFG(7) | Cap(1.1, anchor="first"),
     CFG(7) | Cap(1.1, anchor=0.5, smooth=0.5, floor=0.2),
-    CFG(7) | Cap(Linear(1, 2)) | CapDisplacement(1.5, floor=Constant(0.1)),
+    CFG(7) | Cap(Linear(1, 2)) | CapDisplacement(1.5, floor=0.1),
 ]
 every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
 

@@ -17,7 +17,7 @@ OPTIONS = (
     "CFG(7) | Cap(1.1, per='channel')",
     "CFG(7) | Cap(1.1, anchor='first')",
     "CFG(7) | Cap(1.1, anchor=0.5, floor=0.2, smooth=0.5)",
-    "CFG(7) | Cap(Linear(1, 2)) | CapDisplacement(1.5, floor=Constant(0.1))",
+    "CFG(7) | Cap(Linear(1, 2)) | CapDisplacement(1.5, floor=0.1)",
 )
 CHAINS = [
     replace(entry("CFG"), name=text, call=text, unit=False, state="first mean" if "first" in text else "none")

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from meancap import CFG, Constant, Cosine, Exponential, Linear, Piecewise, parse
+from meancap import CFG, Cosine, Exponential, Linear, Piecewise, parse
 from meancap.rules import DG, Beta, Decay, Ramp, Steps, beta_cfg, by_step, limited_interval, tv_cfg
 
 SHAPES = ("linear", "cosine", "inverse-linear", "sine", "V", "Lambda", "powered-cosine")
@@ -14,7 +14,6 @@ EVERY = [
     Linear(1, 7),
     Cosine(1, 5),
     Exponential(2, 0.2),
-    Constant(4),
     Piecewise([0.2, 0.6], [1, 3]),
     *(Ramp(4, shape) for shape in SHAPES),
     *(Ramp(4, shape, on="gain", least=0.5) for shape in SHAPES),
@@ -98,7 +97,7 @@ def test_a_schedule_of_progress_is_stated_by_step_on_any_grid():
     times = [0, 0.1, 0.5, 1.0]
     assert by_step(Linear(1, 7), times).values == pytest.approx((1, 4, 7))
     with pytest.raises(ValueError, match="two steps or more"):
-        by_step(Constant(1), [0, 1])
+        by_step(Linear(1, 1), [0, 1])
 
 
 def test_a_triangle_has_its_mean_on_uneven_grids():

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cap import margin_of
+from ..cap import MARGINS
 from ..fast import capped_length
 from .sampler import Plan
 
@@ -34,7 +34,7 @@ _HEAD = 7  # numbers of a step before those of its components
 _TO_INTEGER = np.float32(1.5 * 2**23)  # adding it rounds a small float to an integer in the lowest bits
 _FLOOR, _ROOF = np.float32(-100), np.float32(100)
 _TINY, _LOW, _ZERO, _ONE = np.float32(1e-30), np.float32(-1e30), np.float32(0), np.float32(1)
-_SHRINK = np.float32(1 - margin_of(torch.float32))
+_SHRINK = np.float32(1 - MARGINS[torch.float32])
 # 2^f on [-1/2, 1/2] by a polynomial of degree 6: its error of 1e-8 is below half a unit.
 _POWER = tuple(
     np.float32(c)

@@ -67,7 +67,7 @@ class Guided:
 def cap_beta(z: Tensor, delta: Tensor, scale: float, gamma: float) -> Tensor:
     """The largest number <= scale - 1 with |z + beta D| <= gamma |z|: the cap that samplers use, but exact.
 
-    They give up a margin for rounding (`cap.margin_of`); theory does not.
+    They give up a margin for rounding (`cap.MARGINS`); theory does not.
     """
     length = torch.linalg.vector_norm(z, dim=-1)
     # So short a displacement always fits; without it no derivative divides by a gap that vanishes.

@@ -19,8 +19,6 @@ from .density_ratio import *
 from .direction import *
 from .elementwise import *
 from .frequency import *
-from .guide import *
-from .guide import __all__ as _guide
 from .memory import *
 from .negative import *
 from .parse import ParseError as ParseError
@@ -35,7 +33,7 @@ from .time import *
 _OTHERS = (
     "Entry", "ParseError", "Values", "auto", "by_step", "cap_fraction", "catalogue", "parse", "register",
 )  # fmt: skip
-__all__ = sorted({*_rule, *_guide, *_OTHERS, *(_builtin_names() & globals().keys())})
+__all__ = sorted({*_rule, *_OTHERS, *(_builtin_names() & globals().keys())})
 
 
 def __getattr__(name: str) -> Any:

@@ -15,17 +15,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..cap import Lengths, cap_share, lengths, margin_of
+from ..cap import MARGINS, Lengths, cap_share, lengths
 from ..files import write_whole
 from ..prediction import Prediction, need_same_shapes
 from ..schedules import Piecewise, Scale, Schedule, Values, at, finite, finite_scale
-from ..tensors import Number, below, per_sample, vector
+from ..tensors import Number, compiling, on_host, per_sample, vector
 from .catalogue import method
 from .rule import Chain, Displacement, Factor, State
 from .scale import CFG
@@ -39,7 +40,7 @@ def cap_fraction(m: Tensor, g: Tensor, gamma: float) -> Tensor:
     """Largest s in [0, 1] with |m + s g| <= gamma |m|, for each sample."""
     need_same_shapes(m=m, g=g)
     limit: float = Cap(gamma).gamma  # type: ignore[assignment]
-    s = cap_share(lengths(m, g), 1.0, limit, margin=margin_of(m.dtype))
+    s = cap_share(lengths(m, g), 1.0, limit, margin=MARGINS.get(m.dtype, MARGINS[torch.float32]))
     return s.to(torch.promote_types(m.dtype, torch.float32)).reshape(-1, *[1] * (m.dim() - 1))
 
 
@@ -72,7 +73,7 @@ class Cap(Factor):
         if isinstance(gamma, (Tensor, list, tuple)):
             finite_scale(self, "gamma")
             gamma = at(self.gamma, 0.0)
-            if below(gamma, 1.0):
+            if _below(gamma, 1.0):
                 raise ValueError(f"{name} needs gamma >= 1; got {self.gamma}")
         elif not isinstance(gamma, Schedule):
             if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not gamma >= 1:
@@ -96,20 +97,21 @@ class Cap(Factor):
         if self.anchor == "first" and state is None:
             state = p.m_u
         gamma, floor = at(self.gamma, p.t), 0.0 if self.floor is None else at(self.floor, p.t)
-        if gamma is not self.gamma and below(gamma, 1.0):  # a number was checked when the cap was made
+        if gamma is not self.gamma and _below(gamma, 1.0):  # a number was checked when the cap was made
             raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {p.t} it is {gamma}")
         if isinstance(gamma, Tensor):  # if its values cannot be read, it is 1 at least
             gamma = gamma.clamp(min=1.0)
         if self.anchor is not None or self.whiten is not None or self.per == "channel":
             return g.capped(self._own_share(g, gamma, floor, state)), state
         seen = g.lengths
-        share = self._share(seen, g.coefficient, gamma, floor, margin_of(p.dtype))
-        return g.capped(share, self._bound(seen.m, gamma, floor)), state
+        share = self._share(seen, g.coefficient, gamma, floor, p.dtype)
+        return g.capped(share, partial(self._bound, seen.m, gamma, floor)), state
 
     def within_step(self, before: State, after: State) -> State:
         return after  # the first evaluation fixes the anchor for the whole run
 
-    def _share(self, seen: Lengths, c: Number, gamma: Number, floor: Number, margin: float) -> Tensor:
+    def _share(self, seen: Lengths, c: Number, gamma: Number, floor: Number, dtype: torch.dtype) -> Tensor:
+        margin = MARGINS[dtype]
         if not self.smooth:
             return cap_share(seen, c, gamma, floor, ball=self.ball, margin=margin)
         # For twice the displacement the share may go up to 2 in units of the nominal one.
@@ -141,7 +143,7 @@ class Cap(Factor):
         if self.per == "channel":
             m, d = (v.reshape(len(v) * channels, v.shape[2:].numel()) for v in (m, d))
             c, gamma, floor = (vector(v, p.shown).repeat_interleave(channels) for v in (c, gamma, floor))
-        share = self._share(lengths(m, d), c, gamma, floor, margin_of(p.dtype))
+        share = self._share(lengths(m, d), c, gamma, floor, p.dtype)
         return share.reshape(len(p.shown), channels).amin(1)
 
 
@@ -183,6 +185,13 @@ class LiteralCap(Factor):
         cap = torch.where(b >= 0, outward, (root - b) / a)
         capped = torch.where(a <= self.tiny, 0.0, torch.minimum(c, cap))
         return torch.where(fits | (c == 0), 1.0, capped / c)
+
+
+def _below(a: Number, b: float) -> bool:
+    """Whether any is less than b, as far as one can tell without waiting for a device."""
+    if isinstance(a, Tensor):
+        return on_host(a) and bool((a < b).any())
+    return not compiling() and a < b
 
 
 def _sum(v: Tensor) -> Tensor:

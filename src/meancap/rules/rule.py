@@ -4,29 +4,37 @@
     Factor        a rule that multiplies the coefficient: CFG, gates, clips, caps. It reads no large tensor
     Map           a rule that turns the direction: a function of the tensor g
     Chain         rules applied in order; `a | b` is first a, then b
+    guide         a rule applied to a prediction: the guided mean; `respond` returns the guided output instead
+    Stepper       a rule and its state over a run
 
 Rules are frozen dataclasses: they print, compare, hash and parse. What a rule remembers between steps is a
-value that goes in and comes out, never an attribute.
+value that goes in and comes out, never an attribute. `Stepper` is the one place that knows when it advances:
+**once per step, from the step's first evaluation**. Later evaluations of a multi-stage step (Heun, RK4, a
+sampler that looks ahead) get the state that `Rule.within_step` returns, and change nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from ..cap import Lengths, blend, fast_leaves, lengths
+from ..cap import Lengths, blend, lengths, try_fast
 from ..notation import write
-from ..prediction import Prediction
+from ..prediction import Prediction, need_same_shapes, time
 from ..schedules import Scale, at
-from ..tensors import Number, need_one_each, per_sample, scalar_dtype, vector
+from ..tensors import Number, compiling, need_one_each, promoted, scalar_dtype, scaled, vector
 
-__all__ = ["Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State"]
+__all__ = [
+    "Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State", "Stepper", "displace", "guide",
+    "guided_velocity", "respond",
+]  # fmt: skip
 
 State = Any  # what a rule remembers; None for most
+_LATEST = 1 - 2.0**-20
 
 
 class Displacement:
@@ -34,7 +42,7 @@ class Displacement:
 
     direction   a tensor, or None for the gap of p: the result is then written in the network's own units
     requested   the coefficient before the first cap shortened it, or None
-    bound       the longest mean that the last rule permits, one per sample, or None
+    bound       computes the longest mean that the last rule permits, one per sample; or None
     """
 
     def __init__(
@@ -43,7 +51,7 @@ class Displacement:
         coefficient: Number = 1.0,
         direction: Tensor | None = None,
         requested: Number | None = None,
-        bound: Tensor | None = None,
+        bound: Callable[[], Tensor] | None = None,
         lengths: Lengths | None = None,
     ) -> None:
         self.p, self.coefficient, self.requested, self.bound = p, coefficient, requested, bound
@@ -60,15 +68,14 @@ class Displacement:
     @property
     def vector(self) -> Tensor:
         """g as a tensor."""
-        return per_sample(self.coefficient, self.toward) * self.toward
+        return scaled(self.toward, self.coefficient)
 
     @property
     def lengths(self) -> Lengths:
         """|m_c|, |direction| and the component of m_c along it, for each sample."""
-        if self.direction is self.p.gap:
-            return self.p.lengths
         if self._lengths is None:
-            self._lengths = lengths(self.p.m_c, self.toward)
+            along_gap = self.direction is self.p.gap
+            self._lengths = self.p.lengths if along_gap else lengths(self.p.m_c, self.toward)
         return self._lengths
 
     def times(self, factor: Number) -> Displacement:
@@ -78,7 +85,7 @@ class Displacement:
         c = factor * self.coefficient
         return Displacement(self.p, c, self.direction, self.requested, None, self._lengths)
 
-    def capped(self, share: Tensor, bound: Tensor | None = None) -> Displacement:
+    def capped(self, share: Tensor, bound: Callable[[], Tensor] | None = None) -> Displacement:
         """The share of it that a cap keeps; remembers what was requested and the bound."""
         requested = self.coefficient if self.requested is None else self.requested
         c = share * self.coefficient
@@ -93,31 +100,19 @@ class Displacement:
         p, c = self.p, self.coefficient
         if self.direction is not None:
             return blend(p.m_c, self.direction, c)
-        if isinstance(p.k, float) and p.k == 1 and isinstance(p.a, float) and p.a == 0:
-            return self._output(p.dtype)
-        fast = fast_leaves(p.shown, p.out_c, p.out_u, numbers=(c, p.a, p.k))
-        if fast is None or (bool((c == -1).any()) if isinstance(c, Tensor) else c == -1):
-            return blend(p.m_c, p.delta, c, p.m_u)
         # From m_c and not from the output: x and k out may cancel, and the displacement must not lose by it.
-        result: Tensor = fast.blend(p.m_c, p.out_c, p.out_u, c * p.k, p.dtype)
-        return result
+        found: Tensor | None = try_fast("blend", p.shown, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
+        return blend(p.m_c, p.delta, c, p.m_u) if found is None else found
 
     def output(self, dtype: torch.dtype) -> Tensor:
         """The guided output of the network, in its own units: out_c + g / k."""
-        p = self.p
-        if self.direction is None:
-            return self._output(dtype)
-        base, k = p.conditional, vector(p.k, p.shown)
-        back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
-        return blend(base, self.direction, back * vector(self.coefficient, p.shown)).to(dtype)
-
-    def _output(self, dtype: torch.dtype) -> Tensor:
         p, c = self.p, self.coefficient
-        fast = fast_leaves(p.out_c, p.out_u, numbers=(c,))
-        if fast is not None and dtype in (torch.float32, torch.bfloat16):
-            result: Tensor = fast.blend(p.out_c, p.out_c, p.out_u, c, dtype, exact=True)
-            return result
-        return blend(p.conditional, p.difference, c, p.out_u).to(dtype)
+        if self.direction is not None:
+            k = vector(p.k, p.shown)
+            back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
+            return blend(p.out_c.to(p.dtype), self.direction, back * c).to(dtype)
+        found: Tensor | None = try_fast("blend", p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, dtype)
+        return blend(p.out_c.to(p.dtype), p.difference, c, p.out_u).to(dtype) if found is None else found
 
 
 class Recorder(Protocol):
@@ -254,3 +249,147 @@ def exactly(scale: Scale, t: float, value: float) -> bool:
     """Whether a scale has this value at time t, as far as one can tell without waiting for a device."""
     found = at(scale, t)
     return not isinstance(found, Tensor) and found == value
+
+
+def displace(
+    rule: Rule, p: Prediction, state: State = None, *, g: Displacement | Tensor | None = None
+) -> tuple[Displacement, State]:
+    """The displacement that `rule` makes of the gap, or of a nominal displacement `g`."""
+    for name in rule.needs:
+        if name not in p.extra:
+            raise ValueError(
+                f"{rule} needs the prediction {name!r}: add the network's output by p.beside({name}=output), "
+                f"or give sample() beside(predict, {name}=other); a host that makes two predictions has none"
+            )
+    if g is None:
+        g = Displacement(p, _one(p) if compiling() else 1.0)
+    elif isinstance(g, Tensor):
+        need_same_shapes(x=p.shown, g=g)
+        g = Displacement(p, 1.0, promoted(g).to(p.dtype))
+    before = rule.init() if state is None else state
+    device = p.shown.device.type
+    if not _autocast(device):
+        return rule.update(g, p, before)
+    with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
+        return rule.update(g, p, before)
+
+
+def _autocast(device: str) -> bool:
+    """Whether torch lowers the precision of products on this device."""
+    if hasattr(torch.amp, "is_autocast_available"):  # from torch 2.4; Forge has 2.3
+        return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
+
+
+def _one(p: Prediction) -> Number:
+    """1, with the times in it: torch makes a new graph for each value of an unused number."""
+    one = vector(1.0, p.shown[:1])
+    for t in (p.t, p.t_next):
+        one = one + 0 * t if isinstance(t, Tensor) else one
+    return one
+
+
+def guide(
+    rule: Rule, p: Prediction, state: State = None, *, g: Tensor | None = None, record: Recorder | None = None
+) -> tuple[Tensor, State]:
+    """The guided posterior mean m_c + g, and the rule's state after this evaluation.
+
+    Pass `g` if the host has its own nominal displacement from m_c and the rule only limits it.
+    The result is in the precision of the prediction, float32 at least; cast it back with `.to(dtype)`.
+    """
+    displacement, state = displace(rule, p, state, g=g)
+    if record is not None:
+        record.add(displacement, p, rule)
+    return displacement.mean(), state
+
+
+def respond(
+    rule: Rule,
+    p: Prediction,
+    state: State = None,
+    *,
+    nominal: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    record: Recorder | None = None,
+) -> tuple[Tensor, State]:
+    """The guided output in the network's own units, and the rule's state after this evaluation.
+
+    `nominal` is the guided output that a host has made itself. A rule that only caps shortens the way from
+    the conditional output to it, and returns it bit for bit if nothing is cut; any other rule replaces it.
+    """
+    kind = dtype or (p.out_c if nominal is None else nominal).dtype
+    if not kind.is_floating_point:
+        raise TypeError(f"a guided output has a floating-point type; got {kind}")
+    g = None
+    if nominal is not None and rule.caps:  # -1 times the gap to the nominal output leads to it
+        g = Displacement(dataclasses.replace(p, out_u=nominal, gap=None), -1.0)
+    displacement, state = displace(rule, p, state, g=g)
+    if record is not None:
+        record.add(displacement, p, rule)
+    return displacement.output(kind), state
+
+
+def guided_velocity(
+    rule: Rule,
+    x: Tensor,
+    t: float | Tensor,
+    v_c: Tensor,
+    v_u: Tensor,
+    state: State = None,
+    *,
+    t_next: float | Tensor | None = None,
+    extra: Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+    record: Recorder | None = None,
+) -> tuple[Tensor, State]:
+    """A pair: the guided velocity, and the rule's state after this evaluation.
+
+    Velocities are data - noise. `t_next`, the end of the step, is for rules that depend on it (CFGPP);
+    `extra`, further velocities by name, for rules that read them (perp_neg reads "negative").
+    The velocity has the dtype of `v_c`, or `dtype`: pass float32 if the bound must hold to the last unit. Its
+    own rounding remains: if x and (1 - t) v nearly cancel, that is more than a unit of the mean (`guide`
+    returns the mean itself).
+    """
+    if rule.turns:  # at t = 1 the gap of the means vanishes and that of the velocities does not: just before
+        t = time(t, x)
+        t = t.clamp(max=_LATEST) if isinstance(t, Tensor) else min(t, _LATEST)
+    p = Prediction.from_velocity(x, t, v_c, v_u)
+    if extra is not None:
+        p = p.beside(**extra)
+    return respond(rule, p if t_next is None else p.until(t_next), state, dtype=dtype, record=record)
+
+
+class Stepper:
+    """A rule and its state over a run."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a new run with the rule's initial state."""
+        self._next = self._within = self.rule.init()
+
+    def idle(self, t: float, *, first: bool = True) -> bool:
+        """Whether the rule returns m_c at this evaluation whatever m_u is, so that m_u is not needed."""
+        return self.rule.idle(t, self._next if first else self._within)
+
+    def mean(self, p: Prediction, *, first: bool = True, record: Recorder | None = None) -> Tensor:
+        """The guided mean; `first` is False in the later evaluations of one step."""
+        m, after = guide(self.rule, p, self._next if first else self._within, record=record)
+        if first and self.rule.has_state:
+            self._advance(after)
+        return m
+
+    def output(
+        self, p: Prediction, nominal: Tensor, *, first: bool = True, record: Recorder | None = None
+    ) -> Tensor:
+        """The guided output in place of a host's `nominal` one, in its precision."""
+        state = self._next if first else self._within
+        out, after = respond(self.rule, p, state, nominal=nominal, record=record)
+        if first and self.rule.has_state:
+            self._advance(after)
+        return out
+
+    def _advance(self, after: State) -> None:
+        self._within, self._next = self.rule.within_step(self._next, after), after

@@ -18,20 +18,20 @@ from torch import Tensor
 from ..notation import write
 from ..prediction import Prediction
 from ..schedules import Exponential, Piecewise, Scale, Schedule, at
-from ..tensors import Number, exp, greater, lesser, magnitude, power
+from ..tensors import Number
 from .catalogue import alias, method
 from .rule import Displacement, Rule, State, names_needed
 from .scale import CFG, Interval
 from .spaces import conditional_in, need_law, need_text, part
 
-_SHAPES: dict[str, Callable[[Number], Number]] = {
+_SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda t: 2 * t,
-    "cosine": lambda t: 1 - _cos(math.pi * t),
+    "cosine": lambda t: 1 - torch.cos(math.pi * t),
     "inverse-linear": lambda t: 2 * (1 - t),
-    "sine": lambda t: 1 + _cos(math.pi * t),
-    "V": lambda t: 2 * magnitude(1 - 2 * t),
-    "Lambda": lambda t: 2 * (1 - magnitude(1 - 2 * t)),
-    "powered-cosine": lambda t: (1 - _cos(math.pi * t)) / 2,
+    "sine": lambda t: 1 + torch.cos(math.pi * t),
+    "V": lambda t: 2 * (1 - 2 * t).abs(),
+    "Lambda": lambda t: 2 * (1 - (1 - 2 * t).abs()),
+    "powered-cosine": lambda t: (1 - torch.cos(math.pi * t)) / 2,
 }
 
 
@@ -74,10 +74,10 @@ class Ramp(Schedule):
     least: float | None = None
     power: float = 1.0
 
-    def __call__(self, t: Number) -> Number:
-        shape = _SHAPES[self.shape](power(t, self.power) if self.power != 1 else t)
+    def curve(self, t: Tensor) -> Tensor:
+        shape = _SHAPES[self.shape](t**self.power)
         weight = self.scale * shape if self.on == "scale" else 1 + (self.scale - 1) * shape
-        return weight if self.least is None else greater(weight, self.least)
+        return weight if self.least is None else weight.clamp(min=self.least)
 
 
 @part()
@@ -88,8 +88,8 @@ class Decay(Schedule):
     power: float = 4.0
     least: float = 1.0
 
-    def __call__(self, t: Number) -> Number:
-        return greater(self.scale * power(1 - t, self.power), self.least)
+    def curve(self, t: Tensor) -> Tensor:
+        return (self.scale * (1 - t) ** self.power).clamp(min=self.least)
 
 
 @part("1 <= a", "1 <= b")
@@ -100,9 +100,9 @@ class Beta(Schedule):
     a: float = 2.0
     b: float = 2.0
 
-    def __call__(self, t: Number) -> Number:
+    def curve(self, t: Tensor) -> Tensor:
         total = math.exp(math.lgamma(self.a + self.b) - math.lgamma(self.a) - math.lgamma(self.b))
-        return self.scale * total * power(t, self.a - 1) * power(1 - t, self.b - 1)
+        return self.scale * total * t ** (self.a - 1) * (1 - t) ** (self.b - 1)
 
 
 @part("0 < k", "0 < sigma")
@@ -115,7 +115,7 @@ class Temper(Schedule):
     k: float = 0.95
     sigma: float = 1.0
 
-    def __call__(self, t: Number) -> Number:
+    def curve(self, t: Tensor) -> Tensor:
         signal, rest = self.sigma * self.sigma * t * t, (1 - t) * (1 - t)
         return (signal + rest) / (signal / self.k + rest)
 
@@ -136,44 +136,40 @@ class DG(Schedule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "_mean", _average(self.low, self.high))
 
-    def __call__(self, t: Number) -> Number:
+    def curve(self, t: Tensor) -> Tensor:
         # -log A = log(1 + (1 - t)^2 / t^2), but regular at t = 0.
         signal, rest = t * t, (1 - t) * (1 - t)
         share = signal / (signal + rest)
-        u = self._diffusion_time(_log(greater(share, 1e-30)))
+        u = self._diffusion_time(share.clamp(min=1e-30).log())
         return 1 + (self.scale - 1) * _density(u, self.low, self.high) / self._mean
 
-    def _diffusion_time(self, log_a: Number) -> Number:
+    def _diffusion_time(self, log_a: Tensor) -> Tensor:
         """u in [0, 1] with low u + (high - low) u^2 / 2 = -log A."""
         slope = self.high - self.low
-        root = power(self.low * self.low - 2 * slope * log_a, 0.5)
+        root = (self.low * self.low - 2 * slope * log_a).sqrt()
         u = -2 * log_a / (self.low + root)
-        return lesser(u, 1.0)
+        return u.clamp(max=1.0)
 
 
-def _density(u: Number, low: float, high: float) -> Number:
+def _density(u: Tensor, low: float, high: float) -> Tensor:
     """f at diffusion time u."""
-    a = exp(-(low * u + (high - low) * u * u / 2))
-    return (1 - a) * power(a, 0.5) / (low + (high - low) * u)
+    a = torch.exp(-(low * u + (high - low) * u * u / 2))
+    return (1 - a) * a.sqrt() / (low + (high - low) * u)
 
 
 def _average(low: float, high: float) -> float:
     """Its mean over u, by the trapezoid rule; it vanishes at u = 0."""
-    inner = sum(float(_density(i / _INTERVALS, low, high)) for i in range(1, _INTERVALS))
-    return (inner + float(_density(1.0, low, high)) / 2) / _INTERVALS
+    values = _density(torch.arange(1, _INTERVALS + 1, dtype=torch.float64) / _INTERVALS, low, high)
+    return float(values.sum() - values[-1] / 2) / _INTERVALS
 
 
 @dataclass(frozen=True)
 class Steps(Piecewise):
     """values[i] from times[i] until the next time; the first value before the first time."""
 
-    def __call__(self, t: Number) -> Number:
-        if not isinstance(t, Tensor):
-            passed = sum(knot <= t + _ROUNDING for knot in self.times)
-            return self.values[max(passed - 1, 0)]
-        times, values = (torch.tensor(v, dtype=t.dtype, device=t.device) for v in (self.times, self.values))
-        place = torch.searchsorted(times, (t + _ROUNDING).contiguous(), right=True)
-        return values[(place - 1).clamp(min=0)]
+    def curve(self, t: Tensor) -> Tensor:
+        passed, _, values = self.place(t + _ROUNDING)
+        return values[(passed - 1).clamp(min=0)]
 
 
 def by_step(schedule: Schedule, times: Sequence[float]) -> Steps:
@@ -182,14 +178,6 @@ def by_step(schedule: Schedule, times: Sequence[float]) -> Steps:
     if count < 2:
         raise ValueError(f"a schedule by step needs a grid of two steps or more; got {len(times)} times")
     return Steps(times[:-1], [float(schedule(i / (count - 1))) for i in range(count)])  # type: ignore[arg-type]
-
-
-def _cos(v: Number) -> Number:
-    return v.cos() if isinstance(v, Tensor) else math.cos(v)
-
-
-def _log(v: Number) -> Number:
-    return v.log() if isinstance(v, Tensor) else math.log(v)
 
 
 class _Counting(Rule):

@@ -18,7 +18,8 @@ from numbers import Number
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction, described
+from ..notation import described
+from ..prediction import Prediction
 from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule, parse
 from ..tensors import on_host, scalar_dtype, transformed
 

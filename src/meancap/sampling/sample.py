@@ -129,7 +129,11 @@ class _Evaluations:
     def mean(self, x: Tensor, t: float) -> Tensor:
         first, rule = self.first is None, self.stepper.rule
         idle = self.when_idle is not self.predict and self.stepper.idle(t, first=first)
-        p = need_prediction((self.when_idle if idle else self.predict)(x, t), x, t, first).until(self.t_next)
+        p = (self.when_idle if idle else self.predict)(x, t)
+        usual = isinstance(p, Prediction) and p.shown is x and p.t is t and isinstance(p.unit, float)
+        if not usual or p.unit != 1:
+            need_prediction(p, x, t, first)
+        p = p.until(self.t_next)
         if idle and rule.needs and not p.extra:  # a rule that is idle does not use them
             p = p.beside(**dict.fromkeys(rule.needs, p.out_c))
         if self.tracker is not None:

@@ -29,7 +29,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction, described, need_same_shapes
+from ..notation import described
+from ..prediction import Prediction, need_same_shapes
 from ..rules import Recorder, Rectify, Rule, Stepper
 from ..rules.catalogue import not_a_rule
 from ..schedules import Piecewise, Values
