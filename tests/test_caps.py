@@ -14,6 +14,7 @@ from meancap import (
     CFG,
     Cap,
     CapDisplacement,
+    Clip,
     Interval,
     Linear,
     Piecewise,
@@ -22,8 +23,10 @@ from meancap import (
     cap_fraction,
     guide,
     guided_velocity,
+    parse,
 )
 from meancap.cap import _from_sums, _scaled, lengths
+from meancap.rules import adg
 from meancap.rules.rule import Displacement
 
 GAMMAS = (1.0, 1.0001, 1.05, 1.15, 2.0, 10.0)
@@ -523,3 +526,21 @@ def test_derivatives_are_finite_where_there_is_nothing_to_measure(rule, t, nothi
             x[0] = -(1 - torch.as_tensor(t).flatten()[0]) * c[0]
     out = guided_velocity(rule, x, t, c, u)[0]
     assert all(slope.isfinite().all() for slope in torch.autograd.grad(out.sum(), (x, c, u)))
+
+
+def test_a_gamma_for_each_sample_may_be_infinite():
+    m, g = adversarial(0, 2, 30)
+    p = Prediction.from_mean(m, 0.5, m, m - g)
+    both, _ = guide(CFG(9) | Cap([math.inf, 1.05]), p)
+    for i, gamma in enumerate((math.inf, 1.05)):
+        assert torch.equal(both[i], guide(CFG(9) | Cap(gamma), p)[0][i])
+    assert parse("Cap([inf, 1.1])") == Cap([math.inf, 1.1])
+
+
+@pytest.mark.parametrize("rule", [CFG(7) | Clip(1.0), Clip(1.0) | CFG(7), adg(5)], ids=str)
+def test_gradients_are_finite_where_there_is_no_gap(rule):
+    c, other = torch.randn(2, 2, 6, generator=torch.Generator().manual_seed(0))
+    u = torch.stack([c[0], other[1]]).requires_grad_()
+    c.requires_grad_()
+    m, _ = guide(rule, Prediction.from_mean(other, 0.3, c, u))
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(m.square().sum(), (c, u)))

@@ -10,6 +10,7 @@ from meancap import (
     CFG,
     Cap,
     CapDisplacement,
+    Clip,
     Interval,
     Linear,
     Prediction,
@@ -17,6 +18,7 @@ from meancap import (
     euler,
     from_karras,
     from_sigmas,
+    guided_velocity,
     noise,
     parse,
     rk4,
@@ -24,6 +26,7 @@ from meancap import (
     trajectory,
     uniform,
 )
+from meancap.adapters.session import Session
 from meancap.sampling import from_edm
 
 START = noise(range(4), (3, 8, 8))
@@ -236,3 +239,22 @@ def test_several_stages_of_a_step_are_flagged_once():
     with pytest.warns(UserWarning, match="reversed") as said:
         sample(reversed_sign, RULE, START, uniform(3), rk4)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["Interval(0, 1) | Cap(1.1)", "Clip(3)", "StepInterval(1, 3) | Clip(2) | Cap(1.1)"]
+)
+def test_a_rule_without_a_scale_is_an_error_in_a_loop_and_in_a_host(text):
+    """It would run as CFG(2): the displacement that nothing scales is the gap itself."""
+    for use in (lambda: sample(None, text, noise(range(2), (5,)), uniform(2)), lambda: Session(text)):
+        with pytest.raises(ValueError, match=r"has no scale; write CFG\(7\) \| "):
+            use()
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    one, half = numpy.float32(1), numpy.float32(0.5)
+    rule = CFG(7 * one) | Interval(0 * one, one) | Clip(3 * one) | Cap(2 * one, anchor=half, floor=one)
+    assert rule == parse("CFG(7) | Interval(0, 1) | Clip(3) | Cap(2, anchor=0.5, floor=1)")
+    x, c, u = torch.randn(3, 2, 5, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(guided_velocity(rule, x, half, c, u)[0], guided_velocity(rule, x, 0.5, c, u)[0])

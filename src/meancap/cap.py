@@ -63,7 +63,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .tensors import Number, compiling, on_host, per_sample, scalar_dtype, transformed, vector
+from .tensors import Number, compiling, magnitude, on_host, per_sample, scalar_dtype, transformed, vector
 
 UNBOUNDED = 1e150  # a larger gamma is no cap: its square leaves float64's range
 RUN = 128  # elements of a float32 sum at most: in a longer one a large element swallows the digits of others
@@ -123,7 +123,7 @@ def cap_share(
     else:
         along = -seen.along if c < 0 else seen.along
     room = _room(seen.m, gamma, floor, ball)
-    share = _largest_share(abs(c) * seen.d, along, room, margin)
+    share = _largest_share(magnitude(c) * seen.d, along, room, margin)
     if isinstance(c, Tensor):
         return torch.where(c == 0, 1.0, share)
     return share if c != 0 else torch.ones_like(share)
@@ -177,6 +177,9 @@ def import_fast() -> ModuleType | None:
 
 def _room(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
     """The root of max(gamma m, floor)^2 - m^2 for the ball; the radius for the displacement."""
+    unbounded = gamma > UNBOUNDED  # keeps everything for every m, where inf * 0 would be NaN
+    if isinstance(gamma, Tensor):
+        gamma = torch.where(gamma > UNBOUNDED, 1.0, gamma)
     growth = ((gamma - 1) * (gamma + 1)) ** 0.5 if ball else gamma - 1
     room = m * growth
     if isinstance(floor, Tensor) or floor > 0:
@@ -186,9 +189,9 @@ def _room(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
                 torch.where(m < floor, floor + m, 0.0)
             )
         room = torch.where(room < above, above, room)
-    if isinstance(gamma, Tensor):  # an unbounded gamma keeps everything for every m; inf * 0 would be NaN
-        return torch.where(gamma > UNBOUNDED, math.inf, room)
-    return torch.full_like(room, math.inf) if gamma > UNBOUNDED else room
+    if isinstance(unbounded, Tensor):
+        return torch.where(unbounded, math.inf, room)
+    return torch.full_like(room, math.inf) if unbounded else room
 
 
 def _largest_share(g: Tensor, along: Tensor, room: Tensor, margin: float) -> Tensor:

@@ -5,11 +5,10 @@
     share   the share of a displacement that a cap keeps, one sample after the other
     blend   m + coefficient k d, written in float32 or bfloat16
 
-Each computes what `meancap.cap` computes in PyTorch; tests tie them together. They raise `NotPlain` for
-tensors that torch has to handle. Sums are float32 over runs of
-128 elements and float64 over the runs; samples of few elements, and those whose lengths leave the range in
-which float32 is accurate, are summed in float64. Every loop handles one sample by itself, so no bit depends
-on the batch. A bfloat16 is read as its 16 bits and widened by a shift.
+Each computes what `meancap.cap` computes in PyTorch, and raises `NotPlain` for other tensors. Sums are float32
+over runs of 128 elements and float64 over the runs; samples of few elements, and those whose lengths leave
+the range in which float32 is accurate, are summed in float64. Every loop handles one sample by itself, so no
+bit depends on the batch. A bfloat16 is read as its 16 bits and widened by a shift. Tests compare both forms.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 import numba  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 import torch
-from numba.extending import overload  # type: ignore[import-untyped,unused-ignore]
 from torch import Tensor
 
 from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths, NotPlain
@@ -33,8 +31,8 @@ _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 _SUMMED: dict[str, Any] = {**_EXACT, "fastmath": {"contract", "nsz", "arcp", "reassoc"}}
 # A cached kernel names its module; ComfyUI imports this package under the name of its folder.
 _CACHE = __name__.startswith("meancap.")
-_ZERO, _NORMAL = np.float32(0), np.finfo(np.float32).tiny
-_NOTHING = np.float32(-0.0)  # adding it changes no bit, not even that of another -0
+_ZERO = np.float32(-0.0)  # adding it changes no bit, not even that of another -0
+_NORMAL = np.finfo(np.float32).tiny
 
 
 def _compile(kernel):
@@ -56,7 +54,7 @@ def _widen(v):
     """An element as float32."""
 
 
-@overload(_widen, inline="always")
+@numba.extending.overload(_widen, inline="always")
 def _typed_widen(v):
     if v == numba.int16:
         return lambda v: np.int32(np.int32(v) << np.int32(16)).view(np.float32)
@@ -67,24 +65,21 @@ def _narrow(v, like):
     """A float32 as an element like `like`; rounded to nearest, ties to even, and a NaN stays one."""
 
 
-@overload(_narrow, inline="always")
+@numba.extending.overload(_narrow, inline="always")
 def _typed_narrow(v, like):
-    if like != numba.int16:
-        return lambda v, like: v
-
     def rounded(v, like):
         bits = np.float32(v).view(np.int32)
         last = np.int32(np.int32(bits >> np.int32(16)) & np.int32(1))
         up = np.int32(np.int32(bits + np.int32(0x7FFF)) + last)
         return np.int16(np.int32(up >> np.int32(16))) if v == v else np.int16(0x7FC0)
 
-    return rounded
+    return rounded if like == numba.int16 else lambda v, like: v
 
 
 @numba.njit(**_EXACT)  # without fastmath: the same bits as `path.mean_of`, which the bound is stated for
 def _pair(x, c, u, a, k, direct):
     """m = a x + k c and d at one element; x may be anything if a = 0."""
-    scaled = _NOTHING if a == _ZERO else a * x
+    scaled = _ZERO if a == _ZERO else a * x
     return scaled + k * c, u if direct else c - u
 
 
@@ -116,15 +111,13 @@ def _sums(x, c, u, i, first, a, k, direct):
 
 @_compile
 def _gram(x, c, u, a, k, direct, found):
-    long = c.shape[1] >= RUN
     for i in range(len(c)):
         a_i, k_i = np.float32(a[i if len(a) > 1 else 0]), np.float32(k[i if len(k) > 1 else 0])
         q, r, b = _sums(x, c, u, i, c.shape[1] // RUN * RUN, a_i, k_i, direct)
-        if long:
-            more_q, more_r, more_b = _sums_of_runs(x, c, u, i, a_i, k_i, direct)
-            q, r, b = q + more_q, r + more_r, b + more_b
-            if not (SMALLEST < math.sqrt(q) < LARGEST and SMALLEST < math.sqrt(r) < LARGEST):
-                q, r, b = _sums(x, c, u, i, 0, a_i, k_i, direct)
+        more_q, more_r, more_b = _sums_of_runs(x, c, u, i, a_i, k_i, direct)
+        q, r, b = q + more_q, r + more_r, b + more_b
+        if not (SMALLEST < math.sqrt(q) < LARGEST and SMALLEST < math.sqrt(r) < LARGEST):
+            q, r, b = _sums(x, c, u, i, 0, a_i, k_i, direct)
         d = math.sqrt(r)
         along = 0.0 if d == 0 else b / d
         found[0, i], found[1, i], found[2, i] = math.sqrt(q), abs(k_i) * d, -along if k_i < 0 else along
@@ -140,8 +133,7 @@ def _share(m, d, along, c, gamma, floor, ball, margin, found):
         room = m[i] * (math.sqrt((gamma_i - 1) * (gamma_i + 1)) if ball else gamma_i - 1)
         above = math.sqrt(max(floor_i - m[i], 0.0)) * math.sqrt(floor_i + m[i]) if ball else floor_i
         room = above if floor_i > 0 and above > room else room
-        unit = max(abs(toward), room)  # lengths relative to it have squares within range
-        unit = 1.0 if unit == 0 else unit
+        unit = max(abs(toward), room) or 1.0  # lengths relative to it have squares within range
         limit = unit * capped_length(toward / unit, room / unit * (room / unit))
         free = (c_i == 0) | (length == 0) | (gamma_i > UNBOUNDED) | (room == math.inf) | (limit >= length)
         found[i] = 1.0 if free else limit / length * (1 - margin)

@@ -89,11 +89,6 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     return torch.where(each == 0, 0.0, each * x) + moved
 
 
-def velocity_from_mean(x: Tensor, t: Number, m: Tensor) -> Tensor:
-    """v = (m - x) / (1 - t); t < 1."""
-    return (m - x) / per_sample(1 - t, x)
-
-
 def _every(good: bool | Tensor) -> bool:
     """Whether all are true, as far as one can tell without waiting for a device."""
     return (not on_host(good) or bool(good.all())) if isinstance(good, Tensor) else good

@@ -29,7 +29,7 @@ from . import path
 from .cap import Lengths, lengths, try_fast
 from .notation import described
 from .path import Affine
-from .tensors import Number, compiling, scalar_dtype, scaled
+from .tensors import Number, compiling, magnitude, scalar_dtype, scaled
 
 Value = TypeVar("Value")
 
@@ -114,7 +114,7 @@ class Prediction:
         found: Lengths | None = try_fast("gram", self.shown, self.out_c, self.out_u, self.a, self.k)
         if found is None:
             m, d, along = lengths(self.m_c, self.difference)
-            found = Lengths(m, abs(self.k) * d, (1 - 2 * (self.k < 0)) * along)
+            found = Lengths(m, magnitude(self.k) * d, (1 - 2 * (self.k < 0)) * along)
         return found
 
     def other(self, name: str) -> Tensor:

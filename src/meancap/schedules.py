@@ -57,7 +57,8 @@ class Values(Schedule):
     tensor needs no new graph.
     """
 
-    def __init__(self, values: Tensor | Sequence[float] | float) -> None:
+    def __init__(self, values: Tensor | Sequence[float] | float, *, endless: bool = False) -> None:
+        """`endless` allows inf among them, for a gamma."""
         if not isinstance(values, Tensor):
             try:
                 values = torch.tensor(values, dtype=torch.float64)
@@ -66,7 +67,7 @@ class Values(Schedule):
         if not values.is_floating_point() or values.numel() == 0:
             given = f"{values.dtype}, shape {tuple(values.shape)}"
             raise ValueError(f"Values needs floating-point numbers, at least one; got {given}")
-        if on_host(values) and not bool(values.isfinite().all()):
+        if on_host(values) and not bool((values == values if endless else values.isfinite()).all()):
             raise ValueError("Values needs finite numbers")
         self._tensor = values
 
@@ -83,24 +84,6 @@ class Values(Schedule):
     def tensor(self, like: Tensor) -> Tensor:
         """The numbers in the precision and on the device of `like`."""
         return self._tensor.to(like.device, like.dtype)
-
-    def on(self, like: Tensor, name: str) -> Tensor:
-        """Broadcast against a batch: one value per channel (the second axis), or one per element."""
-        sample = tuple(like.shape[1:])
-        if self.shape == sample:
-            return self.tensor(like)
-        if self.shape in ((sample[0],), (1,), ()):
-            return self.tensor(like).reshape(-1, *[1] * (len(sample) - 1))
-        raise ValueError(
-            f"{name} has shape {self.shape}; a sample here has {sample}: give that shape, or ({sample[0]},)"
-        )
-
-    def times(self, y: Tensor, name: str) -> Tensor:
-        """W y: element by element, or a square matrix on the flattened sample."""
-        size = math.prod(y.shape[1:])
-        if self.shape == (size, size) and self.shape != tuple(y.shape[1:]):
-            return (y.flatten(1) @ self.tensor(y).T).reshape(y.shape)
-        return self.on(y, name) * y
 
     def __eq__(self, other: object) -> bool:
         """Equal numbers are equal values; one number equals the float."""

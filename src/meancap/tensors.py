@@ -43,6 +43,11 @@ def scaled(v: Tensor, by: Number) -> Tensor:
     return v if not isinstance(by, Tensor) and by == 1 else per_sample(by, v) * v
 
 
+def magnitude(v: Number) -> Number:
+    """|v|."""
+    return v.abs() if isinstance(v, Tensor) else abs(v)
+
+
 def need_one_each(samples: int, count: int) -> None:
     """Raises an error unless there is one number for all samples, or one for each."""
     if count != 1 and count != samples:  # one by one: in a compiled graph they may be symbols

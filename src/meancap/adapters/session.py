@@ -17,7 +17,7 @@ from ..prediction import Prediction
 from ..record import Record
 from ..rules import CFG, Rule, Stepper, parse
 from ..rules.caps import Calibration, anchor_of, from_pilot
-from ..sampling.checks import need_cap_last
+from ..sampling.checks import need_scale_first
 
 _NO_STEP = "no step was made yet"
 
@@ -76,7 +76,7 @@ class Session:
             raise TypeError(
                 f"a rule is needed, such as Cap(1.1) or CFG(7) | Cap(1.1); got {type(rule).__name__}"
             )
-        need_cap_last(rule)
+        need_scale_first(rule)
         self.rule = rule
         self.record = RunRecord()
         self._stepper = Stepper(rule)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import Number, vector
+from ..tensors import Number, magnitude, vector
 from .catalogue import method, not_a_rule
 from .rule import Displacement, Factor, Rule, State
 from .scale import CFG, FromUnconditional
@@ -65,7 +65,7 @@ class PowerLaw(Factor):
     alpha: float = 0.9
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(p.t, "score") * abs(g.coefficient) * g.lengths.d
+        length = stretch(p.t, "score") * magnitude(g.coefficient) * g.lengths.d
         return at(self.omega, p.t) * length**self.alpha
 
 
@@ -130,7 +130,7 @@ class Balanced(Rule):
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         whole = lengths(unconditional_in(p, self.space), p.delta).m
-        length = abs(g.coefficient) * g.lengths.d
+        length = magnitude(g.coefficient) * g.lengths.d
         scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
         return _FROM_UNCONDITIONAL.update(g.times(scale), p, state)
 
@@ -146,7 +146,7 @@ class Normalise(Factor):
     space: str = "noise"
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(time_passed(p.t), self.space) * abs(g.coefficient) * g.lengths.d
+        length = stretch(time_passed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.d
         none = length < _NO_GAP
         return torch.where(none, 0.0, torch.where(none, 1.0, length) ** -self.gamma)
 

@@ -16,6 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,7 +31,7 @@ from ..tensors import Number, compiling, on_host, per_sample, vector
 from .catalogue import method
 from .rule import Chain, Displacement, Factor, State
 from .scale import CFG
-from .spaces import part
+from .spaces import on_samples, part
 
 Gamma = Scale  # infinite where nothing is capped
 Anchor = float | str | Values | Tensor | list[float] | tuple[float, ...] | None
@@ -71,18 +72,18 @@ class Cap(Factor):
         name = type(self).__name__
         gamma = self.gamma
         if isinstance(gamma, (Tensor, list, tuple)):
+            object.__setattr__(self, "gamma", Values(gamma, endless=True))
             finite_scale(self, "gamma")
-            gamma = at(self.gamma, 0.0)
-            if _below(gamma, 1.0):
+            if _below(at(self.gamma, 0.0), 1.0):
                 raise ValueError(f"{name} needs gamma >= 1; got {self.gamma}")
         elif not isinstance(gamma, Schedule):
-            if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not gamma >= 1:
+            if isinstance(gamma, bool) or not isinstance(gamma, Real) or not gamma >= 1:
                 raise ValueError(f"{name} needs gamma >= 1 (1 forbids any growth of the mean); got {gamma}")
             object.__setattr__(self, "gamma", float(gamma))
         for field in ("anchor", "whiten"):
             if isinstance(value := getattr(self, field), (Tensor, list, tuple)):
                 object.__setattr__(self, field, Values(value))
-        if isinstance(self.anchor, (int, float)):
+        if isinstance(self.anchor, Real):
             finite(self, "anchor")
         elif not (self.anchor is None or self.anchor == "first" or isinstance(self.anchor, Values)):
             raise ValueError(
@@ -132,13 +133,13 @@ class Cap(Factor):
         p, c = g.p, g.coefficient
         m, d = p.m_c, g.toward
         if isinstance(self.anchor, Values):
-            m = m - self.anchor.on(m, "anchor")
+            m = m - on_samples(self.anchor, m, "anchor")
         elif isinstance(self.anchor, float):
             m = m - self.anchor
         elif first is not None:
             m = m - first
         if isinstance(self.whiten, Values):
-            m, d = self.whiten.times(m, "whiten"), self.whiten.times(d, "whiten")
+            m, d = _whitened(self.whiten, m), _whitened(self.whiten, d)
         channels = m.shape[1] if self.per == "channel" else 1
         if self.per == "channel":
             m, d = (v.reshape(len(v) * channels, v.shape[2:].numel()) for v in (m, d))
@@ -185,6 +186,14 @@ class LiteralCap(Factor):
         cap = torch.where(b >= 0, outward, (root - b) / a)
         capped = torch.where(a <= self.tiny, 0.0, torch.minimum(c, cap))
         return torch.where(fits | (c == 0), 1.0, capped / c)
+
+
+def _whitened(by: Values, y: Tensor) -> Tensor:
+    """W y: element by element, or a square matrix on the flattened sample."""
+    size = y.shape[1:].numel()
+    if by.shape == (size, size) and by.shape != tuple(y.shape[1:]):
+        return (y.flatten(1) @ by.tensor(y).T).reshape(y.shape)
+    return on_samples(by, y, "whiten") * y
 
 
 def _below(a: Number, b: float) -> bool:

@@ -30,6 +30,7 @@ from .spaces import (
     in_space,
     need_law,
     need_text,
+    on_samples,
     part,
     time_left,
     time_passed,
@@ -154,7 +155,9 @@ class Rectify(Map):
     def at(self, t: Number, like: Tensor) -> Tensor:
         """The ratio at time t, shaped to multiply `like`; held beyond the ends."""
         shape = like.shape[1:]
-        rows = torch.stack([_values(row).on(like, "a row of ratios").expand(shape) for row in self.ratios])
+        rows = torch.stack(
+            [on_samples(_values(row), like, "a row of ratios").expand(shape) for row in self.ratios]
+        )
         knots = torch.tensor(self.times, dtype=scalar_dtype(like.device), device=like.device)
         time = torch.as_tensor(t, dtype=knots.dtype, device=like.device).reshape(-1)
         right = torch.searchsorted(knots, time).clamp(max=len(knots) - 1)
@@ -196,7 +199,7 @@ class Rotation(Map):
         gain = torch.as_tensor(at(self.scale, p.t)).to(angle) - 1
         turn = (gain.clamp(min=0) * angle).clamp(max=self.limit)
         sine = angle.sin()
-        rise = torch.where(sine == 0, gain.clamp(min=0), turn.sin() / sine)
+        rise = torch.where(sine == 0, gain.clamp(min=0), turn.sin() / torch.where(sine == 0, 1.0, sine))
         return per_sample(turn.cos() - 1, g) * p.m_c + per_sample(rise, g) * across
 
 

@@ -37,28 +37,22 @@ State = Any  # what a rule remembers; None for most
 _LATEST = 1 - 2.0**-20
 
 
+@dataclasses.dataclass(eq=False)
 class Displacement:
-    """A displacement g = coefficient * direction of the conditional mean of a prediction p.
+    """A displacement g = coefficient * direction of the conditional mean of a prediction p."""
 
-    direction   a tensor, or None for the gap of p: the result is then written in the network's own units
-    requested   the coefficient before the first cap shortened it, or None
-    bound       computes the longest mean that the last rule permits, one per sample; or None
-    """
+    p: Prediction
+    coefficient: Number = 1.0
+    direction: Tensor | None = None  # None is the gap of p: the result is in the network's own units
+    requested: Number | None = None  # the coefficient before the first cap shortened it
+    bound: Callable[[], Tensor] | None = None  # computes the longest mean that the last rule permits
+    measured: Lengths | None = None
 
-    def __init__(
-        self,
-        p: Prediction,
-        coefficient: Number = 1.0,
-        direction: Tensor | None = None,
-        requested: Number | None = None,
-        bound: Callable[[], Tensor] | None = None,
-        lengths: Lengths | None = None,
-    ) -> None:
-        self.p, self.coefficient, self.requested, self.bound = p, coefficient, requested, bound
-        self._lengths = lengths
-        self.direction = p.gap if direction is None else direction
-        if isinstance(coefficient, Tensor) and coefficient.shape != p.shown.shape[:1]:
-            need_one_each(len(p.shown), coefficient.numel())
+    def __post_init__(self) -> None:
+        self.direction = self.p.gap if self.direction is None else self.direction
+        c = self.coefficient
+        if isinstance(c, Tensor) and c.shape != self.p.shown.shape[:1]:
+            need_one_each(len(self.p.shown), c.numel())
 
     @property
     def toward(self) -> Tensor:
@@ -73,23 +67,23 @@ class Displacement:
     @property
     def lengths(self) -> Lengths:
         """|m_c|, |direction| and the component of m_c along it, for each sample."""
-        if self._lengths is None:
+        if self.measured is None:
             along_gap = self.direction is self.p.gap
-            self._lengths = self.p.lengths if along_gap else lengths(self.p.m_c, self.toward)
-        return self._lengths
+            self.measured = self.p.lengths if along_gap else lengths(self.p.m_c, self.toward)
+        return self.measured
 
     def times(self, factor: Number) -> Displacement:
         """The same direction with the coefficient multiplied."""
         if isinstance(factor, Tensor):
             factor = factor.to(scalar_dtype(factor.device))
         c = factor * self.coefficient
-        return Displacement(self.p, c, self.direction, self.requested, None, self._lengths)
+        return Displacement(self.p, c, self.direction, self.requested, None, self.measured)
 
     def capped(self, share: Tensor, bound: Callable[[], Tensor] | None = None) -> Displacement:
         """The share of it that a cap keeps; remembers what was requested and the bound."""
         requested = self.coefficient if self.requested is None else self.requested
         c = share * self.coefficient
-        return Displacement(self.p, c, self.direction, requested, bound, self._lengths)
+        return Displacement(self.p, c, self.direction, requested, bound, self.measured)
 
     def turn(self, g: Tensor) -> Displacement:
         """Another displacement of the same mean, from a tensor."""

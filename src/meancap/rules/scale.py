@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import Number, per_sample, vector
+from ..tensors import Number, magnitude, per_sample, vector
 from .catalogue import method
 from .rule import Displacement, Factor, Rule, State, exactly
 from .spaces import SPACES, Limit, part, stretch
@@ -74,8 +73,8 @@ class Clip(Factor):
     def factor(self, g: Displacement, p: Prediction) -> Number:
         if self.radius == math.inf:  # math.isinf would break a compiled graph
             return 1.0
-        length = stretch(p.t, self.space) * abs(g.coefficient) * g.lengths.d
-        return torch.where(length > self.radius, self.radius / length, 1.0)
+        length = stretch(p.t, self.space) * magnitude(g.coefficient) * g.lengths.d
+        return self.radius / length.clamp(min=self.radius)  # 1 up to the radius, and no division by zero
 
 
 @part()

@@ -16,6 +16,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, TypeVar, dataclass_transform
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 from ..cap import lengths
 from ..path import mean_of
 from ..prediction import Prediction
-from ..schedules import finite, finite_scale
+from ..schedules import Values, finite, finite_scale
 from ..tensors import Number, per_sample
 from .rule import Rule
 
@@ -85,7 +86,7 @@ def need_law(owner: str, law: str, **values: Any) -> None:
     if None in numbers:
         return
     for sign, *pair in zip(words[1::2], numbers, numbers[1:], strict=False):
-        if not (all(isinstance(v, (int, float)) for v in pair) and _SIGNS[sign](*pair)):
+        if not (all(isinstance(v, Real) for v in pair) and _SIGNS[sign](*pair)):
             got = ", ".join(f"{word}={values[word]}" for word in words[::2] if word in values)
             raise ValueError(f"{owner} needs {law}; got {got}")
 
@@ -96,10 +97,18 @@ def _number(word: str, values: Mapping[str, Any]) -> Any:
     return math.pi if word == "pi" else float(word)
 
 
+def _need_limit(self: object, name: str) -> None:
+    """inf is allowed, nan is not; NumPy's numbers become floats."""
+    value = getattr(self, name)
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+        raise ValueError(f"{type(self).__name__} needs a number for {name}; got {value!r}")
+    object.__setattr__(self, name, float(value))
+
+
 def _need_whole_number(self: object, name: str) -> None:
     """5.0, as a text gives it, becomes 5."""
     value = getattr(self, name)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)
     if not (number and value >= 0 and value % 1 == 0):
         raise ValueError(f"{type(self).__name__} needs a whole number from 0 on for {name}; got {value!r}")
     object.__setattr__(self, name, int(value))
@@ -122,6 +131,7 @@ def _need_flag(self: object, name: str) -> None:
 _SIGNS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le}
 _CHECKS: dict[str, Callable[[Any, str], None]] = {
     "float": finite,
+    "Limit": _need_limit,
     "Scale": finite_scale,
     "int": _need_whole_number,
     "bool": _need_flag,
@@ -132,7 +142,7 @@ _CHECKS: dict[str, Callable[[Any, str], None]] = {
 def along(v: Tensor, onto: Tensor) -> Tensor:
     """The part of v along another tensor, for each sample; 0 where that is 0."""
     _, length, component = lengths(v, onto)
-    return per_sample(torch.where(length == 0, 0.0, component / length), v) * onto
+    return per_sample(component / torch.where(length == 0, 1.0, length), v) * onto
 
 
 def in_space(m: Tensor, p: Prediction, space: str) -> Tensor:
@@ -201,3 +211,15 @@ def need_image(rule: Rule, v: Tensor) -> None:
             f"{type(rule).__name__} needs images (batch, channels, height, width); unpack tokens first: "
             f"got shape {tuple(v.shape)}"
         )
+
+
+def on_samples(values: Values, like: Tensor, name: str) -> Tensor:
+    """Values broadcast against a batch: one per channel (the second axis), or one per element."""
+    sample = tuple(like.shape[1:])
+    if values.shape == sample:
+        return values.tensor(like)
+    if values.shape in ((sample[0],), (1,), ()):
+        return values.tensor(like).reshape(-1, *[1] * (len(sample) - 1))
+    raise ValueError(
+        f"{name} has shape {values.shape}; a sample here has {sample}: give that shape, or ({sample[0]},)"
+    )

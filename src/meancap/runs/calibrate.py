@@ -69,6 +69,7 @@ from ..rules.path_matching import (
     path_statistics,
     resample_counts,
 )
+from ..rules.spaces import on_samples
 from ..sampling import Predict, noise, sample, trajectory
 from ..schedules import Piecewise
 from .config import sample_seed
@@ -244,7 +245,9 @@ def _radii(predict: Predict, x: Tensor, times: Sequence[float], anchor: Values) 
     for step in trajectory(predict, CFG(1.0), x, times):
         m_c = step.prediction.m_c
         radii.append(
-            torch.linalg.vector_norm((m_c - anchor.on(m_c, "anchor")).flatten(1).double(), dim=1).cpu()
+            torch.linalg.vector_norm(
+                (m_c - on_samples(anchor, m_c, "anchor")).flatten(1).double(), dim=1
+            ).cpu()
         )
     return torch.stack(radii)
 

@@ -1,12 +1,11 @@
 """From noise to samples: grids, steps and the loop."""
 
 from ..rules import density_feedback
-from .sample import Predict, Step, field, noise, sample, trajectory
+from .sample import Predict, Step, sample, trajectory
 from .solvers import (
     StepMethod,
     Times,
     euler,
-    from_karras,
     from_sigmas,
     graded,
     heun,
@@ -16,11 +15,13 @@ from .solvers import (
     uniform,
     weights,
 )
-from .stochastic import Stochastic, ancestral
+from .stochastic import Stochastic, ancestral, noise
 from .wrappers import (
     autoguidance,
     beside,
+    field,
     from_edm,
+    from_karras,
     manifold_sample,
     manifold_trajectory,
     open_loop,

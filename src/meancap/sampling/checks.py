@@ -20,29 +20,47 @@ from torch import Tensor
 
 from ..notation import described
 from ..prediction import Prediction
-from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule, parse
+from ..rules import (
+    CFG,
+    CFGPP,
+    Clip,
+    Converged,
+    Damp,
+    FromUnconditional,
+    Gain,
+    Interval,
+    Rule,
+    StepInterval,
+    parse,
+)  # fmt: skip
 from ..tensors import on_host, scalar_dtype, transformed
 
 _SAME_TIME = 1e-3  # networks with a thousand times round to one of them
 _EARLY = 0.02  # later than this a mean may rightly follow x
 _SPREADS = (0.5, 2.0)  # of a start at t close to 0; noise has 1
 _SCALES = (CFG, CFGPP, FromUnconditional, Gain)
+_LIMITS = (Clip, Converged, Damp, Interval, StepInterval)
 
 
 def need_guidance(rule: object) -> Rule:
-    """The rule, also from its text; raises an error for a lone cap and for a cap before the scale."""
+    """The rule, also from its text; raises an error if it has no scale, or a cap stands before the scale."""
     if isinstance(rule, str):
         rule = parse(rule)
     if not isinstance(rule, Rule):
         raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
     if rule.caps:
         raise ValueError(f"{rule} is a cap with no guidance to cap; use CFG(7) | {rule}")
-    need_cap_last(rule)
+    need_scale_first(rule)
     return rule
 
 
-def need_cap_last(rule: Rule) -> None:
-    """Refuses a cap that stands before the scale, in a loop of ours and in a host."""
+def need_scale_first(rule: Rule) -> None:
+    """Raises an error for a cap before the scale, and for parts that only switch or shorten guidance.
+
+    Without a scale the displacement is the gap itself, and m_c + (m_c - m_u) is CFG(2).
+    """
+    if not rule.caps and all(part.caps or isinstance(part, _LIMITS) for part in rule.parts):
+        raise ValueError(f"{rule} only limits guidance and has no scale; write CFG(7) | {rule}")
     capped: Rule | None = None
     for part in rule.parts:
         if part.caps:

@@ -13,21 +13,19 @@ of all of them. `trajectory` leaves that to its caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ..path import velocity_from_mean
 from ..prediction import Prediction
-from ..rules import Recorder, Rule, Stepper, guide
+from ..rules import Recorder, Rule, Stepper
 from ..tensors import promoted
 from .checks import (
     need_guidance,
     need_prediction,
-    need_seeds,
     need_start,
     need_step,
     warn_if_not_finite,
@@ -99,49 +97,30 @@ def _steps(
     if record is not None:
         # Fresh noise is no blend of x and the means: such a run has no certificate.
         record.begin(x, None if eta > 0 else [weights(method, t, s) for t, s in pairwise(times)])
-    for index, (t, s) in enumerate(pairwise(times)):
-        evaluations = _Evaluations(predict, when_idle, stepper, s, record, tracker)
-        x_next = method(evaluations.mean, x, t, s)
-        assert evaluations.first is not None and evaluations.m is not None
-        if index == 0:
-            warn_if_reversed(evaluations.first)
-        yield Step(index, t, s, x, evaluations.first, evaluations.m, x_next)
-        x = x_next
+    seen: list[tuple[Prediction, Tensor]] = []  # the evaluations of one step, and their guided means
 
-
-class _Evaluations:
-    """The evaluations of one step, for the method that makes it; the first of them is kept."""
-
-    def __init__(
-        self,
-        predict: Predict,
-        when_idle: Predict,
-        stepper: Stepper,
-        t_next: float,
-        record: Recorder | None,
-        tracker: Tracker | None,
-    ) -> None:
-        self.predict, self.when_idle, self.stepper = predict, when_idle, stepper
-        self.t_next, self.record, self.tracker = t_next, record, tracker
-        self.first: Prediction | None = None
-        self.m: Tensor | None = None
-
-    def mean(self, x: Tensor, t: float) -> Tensor:
-        first, rule = self.first is None, self.stepper.rule
-        idle = self.when_idle is not self.predict and self.stepper.idle(t, first=first)
-        p = (self.when_idle if idle else self.predict)(x, t)
+    def mean(x: Tensor, t: float) -> Tensor:
+        first = not seen
+        idle = when_idle is not predict and stepper.idle(t, first=first)
+        p = (when_idle if idle else predict)(x, t)
         usual = isinstance(p, Prediction) and p.shown is x and p.t is t and isinstance(p.unit, float)
         if not usual or p.unit != 1:
             need_prediction(p, x, t, first)
-        p = p.until(self.t_next)
+        p = p.until(s)
         if idle and rule.needs and not p.extra:  # a rule that is idle does not use them
             p = p.beside(**dict.fromkeys(rule.needs, p.out_c))
-        if self.tracker is not None:
-            p = self.tracker.first(p) if first else self.tracker.within(p)
-        m = self.stepper.mean(p, first=first, record=self.record).to(x.dtype)
-        if first:
-            self.first, self.m = p, m
-        return m
+        if tracker is not None:
+            p = tracker.first(p) if first else tracker.within(p)
+        seen.append((p, stepper.mean(p, first=first, record=record).to(x.dtype)))
+        return seen[-1][1]
+
+    for index, (t, s) in enumerate(pairwise(times)):
+        seen.clear()
+        x_next = method(mean, x, t, s)
+        if index == 0:
+            warn_if_reversed(seen[0][0])
+        yield Step(index, t, s, x, *seen[0], x_next)
+        x = x_next
 
 
 def sample(
@@ -167,41 +146,3 @@ def sample(
             x = one.x_next
     warn_if_not_finite(x)
     return x
-
-
-def field(
-    predict: Predict, rule: Rule | str, *, latest: float = 1 - 1e-4
-) -> Callable[[float | Tensor, Tensor], Tensor]:
-    """The guided velocity field f(t, x) for foreign solvers.
-
-    Past `latest` the field is held, because a posterior mean does not determine a velocity at t = 1.
-    """
-    rule = need_guidance(rule)
-    if rule.has_state:
-        raise TypeError(
-            f"{rule} carries state, and a foreign solver may reject or reorder steps; use sample()"
-        )
-    predict = with_needs(predict, rule)
-
-    def velocity(t: float | Tensor, x: Tensor) -> Tensor:
-        time = min(float(t), latest)
-        p = need_prediction(predict(x, time), x, time)
-        m, _ = guide(rule, p)
-        return velocity_from_mean(p.x, p.t, m).to(x.dtype)
-
-    return velocity
-
-
-def noise(
-    seeds: Iterable[int],
-    shape: Sequence[int],
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Gaussian noise of `shape` for each seed, drawn on the CPU: an image does not depend on its batch."""
-    need_seeds(seeds, shape)
-    drawn = [torch.randn(tuple(shape), generator=torch.Generator().manual_seed(int(s))) for s in seeds]
-    if not drawn:
-        raise ValueError("noise needs at least one seed")
-    return torch.stack(drawn).to(device, dtype)

@@ -78,8 +78,9 @@ Times = tuple[float, ...]
 
 def uniform(steps: int) -> Times:
     """`steps` equal steps from 0 to 1."""
-    count = _positive(steps)
-    return tuple(i / count for i in range(count + 1))
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
+        raise ValueError(f"a grid needs a whole number of steps, at least 1; got {steps}")
+    return tuple(i / int(steps) for i in range(int(steps) + 1))
 
 
 def shifted(steps: int, shift: float = 3.0) -> Times:
@@ -100,27 +101,14 @@ def graded(steps: int, power: float = 2.0) -> Times:
 def from_sigmas(sigmas: Sequence[float]) -> Times:
     """t = 1 - sigma, for grids that count noise downwards from at most 1, such as a flow scheduler's.
 
-    Karras grids (EDM, k-diffusion) start far above 1: theirs is the noise in x = data + sigma noise, and the
-    same state on the linear path is x / (1 + sigma) at t = 1 / (1 + sigma). `from_karras` makes that grid.
+    The noise levels of EDM and k-diffusion start far above 1; `from_karras` makes their grid.
     """
-    levels = [float(s) for s in sigmas]
-    if levels and max(levels) > 1:
+    if len(sigmas) and max(sigmas) > 1:
         raise ValueError(
-            f"from_sigmas takes noise shares of at most 1, t = 1 - sigma; {max(levels):.4g} is the noise of "
+            f"from_sigmas takes noise shares of at most 1, t = 1 - sigma; {max(sigmas):.4g} is the noise of "
             "x = data + sigma noise, whose time is t = 1 / (1 + sigma): use from_karras(sigmas)"
         )
-    return checked([1 - s for s in levels])
-
-
-def from_karras(sigmas: Sequence[float]) -> Times:
-    """t = 1 / (1 + sigma), for the falling noise levels of x = data + sigma noise in EDM and k-diffusion.
-
-    The same state on the linear path is x / (1 + sigma), so a run starts at sigma / (1 + sigma) noise.
-    """
-    levels = [float(s) for s in sigmas]
-    if not all(s >= 0 and math.isfinite(s) for s in levels):
-        raise ValueError(f"noise levels are finite and at least 0; got {_short(tuple(levels))}")
-    return checked([1 / (1 + s) for s in levels])
+    return checked([1 - float(s) for s in sigmas])
 
 
 def checked(times: Sequence[float]) -> Times:
@@ -131,15 +119,6 @@ def checked(times: Sequence[float]) -> Times:
     if len(grid) < 2:
         raise ValueError(f"a grid needs at least two times; got {list(grid)}")
     if grid[0] < 0 or grid[-1] > 1 or any(not b > a for a, b in pairwise(grid)):
-        raise ValueError(f"a grid must increase within [0, 1] (noise at 0, data at 1); got {_short(grid)}")
+        short = ", ".join(f"{t:.6g}" for t in grid[:8]) + (", ..." if len(grid) > 8 else "")
+        raise ValueError(f"a grid must increase within [0, 1] (noise at 0, data at 1); got {short}")
     return grid
-
-
-def _positive(steps: int) -> int:
-    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
-        raise ValueError(f"a grid needs a whole number of steps, at least 1; got {steps}")
-    return int(steps)
-
-
-def _short(grid: Times) -> str:
-    return ", ".join(f"{t:.6g}" for t in grid[:8]) + (", ..." if len(grid) > 8 else "")

@@ -25,12 +25,13 @@ seed) first, then one tensor for each step. Neither batch, order nor the other s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .checks import need_seeds
 from .solvers import Mean, StepMethod, euler
 
 
@@ -87,13 +88,27 @@ def step_coefficients(t: float, s: float, eta: float) -> tuple[float, float, flo
     return keep, s - t * keep, eta * (1 - s) * math.sqrt(fresh)
 
 
+def noise(
+    seeds: Iterable[int],
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Gaussian noise of `shape` for each seed, drawn on the CPU: an image does not depend on its batch."""
+    need_seeds(seeds, shape)
+    generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+    if not generators:
+        raise ValueError("noise needs at least one seed")
+    return _draw(generators, shape).to(device, dtype)
+
+
 def _stream(seeds: tuple[int, ...], x: Tensor) -> Callable[[], Tensor]:
     """Draws shaped like x, one generator per sample, behind the draw that `noise` makes of the same seed."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    shape = x.shape[1:]
+    _draw(generators, x.shape[1:])
+    return lambda: _draw(generators, x.shape[1:]).to(x.device, x.dtype)
 
-    def draw() -> Tensor:
-        return torch.stack([torch.randn(shape, generator=one) for one in generators]).to(x.device, x.dtype)
 
-    draw()
-    return draw
+def _draw(generators: list[torch.Generator], shape: Sequence[int]) -> Tensor:
+    return torch.stack([torch.randn(tuple(shape), generator=one) for one in generators])

@@ -1,6 +1,8 @@
 """Methods around the loop: wrappers of `predict`, tables from data, and CFG-MP, which moves x.
 
 from_edm         a denoiser D(x; sigma) of x = data + sigma noise, as EDM and k-diffusion have it
+from_karras      the grid of their noise levels
+field            the guided velocity field, for foreign solvers
 beside           extra predictions by name, for rules that read them: something to avoid, a weaker model
 autoguidance     the reference is a weaker model under the same condition (Karras et al. 2024)
 rectified_cfgpp  the gap is taken a little ahead of x, where the conditional flow leads (Saini et al. 2025)
@@ -21,6 +23,7 @@ guidance uses. It moves x, so it is no rule; any rule may follow it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -31,13 +34,13 @@ from torch import Tensor
 
 from ..notation import described
 from ..prediction import Prediction, need_same_shapes
-from ..rules import Recorder, Rectify, Rule, Stepper
+from ..rules import Recorder, Rectify, Rule, Stepper, guide
 from ..rules.catalogue import not_a_rule
 from ..schedules import Piecewise, Values
-from ..tensors import promoted
-from .checks import warn_if_not_finite
+from ..tensors import per_sample, promoted
+from .checks import need_guidance, need_prediction, warn_if_not_finite
 from .sample import Predict, Step, with_needs
-from .solvers import checked
+from .solvers import Times, checked
 
 
 def from_edm(denoise: Callable[[Tensor, float], tuple[Tensor, Tensor]]) -> Predict:
@@ -64,6 +67,40 @@ def from_edm(denoise: Callable[[Tensor, float], tuple[Tensor, Tensor]]) -> Predi
         return Prediction.from_denoiser(y, sigma, *outputs)
 
     return predict
+
+
+def from_karras(sigmas: Sequence[float]) -> Times:
+    """t = 1 / (1 + sigma), for the falling noise levels of x = data + sigma noise in EDM and k-diffusion.
+
+    The same state on the linear path is x / (1 + sigma), so a run starts at sigma / (1 + sigma) noise.
+    """
+    levels = [float(s) for s in sigmas]
+    if not all(s >= 0 and math.isfinite(s) for s in levels):
+        raise ValueError(f"noise levels are finite and at least 0; got {levels[:8]}")
+    return checked([1 / (1 + s) for s in levels])
+
+
+def field(
+    predict: Predict, rule: Rule | str, *, latest: float = 1 - 1e-4
+) -> Callable[[float | Tensor, Tensor], Tensor]:
+    """The guided velocity field f(t, x) for foreign solvers.
+
+    Past `latest` the field is held, because a posterior mean does not determine a velocity at t = 1.
+    """
+    rule = need_guidance(rule)
+    if rule.has_state:
+        raise TypeError(
+            f"{rule} carries state, and a foreign solver may reject or reorder steps; use sample()"
+        )
+    predict = with_needs(predict, rule)
+
+    def velocity(t: float | Tensor, x: Tensor) -> Tensor:
+        time = min(float(t), latest)
+        p = need_prediction(predict(x, time), x, time)
+        m, _ = guide(rule, p)
+        return ((m - p.x) / per_sample(1 - p.t, m)).to(x.dtype)
+
+    return velocity
 
 
 def beside(predict: Predict, **others: Predict) -> Predict:

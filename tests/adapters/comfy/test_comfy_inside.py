@@ -11,7 +11,6 @@ from hook_arguments import KEYS, furthest
 
 from meancap import Prediction, sample
 from meancap.adapters.comfy.hooks import noise_levels, prediction
-from meancap.path import velocity_from_mean
 from meancap.rules.caps import load_calibration
 
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
@@ -106,7 +105,7 @@ def test_the_means_and_times_are_those_of_the_linear_path(flow):
     assert len(seen) == len(spy.calls)
     for args, (context, out) in zip(spy.calls, seen, strict=True):
         p, sigma = prediction(args), float(args["sigma"][0])
-        v = velocity_from_mean(p.x.double(), p.t, p.m_c.double())
+        v = (p.m_c.double() - p.x.double()) / (1 - p.t)
         said = out[context[:, 0, 0] == 1].double()
         noise = (args["input"] - args["cond_denoised"]).double() / sigma  # eps models: x = data + sigma noise
         torch.testing.assert_close(v, -said if flow else p.m_c.double() - noise, rtol=1e-4, atol=1e-4)

@@ -27,7 +27,7 @@ from ...path import Affine
 from ...prediction import Prediction
 from ...record import Measure, measure, span
 from ...rules import Cap, Rule, Stepper, parse
-from ...sampling.checks import need_cap_last
+from ...sampling.checks import need_scale_first
 from ...tensors import Number, promoted, scalar_dtype
 from ..session import Pilot, RunRecord
 
@@ -45,7 +45,7 @@ class PostCFG:
 
     def __init__(self, rule: Rule | str, start: float = 0.0, end: float = 1.0) -> None:
         self.rule = parse(rule) if isinstance(rule, str) else rule
-        need_cap_last(self.rule)
+        need_scale_first(self.rule)
         need_window(start, end)
         self.start, self.end = start, end
         self.stepper = Stepper(self.rule)

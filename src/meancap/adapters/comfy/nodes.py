@@ -19,7 +19,7 @@ from comfy_api.latest import ComfyExtension, io, ui
 
 from ...rules import Cap, CapDisplacement, Rule, parse
 from ...rules.caps import FEWEST, LEVELS, Calibration
-from ...sampling.checks import need_cap_last
+from ...sampling.checks import need_scale_first
 from .hooks import PilotHook, PostCFG, draw_run, need_window
 
 _log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class GuidanceRule(io.ComfyNode):
         """Of the rule only; `execute` looks at start and end."""
         if isinstance(rule, str):
             try:
-                need_cap_last(parse(rule))
+                need_scale_first(parse(rule))
             except ValueError as error:
                 return str(error)
         return True
