@@ -5,10 +5,10 @@
     share   the share of a displacement that a cap keeps, one sample after the other
     blend   m + coefficient k d, written in float32 or bfloat16
 
-Each computes what `meancap.cap` computes in PyTorch, and raises `NotPlain` for other tensors. Sums are float32
-over runs of 128 elements and float64 over the runs; samples of few elements, and those whose lengths leave
-the range in which float32 is accurate, are summed in float64. Every loop handles one sample by itself, so no
-bit depends on the batch. A bfloat16 is read as its 16 bits and widened by a shift. Tests compare both forms.
+Each computes what `meancap.cap` computes in PyTorch, and raises `NotPlain` for other tensors. Sums are
+float32 over runs of 128 elements and float64 over the runs; samples of few elements, and those whose lengths
+leave the range in which float32 is accurate, are summed in float64. Every loop handles one sample by itself,
+so no bit depends on the batch. A bfloat16 is read as its 16 bits and widened by a shift.
 """
 
 from __future__ import annotations

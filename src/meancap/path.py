@@ -83,7 +83,7 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     """a x + k out in this precision; x is not read if a = 0."""
     moved = scaled(out.to(dtype), k)
     if not isinstance(a, Tensor):
-        return moved if a == 0 else scaled(x.to(dtype), a) + moved
+        return moved if a == 0 else (x if a == 1 else a * x.to(dtype)) + moved
     each = torch.as_tensor(per_sample(a, moved))
     # Rounded twice, as `fast.gram` does it: one mean, one set of bits.
     return torch.where(each == 0, 0.0, each * x) + moved

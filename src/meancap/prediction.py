@@ -97,9 +97,14 @@ class Prediction:
         return path.mean_of(self.shown, self.out_u, self.a, self.k, self.dtype)
 
     @once
+    def conditional(self) -> Tensor:
+        """out_c in the precision to compute in."""
+        return self.out_c.to(self.dtype)
+
+    @once
     def difference(self) -> Tensor:
         """out_c - out_u, the direction of guidance in the network's own units."""
-        return self.out_c.to(self.dtype) - self.out_u
+        return self.conditional - self.out_u
 
     @once
     def delta(self) -> Tensor:
@@ -114,7 +119,7 @@ class Prediction:
         found: Lengths | None = try_fast("gram", self.shown, self.out_c, self.out_u, self.a, self.k)
         if found is None:
             m, d, along = lengths(self.m_c, self.difference)
-            found = Lengths(m, magnitude(self.k) * d, (1 - 2 * (self.k < 0)) * along)
+            found = Lengths(m, magnitude(self.k) * d, scaled(along, 1 - 2 * (self.k < 0)))
         return found
 
     def other(self, name: str) -> Tensor:

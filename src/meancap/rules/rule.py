@@ -104,9 +104,9 @@ class Displacement:
         if self.direction is not None:
             k = vector(p.k, p.shown)
             back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
-            return blend(p.out_c.to(p.dtype), self.direction, back * c).to(dtype)
+            return blend(p.conditional, self.direction, back * c).to(dtype)
         found: Tensor | None = try_fast("blend", p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, dtype)
-        return blend(p.out_c.to(p.dtype), p.difference, c, p.out_u).to(dtype) if found is None else found
+        return blend(p.conditional, p.difference, c, p.out_u).to(dtype) if found is None else found
 
 
 class Recorder(Protocol):
