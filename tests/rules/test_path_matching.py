@@ -83,6 +83,15 @@ def test_a_lost_run_is_never_chosen_and_a_poor_match_says_so():
     assert match.rule == "CFG(2)" and "No candidate comes within" in match.summary()
 
 
+def test_predictions_without_a_gap_match_under_every_rule(tmp_path):
+    real = path_statistics(walked("overlap-triple", None, 5, 16)[0])
+    flat = PathStatistics(real.times, real.values * torch.tensor([0.0, 1.0, 0.0]))
+    match = match_paths(flat, {"CFG(1)": flat, "CFG(2)": flat})
+    assert match.rule == "CFG(1)" and match.best.mismatch == 0 and match.gap_ratio(0.5, 1.0) == 0
+    assert load_path_match(match.save(tmp_path / "m.json")) == match
+    assert match.compare([0.5], [1.0]) == "no gap to compare with that of real examples"
+
+
 def test_files_come_back_and_damaged_ones_are_named(tmp_path):
     match = matched("overlap-triple", "CFG(1)", "CFG(2)", steps=5, count=32)
     path = match.save(tmp_path / "m.json")

@@ -136,10 +136,12 @@ class PathMatch:
         return text
 
     def gap_ratio(self, t: float, gap: float) -> float:
-        """The squared gap at time t over that of the examples, which is interpolated in log(gap)."""
+        """The squared gap at time t over that of the examples, interpolated in log(gap); 0 if either is 0."""
         known = [(s, g) for s, g in zip(self.times, self.real["gap"], strict=True) if g > 0]
+        if not known or not gap > 0:
+            return 0.0
         real = at(Piecewise(tuple(s for s, _ in known), tuple(math.log(g) for _, g in known)), t)
-        return math.exp(2 * (math.log(gap) - float(real))) if gap > 0 else 0.0
+        return math.exp(2 * (math.log(gap) - float(real)))
 
     def compare(self, times: Sequence[float], gaps: Sequence[float]) -> str:
         """How far rms gaps at these times lie from those of the examples, where that is most.
@@ -149,7 +151,7 @@ class PathMatch:
         """
         ratios = [(t, gap, self.gap_ratio(t, gap)) for t, gap in zip(times, gaps, strict=True) if gap > 0]
         least = (0.1 * max(self.real["gap"])) ** 2
-        known = [(t, r) for t, gap, r in ratios if t > self.times[0] and gap * gap > least * r]
+        known = [(t, r) for t, gap, r in ratios if t > self.times[0] and r > 0 and gap * gap > least * r]
         if not known:
             return "no gap to compare with that of real examples"
         t, ratio = max(known, key=lambda one: abs(math.log(one[1])))
@@ -171,17 +173,9 @@ def load_path_match(path: str | Path) -> PathMatch:
         read = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(read, dict) or (read.pop("format"), read.pop("kind")) != (_FORMAT, _KIND):
             raise ValueError("another kind of file")
-        candidates = tuple(
-            PathCandidate(**{**one, "curves": _curves(one["curves"])}) for one in read["candidates"]
-        )
-        match = PathMatch(
-            **{
-                **read,
-                "times": tuple(map(float, read["times"])),
-                "real": _curves(read["real"]),
-                "candidates": candidates,
-            }
-        )
+        rows = [{**one, "curves": _curves(one["curves"])} for one in read["candidates"]]
+        read["times"], read["real"] = tuple(map(float, read["times"])), _curves(read["real"])
+        match = PathMatch(**{**read, "candidates": tuple(PathCandidate(**row) for row in rows)})
         match.gap_ratio(0.5, 1.0)
         parse(match.best.rule)
     except (ValueError, OSError, KeyError, TypeError, AttributeError, StopIteration) as error:
