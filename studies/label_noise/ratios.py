@@ -22,7 +22,7 @@ from meancap.prediction import Prediction
 from meancap.rules import DensityFeedback, feedback_scale
 from meancap.runs.config import sample_seed
 from meancap.sampling import Predict
-from meancap.sampling.density_ratio import memoryless_gain
+from meancap.sampling.ratio_tracker import memoryless_gain
 from meancap.tensors import per_sample
 
 

@@ -35,7 +35,7 @@ from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_sca
 from meancap.runs.config import sample_seed
 from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
-from meancap.sampling.density_ratio import memoryless_gain
+from meancap.sampling.ratio_tracker import memoryless_gain
 from studies.common import (
     Cells,
     Row,

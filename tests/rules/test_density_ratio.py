@@ -24,7 +24,7 @@ from meancap import (
 from meancap.lab.measures import Ruler
 from meancap.lab.problems import Cloud, Problem, problem
 from meancap.rules import DensityFeedback, density_feedback, feedback_scale
-from meancap.sampling.density_ratio import exact_trace, keys, log_ratio_rate, signs, trace_estimate
+from meancap.sampling.ratio_tracker import exact_trace, keys, log_ratio_rate, signs, trace_estimate
 
 WIDE = Problem(
     "wide", "a leak in 8-D, all components wide", Cloud(8, spread=0.8, least=0.4), (0, 1), leak=0.3

@@ -32,7 +32,7 @@ from .checks import (
     warn_if_reversed,
     warn_if_start_is_not_noise,
 )
-from .density_ratio import Tracker, follower
+from .ratio_tracker import Tracker, follower
 from .solvers import StepMethod, checked, euler, weights
 from .stochastic import Stochastic
 
