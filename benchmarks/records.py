@@ -24,7 +24,7 @@ import torch
 
 FOLDER = Path("out") / "bench"
 PACKAGES = (
-    "torch", "numpy", "numba", "scipy", "diffusers", "flow_matching", "torchdiffeq", "torchmetrics", "triton",
+    "torch", "numpy", "numba", "scipy", "diffusers", "flow_matching", "torchdiffeq", "torchmetrics",
 )  # fmt: skip
 
 
