@@ -18,7 +18,7 @@ where the condition is unlikely at x, R near its least value 1 - pi, and 1 where
 does that: it is too weak for the first samples and too strong for the last.
 
 R is not known from one prediction. It starts at 1 (at t = 0 no state tells anything) and is followed along
-the run by the loop: see `meancap.sampling.density_ratio`. FBG (Koulischer et al. 2025, the rule `Feedback`)
+the run by the loop: see `meancap.sampling.ratio_tracker`. FBG (Koulischer et al. 2025, the rule `Feedback`)
 has the same scale and follows R by the evidence of a stochastic step alone, with a drift and a weight
 computed from the grid; that evidence lacks the trace term of an ODE.
 """
