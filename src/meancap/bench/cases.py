@@ -31,6 +31,7 @@ from ..lab.mixture import Mixture
 KINDS = ("exact", "under-conditioned", "leak", "both", "rough", "smeared", "network")
 DIMENSIONS = (2, 4, 8, 16, 32, 64)
 OVERLAPS = {"heavy": 0.6, "touching": 1.0, "separate": 1.8}
+FAR = "far "  # before an overlap: distances grow with the root of the dimension, and are the same in 8-D
 OFFSETS = (0.0, 1.5)
 SETS = {"problems": (252, 0), "tuning": (28, 100_000), "unseen": (252, 200_000)}  # size, first seed
 POINTS = 512  # of a block of starts
@@ -144,7 +145,8 @@ def _truth(
     own = torch.tensor([math.exp(draw.uniform(-0.25, 0.25)) for _ in range(components)], dtype=torch.float64)
     variances = (width / width.square().mean().sqrt() * own[:, None]).square()
     means = normal(components, d)
-    means *= 4 * OVERLAPS[overlap] / torch.pdist(means).mean()
+    wider = math.sqrt(d / 8) if overlap.startswith(FAR) else 1.0
+    means *= 4 * wider * OVERLAPS[overlap.removeprefix(FAR)] / torch.pdist(means).mean()
     means -= weights @ means
     radius = (weights @ (means.square() + variances)).sum().sqrt()
     away = normal(d)

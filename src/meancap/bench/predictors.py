@@ -40,14 +40,12 @@ class Law:
             variances * (1 + smear) ** 2,
             case.members,
         )
+        self._kept: dict[tuple[float, torch.dtype], list[Tensor]] = {}
 
     def sides(self, x: Tensor, t: float) -> tuple[Tensor, Tensor, Tensor]:
         """Posterior means given the condition and given its complement, (n, d), and the log odds, (n, 1)."""
-        c = (1 - t) ** 2 + t * t * self.variances
-        constant = self.log_weights - 0.5 * (t * t * self.means.square() / c + c.log()).sum(1)
-        slopes = torch.cat([-0.5 / c, t * self.means / c], 1).T
-        towards = torch.cat([t * self.variances / c, (1 - t) ** 2 * self.means / c], 1).to(x)
-        logits = torch.addmm(constant.to(x), torch.cat([x * x, x], 1), slopes.to(x))
+        constant, slopes, towards = self._at(t, x.dtype)
+        logits = torch.addmm(constant, torch.cat([x * x, x], 1), slopes)
         found, masses, k = [], [], self.members
         for part, fields in ((logits[:, :k], towards[:k]), (logits[:, k:], towards[k:])):
             most = part.amax(1, keepdim=True)
@@ -58,7 +56,18 @@ class Law:
             masses.append(total.log() + most)
         return found[0], found[1], masses[0] - masses[1]
 
+    def _at(self, t: float, dtype: torch.dtype) -> list[Tensor]:
+        """The logits' constants and slopes in (x^2, x), and the means' factors of x and 1; kept for each t."""
+        if (t, dtype) not in self._kept:
+            c = (1 - t) ** 2 + t * t * self.variances
+            constant = self.log_weights - 0.5 * (t * t * self.means.square() / c + c.log()).sum(1)
+            slopes = torch.cat([-0.5 / c, t * self.means / c], 1).T
+            towards = torch.cat([t * self.variances / c, (1 - t) ** 2 * self.means / c], 1)
+            self._kept[t, dtype] = [one.to(dtype) for one in (constant, slopes, towards)]
+        return self._kept[t, dtype]
 
+
+@lru_cache(maxsize=2)
 def perfect(case: Case) -> Predict:
     """The model without any error."""
     return _on_ray(replace(case, eta=0.0, leak=0.0))
@@ -70,6 +79,7 @@ def alignment(case: Case, x: Tensor) -> Tensor:
     return odds.sigmoid().reshape(x.shape[:-1]).mean(-1)
 
 
+@lru_cache(maxsize=2)
 def predictor(case: Case, folder: Path | None = None) -> Predict:
     """The model with its errors; a trained network is kept in `folder`."""
     if case.kind == "network":

@@ -5,11 +5,12 @@
     result.json              all finished cells with the settings carried over: every number follows from it
 
     tuning   all families on the problems of tuning.csv: one setting for all problems is chosen on them
-    main     the families that matter most, on every problem at every number of evaluations
-    others   the rest of the catalogue, on the first third of the problems at the smallest number
+    main     the families that matter most: every problem at the smallest number of evaluations, then the
+             first third of the problems at the others
+    others   the rest of the catalogue, on the same third at the smallest number of evaluations
 
-Problems are taken in their balanced order, so that whatever has finished is a fair subset. Give the same
-command again to go on; a folder keeps to the rules that it began with.
+Problems are taken in their balanced order, so that whatever has finished is a fair subset. Rerun the command
+to resume it, or with more problems to extend it; a folder keeps to the rules that it began with.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import math
 import multiprocessing
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ class Plan:
     """What is run: how many problems of each file at which numbers of evaluations, and which rules."""
 
     problems: int = 252
+    part: int | None = None  # problems at more evaluations and for the rest of the catalogue; None: a third
     tuning: int = 28
     evaluations: tuple[int, ...] = EVALUATIONS
     rules: tuple[str, ...] | None = None  # names of families, all of which are then main; None: all there are
@@ -72,16 +75,14 @@ class Plan:
         return known | {name: (one,) for name, one in every.items() if one.group == "yours" and one.knobs}
 
     def cells(self) -> list[Cell]:
-        """Every cell in the order in which they are run: a share of each part, then the rest of each."""
+        """Every cell in the order in which they are run."""
         few, *more = self.evaluations
-        problems, third = read_cases()[: self.problems], self.problems // 3
-        main = [Cell("main", few, case) for case in problems]
-        others = [Cell("others", few, case) for case in problems[:third]] if self.rules is None else []
-        longer = [Cell("main", n, case) for case in problems for n in more]
+        problems = read_cases()[: self.problems]
+        part = problems[: self.problems // 3 if self.part is None else self.part]
         order = [Cell("tuning", few, case) for case in read_cases("tuning")[: self.tuning]]
-        a, b = third // 2, third // 4
-        order += [*main[:a], *others[:b], *longer[: b * len(more)], *others[b:], *main[a:]]
-        return order + longer[b * len(more) :]
+        order += [Cell("main", few, case) for case in problems]
+        order += [Cell("main", n, case) for case in part for n in more]
+        return order + [Cell("others", few, case) for case in part if self.rules is None]
 
 
 QUICK = Plan(problems=21, tuning=7, evaluations=(10,))
@@ -143,6 +144,7 @@ def _begin_worker() -> None:
 
 def measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting]) -> None:
     """Measures one cell and writes its file."""
+    began = time.process_time()
     with torch_settings(threads=1):  # these tensors are small: more threads cost more than they give
         bench = Bench(cell.case, cell.evaluations, root / "networks")
         families = plan.families(cell.part)
@@ -152,7 +154,8 @@ def measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting]
             found = score_cell(bench, families, carried, plan.matched(cell.part))
     path = root / cell.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"case": cell.case.name, "evaluations": cell.evaluations, **found}
+    spent = round(time.process_time() - began, 3)
+    content = {"case": cell.case.name, "evaluations": cell.evaluations, "cpu_seconds": spent, **found}
     write_whole(path, json.dumps(content, ensure_ascii=False))
 
 
@@ -183,7 +186,10 @@ def write_result(root: str | Path) -> Path:
                         for part in ("main", "others"))  # fmt: skip
         runs[n] = _columns([name for name in order if name in main], main, others)
     groups = {one.name: one.group for one in choose_families(plan.rules, plan.own)}
-    head = {"format": FORMAT, **begun["config"], "groups": groups, "carried": choose_settings(root, plan)}
+    spent = {path.name: round(sum(_read(one)["cpu_seconds"] for one in path.iterdir()) / 60, 1)
+             for path in sorted((root / "cells").iterdir())}  # fmt: skip
+    head = {"format": FORMAT, **begun["config"], "cpu_minutes": spent, "groups": groups,
+            "carried": choose_settings(root, plan)}  # fmt: skip
     lines = ",\n".join(f"{_json(str(n))}:{_lines(run)}" for n, run in runs.items())
     return write_whole(root / "result.json", f'{_json(head)[:-1]},\n"runs":{{\n{lines}\n}}}}\n')
 

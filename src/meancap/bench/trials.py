@@ -111,7 +111,7 @@ class Bench:
 
     def rule(self, family: Family, setting: Setting, steps: int) -> Rule:
         """The rule at these knobs, with what it learns about the problem's model first."""
-        rule, side = parse(family.text(setting, steps)), family.side
+        rule, side = _parse(family.text(setting, steps)), family.side
         if side.startswith("calibrated"):
             return rule | _calibrated(self.case, self.folder, steps).cap(level=side.split()[1])
         if side.startswith("learned"):
@@ -291,6 +291,9 @@ def _bisect(bench: Bench, family: Family, block: str, target: float) -> tuple[fl
         if abs(score.alignment - target) < abs(best[1].alignment - target):
             best = (1 + math.exp(place), score)
     return best
+
+
+_parse = lru_cache(maxsize=4096)(parse)  # many problems have the same settings
 
 
 @lru_cache(maxsize=2)

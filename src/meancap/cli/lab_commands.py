@@ -35,6 +35,10 @@ def add_bench(commands: Any) -> None:
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help="the folder of the benchmark")
     p.add_argument("--quick", action="store_true", help="21 problems at 10 evaluations")
     p.add_argument("--problems", type=int, default=None, metavar="N", help="the first N of 252 problems")
+    p.add_argument(
+        "--part", type=int, default=None, metavar="N",
+        help="the first N also at 28 and 50 evaluations and with the rest of the rules (a third)",
+    )  # fmt: skip
     p.add_argument("--rules", nargs="+", default=None, metavar="NAME", help="only these of the list")
     p.add_argument(
         "--rule", action="append", default=[], metavar="R", help="a chain of your own; may be repeated"
@@ -66,10 +70,12 @@ def bench(args: argparse.Namespace) -> int:
     if args.what == "lab":
         print("`meancap bench lab` is now `meancap bench run`; this runs it", file=sys.stderr)
     plan = QUICK if args.quick else Plan()
-    if args.problems is not None:
-        if not 1 <= args.problems <= 252:
-            raise ValueError(f"--problems needs a number from 1 to 252; got {args.problems}")
-        plan = replace(plan, problems=args.problems)
+    for name in ("problems", "part"):
+        number = getattr(args, name)
+        if number is not None:
+            if not 1 <= number <= 252:
+                raise ValueError(f"--{name} needs a number from 1 to 252; got {number}")
+            plan = replace(plan, **{name: number})
     plan = replace(plan, rules=tuple(args.rules) if args.rules else None, own=tuple(args.rule))
     if plan.rules is not None or plan.own:
         plan.families("main")  # refuses unknown names before anything is measured

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -94,6 +95,15 @@ def fan(d: int, count: int) -> Tensor:
     return torch.cat(frames)[:count]
 
 
+def _sort_rows(y: Tensor) -> Tensor:
+    """Every row in ascending order; numpy sorts rows of some hundreds fifty times as fast as torch."""
+    if y.requires_grad or y.device.type != "cpu" or find_spec("numpy") is None:
+        return y.sort(-1).values
+    y = y.clone(memory_format=torch.contiguous_format)
+    y.numpy().sort(-1)
+    return y
+
+
 @dataclass(frozen=True, eq=False)
 class Ruler:
     """Both measures against one condition, with everything that depends on the truth worked out once."""
@@ -120,7 +130,7 @@ class Ruler:
 
     def sw2(self, x: Tensor) -> Tensor:
         """The sliced distance, (...)."""
-        y = (x @ self.directions.to(x).T).mT.sort(-1).values  # (..., L, n)
+        y = _sort_rows((x @ self.directions.to(x).T).mT)  # (..., L, n)
         squares = (y - self.quantiles.to(x)).square().mean(-1).double() + self.excess
         return squares.clamp_min(0).mean(-1).sqrt()
 
