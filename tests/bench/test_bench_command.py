@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,8 +37,18 @@ def test_a_stopped_run_goes_on_and_ends_the_same(folder, tmp_path):
             break  # stopped in the middle
     (tmp_path / SMALL.cells()[-1].path).parent.joinpath(".part").write_text("torn")
     assert len(list(run_bench(tmp_path, SMALL, processes=1))) == 5
-    assert (tmp_path / "result.json").read_text() == (folder / "result.json").read_text()
+    again, whole = (json.loads((one / "result.json").read_text()) for one in (tmp_path, folder))
+    assert set(again.pop("cpu_minutes")) == set(whole.pop("cpu_minutes")) == {"tuning-10", "main-10"}
+    assert again == whole
     assert list(run_bench(tmp_path, SMALL, processes=1)) == []
+
+
+def test_every_problem_comes_first_then_a_third_of_them_with_more_rules_and_evaluations():
+    cells = Plan(problems=21, tuning=7).cells()
+    parts = Counter((cell.part, cell.evaluations) for cell in cells)
+    third = dict.fromkeys([("others", 10), ("main", 28), ("main", 50)], 7)
+    assert list(parts.items()) == [(("tuning", 10), 7), (("main", 10), 21), *third.items()]
+    assert set(cells) < set(Plan(problems=21, part=14, tuning=7).cells()), "a run can be extended"
 
 
 def test_more_problems_may_follow_but_no_other_rules(folder):
@@ -76,7 +87,7 @@ def test_a_rule_cannot_become_markup(folder):
     one = Result(folder)
     run = one.runs[10]["rules"]
     run["</script><b>"] = run["CFG 5"]
-    assert "</script><b>" not in page_text(one, folder)
+    assert "</script><b>" not in page_text(one)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +95,8 @@ def test_a_rule_cannot_become_markup(folder):
     [
         (["run"], "give --out"),
         (["run", "--out", "x", "--processes", "0"], "--processes needs"),
-        (["run", "--out", "x", "--problems", "0"], "from 1 to 252"),
+        (["run", "--out", "x", "--problems", "0"], "--problems needs a number from 1 to 252"),
+        (["run", "--out", "x", "--part", "300"], "--part needs a number from 1 to 252"),
         (["run", "--out", "x", "--rules", "nobody"], "no rule here is called"),
         (["table", "--out", "nothing"], "no result of"),
     ],

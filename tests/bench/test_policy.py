@@ -25,7 +25,7 @@ def objective(condition, rule, x, times, cost):
 
 
 def test_a_trained_policy_beats_every_constant_scale():
-    policy = train_policy(CONDITION, cost=COST, times=TIMES, samples=128, rounds=60, rate=0.05)
+    policy = train_policy(CONDITION, CONDITION.predict, TIMES, cost=COST, hidden=16, rounds=60, rate=0.05)
     x = torch.randn(2048, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(99))
     found = objective(CONDITION, policy, x, TIMES, cost=COST)
     for scale in (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0):

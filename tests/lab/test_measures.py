@@ -108,3 +108,10 @@ def test_kl_of_fine_steps_is_that_of_liouville(gamma):
     # Euler is of first order: halving the step halves the error, and the extrapolation meets the integral.
     assert abs(2 * found[200] - found[100] - exact) < 0.01
     assert abs(found[200] - exact) < abs(found[100] - exact)
+
+
+def test_numpy_sorts_what_torch_sorts_and_gradients_stay():
+    x = torch.randn(3, 64, 2, dtype=torch.float64)
+    ruler = Ruler(two_sided(), 64)
+    through_torch = ruler.sw2(x.clone().requires_grad_())
+    assert through_torch.requires_grad and torch.equal(ruler.sw2(x), through_torch.detach())

@@ -6,13 +6,13 @@ aligned   the error over that of CFG where both have the alignment of the truth
 
 from __future__ import annotations
 
-import base64
 import csv
 import html
 import io
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from ..files import write_whole
 from ..report import style
 from .cases import KINDS
-from .families import FIXED, MATCHED, UNGUIDED
-from .ratios import FEWEST, Ratio, Result, Row
+from .families import FIXED, UNGUIDED
+from .ratios import EVEN, FEWEST, Ratio, Result, Row
 
 Table = list[dict[str, Any]]
 _COLOURS = {
@@ -49,7 +49,7 @@ def write_report(folder: str | Path) -> Path:
         write_whole(root / f"{name}.csv", csv_text(table))
     for draw in (draw_regret, draw_aligned):
         style.save_figure(draw, root, draw.__name__.removeprefix("draw_"))
-    return write_whole(root / "leaderboard.html", page_text(result, root))
+    return write_whole(root / "leaderboard.html", page_text(result))
 
 
 def tables(result: Result) -> dict[str, Table]:
@@ -109,44 +109,26 @@ def csv_text(table: Table) -> str:
     return text.getvalue()
 
 
-def page_text(result: Result, root: Path) -> str:
-    """The page with all rules, figures inside; its script writes texts only, so no rule can become markup."""
+def page_text(result: Result) -> str:
+    """The page with all rules; its script writes texts only, so no rule can become markup."""
     ran = "; ".join(f"{len(result.problems(n))} problems at {n} evaluations" for n in result.runs)
-    parts = {
-        "RAN": html.escape(ran),
-        "FIGURES": "".join(_picture(root, name) for name in ("regret", "aligned")),
-        "DATA": json.dumps(tables(result)["rules"], ensure_ascii=False).replace("<", "\\u003c"),
-    }
+    data = json.dumps(tables(result)["rules"], ensure_ascii=False).replace("<", "\\u003c")
+    parts = {"RAN": html.escape(ran), "DATA": data}
     template = Path(__file__).with_name("leaderboard.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda match: parts[match.group(1)], template)
-
-
-def _picture(root: Path, name: str) -> str:
-    path = root / "figures" / f"{name}.png"
-    if not path.is_file():
-        return ""
-    content = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{name}" src="data:image/png;base64,{content}">'
 
 
 def draw_regret(folder: Path) -> Figure:
     """One panel for each number of evaluations: mean with its interval, nine tenths and the worst problem."""
     result = Result(folder)
-    rows = {n: {row.rule: row for row in result.rows(n)} for n in result.runs}
-    first = rows[min(rows)]
-    own = [name for name, row in first.items() if row.group == "yours"]
-    shown = sorted({*SHOWN, *own} & {*first}, key=lambda name: -first[name].regret.value)
-    figure, panels = style.panels(1, len(rows), style.PAGE, 0.19 * len(shown) + 0.9, sharey=True)
-    for panel, (n, found) in zip(panels[0], rows.items(), strict=True):
-        for height, name in enumerate(shown):
-            if name in found and found[name].regret.n:
-                _bar(panel, height, found[name].regret, _COLOURS[found[name].group])
-                panel.plot(found[name].regret_q90, height, "|", color=style.GREY, ms=6)
-                panel.plot(found[name].regret_worst, height, "x", color=style.GREY, ms=3)
-        _scale(panel, f"{n} evaluations, {len(result.problems(n))} problems", (1, 2, 4, 8, 16, 32))
-        panel.set_xlim(0.85, 40)
-    panels[0, 0].set_yticks(range(len(shown)), [_ONE_SCALE if name == FIXED.name else name for name in shown])
-    panels[0, len(rows) // 2].set_xlabel("SW2 of one setting for all over that of CFG tuned on each problem")
+    names = {row.rule for row in result.rows(min(result.runs)) if row.rule in SHOWN or row.group == "yours"}
+
+    def mark(panel: Axes, row: Row, height: int) -> None:
+        panel.plot(row.regret_q90, height, "|", color=style.GREY, ms=6)
+        panel.plot(row.regret_worst, height, "x", color=style.GREY, ms=3)
+
+    figure = _draw_ratios(result, names, "regret", mark, (1, 2, 4, 8, 16, 32), (0.85, 40))
+    figure.supxlabel("SW2 of one setting for all over that of CFG tuned on each problem", fontsize=7.5)
     marks = [
         Line2D([], [], color=style.INK, marker="o", ms=3, lw=1.2, label="geometric mean, 95 %"),
         Line2D([], [], color=style.GREY, marker="|", ms=6, ls="", label="nine tenths of the problems"),
@@ -159,41 +141,44 @@ def draw_regret(folder: Path) -> Figure:
 def draw_aligned(folder: Path) -> Figure:
     """Error over that of CFG at the truth's alignment, and how many problems reach it."""
     result = Result(folder)
-    names = [name for name in dict.fromkeys((*MATCHED, *result.groups)) if name != FIXED.name]
-    rows = {
-        n: {name: result.row(n, name) for name in names if name in result.runs[n]["aligned"]}
-        for n in result.runs
-    }
-    first = rows[min(rows)]
-    shown = sorted(first, key=lambda name: -first[name].aligned.value)
-    figure, panels = style.panels(1, len(rows), style.PAGE, 0.2 * len(shown) + 0.9, sharey=True)
-    for panel, (n, found) in zip(panels[0], rows.items(), strict=True):
-        for height, name in enumerate(shown):
-            if name in found and found[name].aligned.n:
-                _bar(panel, height, found[name].aligned, _COLOURS[found[name].group])
-                note = f"{found[name].reached} of {found[name].wanted}"
-                panel.annotate(
-                    note, (1, height), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=5
-                )
-        _scale(panel, f"{n} evaluations", (0.7, 0.8, 0.9, 1, 1.1, 1.25))
-        panel.axvspan(1 / 1.1, 1.1, color=style.PALE, alpha=0.5, lw=0)
-        panel.set_xlim(0.62, 1.5)
-    panels[0, 0].set_yticks(range(len(shown)), shown)
-    middle = panels[0, len(rows) // 2]
-    middle.set_xlabel("SW2 over that of CFG, both at the truth's alignment; n of m problems reach it")
+    names = set(result.runs[min(result.runs)]["aligned"]) - {FIXED.name}
+
+    def mark(panel: Axes, row: Row, height: int) -> None:
+        place, note = {"xycoords": ("axes fraction", "data"), "ha": "right"}, f"{row.reached} of {row.wanted}"
+        panel.annotate(note, (1, height), va="bottom", fontsize=5, **place)
+
+    figure = _draw_ratios(result, names, "aligned", mark, (0.7, 0.8, 0.9, 1, 1.1, 1.25), (0.5, 1.7))
+    for panel in figure.axes:
+        panel.axvspan(1 / EVEN, EVEN, color=style.PALE, alpha=0.5, lw=0)
+    label = "SW2 over that of CFG, both at the truth's alignment; n of m problems reach it"
+    figure.supxlabel(label, fontsize=7.5)
     return figure
 
 
-def _bar(panel: Axes, height: float, ratio: Ratio, colour: str) -> None:
-    if ratio.n >= FEWEST:
-        panel.plot([ratio.low, ratio.high], [height, height], color=colour, lw=1.4)
-    panel.plot(ratio.value, height, "o", color=colour, ms=3.5)
-
-
-def _scale(panel: Axes, title: str, ticks: tuple[float, ...]) -> None:
-    panel.set_xscale("log")
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.set_xticks(ticks)
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    panel.axvline(1, color=style.INK, lw=0.7, ls="--")
-    panel.set_title(title)
+def _draw_ratios(
+    result: Result,
+    names: set[str],
+    column: str,
+    mark: Callable[[Axes, Row, int], None],
+    ticks: tuple[float, ...],
+    limits: tuple[float, float],
+) -> Figure:
+    """A panel for each number of evaluations, the rules from the largest ratio up to the smallest."""
+    rows = {n: {name: result.row(n, name) for name in names} for n in result.runs}
+    shown = sorted(names, key=lambda name: -getattr(rows[min(rows)][name], column).value)
+    figure, panels = style.panels(1, len(rows), style.PAGE, 0.2 * len(shown) + 0.9, sharey=True)
+    for panel, (n, found) in zip(panels[0], rows.items(), strict=True):
+        for height, row in enumerate(found[name] for name in shown):
+            ratio, colour = getattr(row, column), _COLOURS[row.group]
+            if ratio.n:
+                panel.plot(ratio.value, height, "o", color=colour, ms=3.5)
+                mark(panel, row, height)
+            if ratio.n >= FEWEST:
+                panel.plot([ratio.low, ratio.high], [height, height], color=colour, lw=1.4)
+        panel.set(xscale="log", xlim=limits, title=f"{n} evaluations, {len(result.problems(n))} problems")
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.set_xticks(ticks)
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        panel.axvline(1, color=style.INK, lw=0.7, ls="--")
+    panels[0, 0].set_yticks(range(len(shown)), [_ONE_SCALE if name == FIXED.name else name for name in shown])
+    return figure

@@ -23,9 +23,10 @@ from torch import Tensor
 from ..lab.condition import Condition
 from ..prediction import Prediction
 from ..rules import Displacement, Factor, Values
-from ..sampling import Predict, uniform
+from ..sampling import Predict
 from ..tensors import Number
 
+_SAMPLES = 128  # of a round
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -60,28 +61,19 @@ def gain(weights: Weights, x: Tensor, t: Number) -> Tensor:
     return F.softplus(hidden @ outer + bias)
 
 
-def _stepped(p: Prediction, g: Tensor, x: Tensor, t: float, s: float, spent: Tensor) -> tuple[Tensor, Tensor]:
-    spent = spent + (s - t) * t / (1 - t) ** 3 * g.square().sum(1)
-    return torch.lerp(x, p.m_c + g, (s - t) / (1 - t)), spent
-
-
 def train_policy(
     condition: Condition,
+    predict: Predict,
+    times: Sequence[float],
     *,
-    predict: Predict | None = None,
     cost: float = 1.0,
-    times: Sequence[float] | None = None,
-    hidden: int = 16,
-    samples: int = 256,
-    rounds: int = 150,
+    hidden: int = 8,
+    rounds: int = 40,
     rate: float = 0.03,
-    seed: int = 0,
 ) -> Policy:
-    """A policy that raises `objective`, for the exact model or for `predict`; every round has fresh noise."""
-    ask = predict or condition.predict
-    grid = uniform(20) if times is None else tuple(times)
+    """A policy that raises the mean reward less `cost` times the cost; every round has fresh noise."""
     like = condition.mixture.means
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     size = like.shape[1]
 
     def draw(*shape: int) -> Tensor:
@@ -97,11 +89,13 @@ def train_policy(
         w.requires_grad_()
     optimiser = torch.optim.Adam(weights, lr=rate)
     for _ in range(rounds):
-        x, spent = draw(samples, size), torch.zeros(samples, dtype=like.dtype)
-        for t, s in pairwise(grid):
-            p = ask(x, t)
-            x, spent = _stepped(p, gain(weights, x, t)[:, None] * p.delta, x, t, s, spent)
-        loss = (cost * spent - condition.log_posterior(x, grid[-1])).mean()
+        x, spent = draw(_SAMPLES, size), torch.zeros(_SAMPLES, dtype=like.dtype)
+        for t, s in pairwise(times):
+            p = predict(x, t)
+            g = gain(weights, x, t)[:, None] * p.delta
+            spent = spent + (s - t) * t / (1 - t) ** 3 * g.square().sum(1)
+            x = torch.lerp(x, p.m_c + g, (s - t) / (1 - t))
+        loss = (cost * spent - condition.log_posterior(x, times[-1])).mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

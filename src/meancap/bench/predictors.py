@@ -57,7 +57,7 @@ class Law:
         return found[0], found[1], masses[0] - masses[1]
 
     def _at(self, t: float, dtype: torch.dtype) -> list[Tensor]:
-        """The logits' constants and slopes in (x^2, x), and the means' factors of x and 1; kept for each t."""
+        """Constants and slopes of the logits in (x^2, x), then the factors of x and 1 in the means."""
         if (t, dtype) not in self._kept:
             c = (1 - t) ** 2 + t * t * self.variances
             constant = self.log_weights - 0.5 * (t * t * self.means.square() / c + c.log()).sum(1)

@@ -87,6 +87,7 @@ class Result:
             self.runs: dict[int, dict[str, Any]] = {int(n): run for n, run in content["runs"].items()}
             self.groups: dict[str, str] = content["groups"]
             self.carried: dict[str, dict[str, float]] = content["carried"]
+            self.cpu_minutes: dict[str, float] = content.get("cpu_minutes", {})  # by part and evaluations
         except (OSError, ValueError, KeyError) as error:
             raise ValueError(
                 f"{path} is no result of `meancap bench run` ({error!r}); run it first"

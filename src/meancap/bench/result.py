@@ -81,8 +81,8 @@ class Plan:
         part = problems[: self.problems // 3 if self.part is None else self.part]
         order = [Cell("tuning", few, case) for case in read_cases("tuning")[: self.tuning]]
         order += [Cell("main", few, case) for case in problems]
-        order += [Cell("main", n, case) for case in part for n in more]
-        return order + [Cell("others", few, case) for case in part if self.rules is None]
+        order += [Cell("others", few, case) for case in part if self.rules is None]
+        return order + [Cell("main", n, case) for case in part for n in more]
 
 
 QUICK = Plan(problems=21, tuning=7, evaluations=(10,))
@@ -186,7 +186,7 @@ def write_result(root: str | Path) -> Path:
                         for part in ("main", "others"))  # fmt: skip
         runs[n] = _columns([name for name in order if name in main], main, others)
     groups = {one.name: one.group for one in choose_families(plan.rules, plan.own)}
-    spent = {path.name: round(sum(_read(one)["cpu_seconds"] for one in path.iterdir()) / 60, 1)
+    spent = {path.name: round(sum(_read(one)["cpu_seconds"] for one in path.glob("*.json")) / 60, 1)
              for path in sorted((root / "cells").iterdir())}  # fmt: skip
     head = {"format": FORMAT, **begun["config"], "cpu_minutes": spent, "groups": groups,
             "carried": choose_settings(root, plan)}  # fmt: skip

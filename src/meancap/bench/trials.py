@@ -328,4 +328,4 @@ def _policy(case: Case, folder: Path | None) -> Policy:
     """A scale by optimal control, trained on the problem's model with the true p(A | x) as the reward."""
     model = predictor(case, folder)
     with torch.enable_grad():
-        return train_policy(truth(case), predict=model, times=uniform(10), hidden=8, samples=128, rounds=40)
+        return train_policy(truth(case), model, uniform(10))

@@ -1,5 +1,0 @@
-from studies.common import start
-
-from .study import main
-
-start(main)
