@@ -87,8 +87,9 @@ def _scales_and_overshoot(drawn: Mapping[str, Run], ends: Mapping[str, Any]) -> 
     need_matched(list(drawn.values()))
     prompts = next(iter(drawn.values())).prompts
     figure = Figure(figsize=(6.0, 4.6), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(2.6, 1))
-    blocks = np.atleast_1d(left.subfigures(len(prompts), 1))
+    halves: Any = figure.subfigures(1, 2, width_ratios=(2.6, 1))
+    left, right = halves
+    blocks = left.subfigures(len(prompts), 1, squeeze=False)[:, 0]
     for position, (block, prompt) in enumerate(zip(blocks, prompts, strict=True)):
         block.suptitle(f"“{prompt}”", fontsize=8)
         axes = block.subplots(2, len(scales))
