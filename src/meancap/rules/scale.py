@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from ..prediction import Prediction
@@ -74,7 +75,8 @@ class Clip(Factor):
         if self.radius == math.inf:  # math.isinf would break a compiled graph
             return 1.0
         length = stretch(p.t, self.space) * magnitude(g.coefficient) * g.lengths.d
-        return self.radius / length.clamp(min=self.radius)  # 1 up to the radius, and no division by zero
+        longer = length > self.radius  # a clamp would make a new graph for each radius
+        return torch.where(longer, self.radius / torch.where(longer, length, 1.0), 1.0)
 
 
 @part()
