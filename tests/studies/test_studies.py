@@ -11,6 +11,7 @@ import pytest
 from pages import ROOT
 from studies import common
 from studies.feedback import study as feedback
+from studies.half_price import study as half_price
 
 STUDIES = sorted(path.parent.name for path in (ROOT / "studies").glob("*/README.md"))
 MEASURED = [name for name in STUDIES if name != "training"]
@@ -77,6 +78,13 @@ def test_a_study_resumes_in_its_folder_and_refuses_another(tmp_path, capsys):
     common.Cells(tmp_path, replace(small, seeds=(5,)))
     with pytest.raises(ValueError, match="samples was 64, now 65"):
         common.Cells(tmp_path, replace(small, samples=65))
+
+
+@pytest.mark.parametrize("calls", half_price.Study().calls)
+def test_methods_at_half_the_price_use_all_their_calls(calls):
+    for text in half_price.METHODS.values():
+        rule = text.format(scale=3)
+        assert half_price.count_calls(rule, half_price.steps_for(rule, calls)) == calls
 
 
 def test_options_come_from_the_fields_of_a_study():

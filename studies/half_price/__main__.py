@@ -1,0 +1,5 @@
+from studies.common import start
+
+from .study import main
+
+start(main)
