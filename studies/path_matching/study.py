@@ -159,16 +159,17 @@ def parts(folder: Path) -> dict[str, str]:
         for kind in KINDS
     ]
     networks = [
-        [match.model, f"`{one.rule}`", *(f"{v:.2f}" for v in (one.mismatch, one.low, one.high, one.chosen))]
+        [match.model, str(match.examples), "`" + one.rule.replace("|", "\\|") + "`"]
+        + [f"{v:.2f}" for v in (one.mismatch, one.low, one.high, one.chosen)]
         for match in map(load_path_match, sorted(folder.glob("*.json")))
-        for one in sorted(match.candidates, key=lambda one: one.mismatch)[:6]
+        for one in sorted(match.candidates, key=lambda one: one.mismatch)[:4]
     ]
     said = [(v, interval(summary(groups["10", v]), "regret")) for v in ("path matching", *FIXED_RULES)]
     head = ["variant", "evaluations", "problems", "regret", "q90", "worst", "median mismatch"]
     return {
         "variants": markdown(head, table),
         "kinds": markdown(["kind of error", "path matching", *FIXED_RULES], kinds),
-        "networks": markdown(["model", "rule", "mismatch", "from", "to", "best in"], networks),
+        "networks": markdown(["model", "examples", "rule", "mismatch", "from", "to", "best in"], networks),
         "regret": "Regret at 10 evaluations: " + "; ".join(f"{name} {value}" for name, value in said) + ".",
     }
 
