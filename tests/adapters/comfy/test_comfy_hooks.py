@@ -24,6 +24,9 @@ def test_the_result_is_the_furthest_allowed_point_towards_what_the_workflow_made
         torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
         assert not torch.equal(out, args["denoised"])
         assert torch.equal(PostCFG(rule)(forge(args)), out), "Forge passes no scale"
+        assert torch.equal(PostCFG(rule)({**args, "model": None}), out), "a cap needs no schedule"
+        again = arguments(batch, shape, seed=seed, flow=flow)
+        assert all(torch.equal(args[k], v) for k, v in again.items() if isinstance(v, torch.Tensor))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -93,7 +96,8 @@ def test_the_clock_is_turned_round_and_the_path_made_linear(turn, flow):
     t = 1 - sigma if flow else 1 / (1 + sigma)
     torch.testing.assert_close(p.t, torch.full((2,), t, dtype=torch.float64))
     noise = (args["input"] - (1 - sigma if flow else 1) * args["cond_denoised"]) / sigma
-    torch.testing.assert_close((p.m_c - p.x) / (1 - p.t), args["cond_denoised"] - noise)
+    velocity = (p.m_c - p.x) / (1 - p.t.float())[:, None, None, None]
+    torch.testing.assert_close(velocity, args["cond_denoised"] - noise)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,9 @@ def test_start_and_stop_and_enabled_are_those_of_diffusers() -> None:
 
 
 def test_a_bound_scheduler_gives_the_exact_sigma_where_timesteps_are_rounded() -> None:
+    """The guider reads the scheduler that the pipeline has now, not the one at the time of `bind`."""
     pipe = modular("WanBlocks")
+    exact = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF).bind(pipe)
     pipe.update_components(
         scheduler=diffusers.UniPCMultistepScheduler(
             prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
@@ -132,7 +134,7 @@ def test_a_bound_scheduler_gives_the_exact_sigma_where_timesteps_are_rounded() -
     )
     with pytest.warns(UserWarning, match="rounds its timesteps"):
         run("WanBlocks", pipe, loose := PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF))
-    run("WanBlocks", pipe, exact := PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF).bind(pipe))
+    run("WanBlocks", pipe, exact)
     sigmas = pipe.scheduler.sigmas[:-1].double()
     torch.testing.assert_close(exact.record.stacked()["t"][:, 0], 1 - sigmas)
     assert 0 < float((loose.record.stacked()["t"][:, 0] - 1 + sigmas).abs().max()) < 1.1e-3

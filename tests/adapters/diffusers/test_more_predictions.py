@@ -19,6 +19,7 @@ from meancap.adapters.diffusers import Layout, guided
 from meancap.rules import AwayFrom, perp_neg, sld
 
 SD3, PAG = "StableDiffusion3Pipeline", "StableDiffusion3PAGPipeline"
+INF = float("inf")
 SKIP = {"skip_guidance_layers": [0], "skip_layer_guidance_start": 0.2, "skip_layer_guidance_stop": 0.8}
 
 
@@ -50,6 +51,12 @@ def test_skipped_layers_are_the_weak_prediction_in_the_steps_that_skip_them() ->
     assert not torch.allclose(native, plain, rtol=1e-2, atol=1e-2)
     with pytest.warns(UserWarning, match="skipped no layers"), guided(pipe, rule):
         call(SD3, pipe)
+    with guided(pipe, Cap(INF)):
+        assert torch.equal(call(SD3, pipe, guidance_scale=5.0, skip_layer_guidance_scale=2.8, **SKIP), native)
+    spy = Spy(SD3, pipe)
+    with guided(pipe, Cap(1.02)) as record:
+        call(SD3, pipe, **SKIP)
+    assert float(spy.ratios().max()) <= 1.02 * (1 + 4 * 2.0**-24) and record.stacked()["active"].any()
 
 
 def test_a_prediction_that_a_pipeline_does_not_make_is_one_sentence() -> None:
@@ -99,7 +106,6 @@ def test_safe_latent_diffusion_is_its_pipeline() -> None:
 
 
 LTX2, K6 = "LTX2Pipeline", "Kandinsky6TI2VAPipeline"
-INF = float("inf")
 FULL = {"stg_scale": 1.0, "modality_scale": 3.0, "guidance_rescale": 0.7, "audio_stg_scale": 1.0,
         "audio_modality_scale": 3.0, "audio_guidance_rescale": 0.7}  # fmt: skip
 

@@ -106,6 +106,9 @@ def test_nested_blocks_chain_from_the_outside_in(pipe: Any) -> None:
     with guided(pipe, CFG(5.0) | Cap(1.05)):
         chain = call(SD3, pipe)
     torch.testing.assert_close(nested, chain, rtol=1e-5, atol=1e-5)
+    with guided(pipe, Cap(1.05)):
+        over = call(SD3, pipe, guidance_scale=5.0)
+    torch.testing.assert_close(over, chain, rtol=1e-4, atol=1e-4)
     assert not first.any() and inner.stacked()["active"].any()
 
 
@@ -138,18 +141,30 @@ def test_one_block_entered_twice_leaves_no_trace(pipe: Any) -> None:
         assert torch.equal(call(SD3, pipe), capped) and len(record) == 3
 
 
-def test_sigmas_that_a_callback_edits_in_place_are_read_anew(pipe: Any) -> None:
-    """The scheduler steps by the edited sigma, so the mean and its bound belong to it."""
+@pytest.mark.parametrize("edited", ["sigmas", "latents"])
+def test_a_callback_may_edit_the_sigmas_in_place_and_return_other_latents(pipe: Any, edited: str) -> None:
+    """The scheduler steps the edited state by the edited sigma, so the mean and its bound belong to them."""
 
-    def later(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    def edit(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        if edited == "latents":
+            return {"latents": values["latents"] / 2}
         pipe.scheduler.sigmas[i + 1 :] *= 0.6
         return {}
 
+    native = call(SD3, pipe, callback_on_step_end=edit)
+    with guided(pipe, Cap(INF)):
+        assert torch.equal(call(SD3, pipe, callback_on_step_end=edit), native)
     spy = Spy(SD3, pipe)
     with guided(pipe, Cap(1.02)) as record:
-        call(SD3, pipe, callback_on_step_end=later)
+        call(SD3, pipe, callback_on_step_end=edit)
     torch.testing.assert_close(record.stacked()["ratio"], spy.ratios(), rtol=1e-5, atol=0)
     assert record.stacked()["active"][1].all() and float(spy.ratios().max()) <= 1.02 * (1 + 1e-5)
+
+
+def test_a_distilled_model_without_a_guider_has_nothing_to_guide() -> None:
+    pipe = pipeline("HunyuanImagePipeline", guider=None)
+    with pytest.warns(UserWarning, match="nothing to guide"), guided(pipe, Cap(1.1)):
+        call("HunyuanImagePipeline", pipe)
 
 
 def test_flux_is_told_that_it_also_needs_a_negative_prompt() -> None:

@@ -80,6 +80,22 @@ def test_the_mean_is_the_schedulers_own(name: str, kind: str) -> None:
         x = result.prev_sample
 
 
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_pipeline_is_native_under_an_infinite_cap_and_bounded_under_a_finite_one(
+    name: str, kind: str
+) -> None:
+    pipe = pipeline("StableDiffusionPipeline", scheduler=made(name, kind))
+    native = call("StableDiffusionPipeline", pipe)
+    with guided(pipe, Cap(float("inf"))) as record:
+        assert torch.equal(call("StableDiffusionPipeline", pipe), native)
+    gamma = float(record.stacked()["ratio"].max()) ** 0.5
+    assert gamma > 1.00005
+    with guided(pipe, Cap(gamma)) as record:
+        call("StableDiffusionPipeline", pipe)
+    assert record.stacked()["active"].any()
+    assert float(record.stacked()["ratio"].max()) <= gamma * (1 + 1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "inverted"),
     [
