@@ -3,27 +3,13 @@
 import hashlib
 from collections import Counter
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 
-import meancap.bench
-from meancap.bench.cases import (
-    DIMENSIONS,
-    KINDS,
-    OFFSETS,
-    OVERLAPS,
-    SETS,
-    csv_of,
-    draw_cases,
-    read_cases,
-    starts,
-    truth,
-    widths,
-)  # fmt: skip
+from meancap.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, read_cases, starts, truth, widths
+from tools.bench_cases import FOLDER, SETS, csv_of, draw_cases
 
-FOLDER = Path(meancap.bench.__file__).parent
 FROZEN = {
     "problems": "6be2f4b25becccb2",
     "tuning": "fdbcb72242b66840",
