@@ -5,10 +5,10 @@
     share   the share of a displacement that a cap keeps, one sample after the other
     blend   m + coefficient k d, written in float32 or bfloat16
 
-Each computes what `meancap.cap` computes in PyTorch, and raises `NotPlain` for other tensors. Sums are
-float32 over runs of 128 elements and float64 over the runs; samples of few elements, and those whose lengths
-leave the range in which float32 is accurate, are summed in float64. Every loop handles one sample by itself,
-so no bit depends on the batch. A bfloat16 is read as its 16 bits and widened by a shift.
+Each computes what `meancap.cap` computes in PyTorch, and returns None for other tensors: another device or
+type, or a derivative. Sums are float32 over runs of 128 elements and float64 over the runs; samples of few
+elements, and those whose lengths leave float32's accurate range, are summed in float64. Every loop handles
+one sample by itself, so no bit depends on the batch. A bfloat16 is read as 16 bits and widened by a shift.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths, NotPlain
+from .cap import LARGEST, RUN, SMALLEST, UNBOUNDED, Lengths
 from .tensors import Number, need_one_each, unpack_dual
 
 if getattr(numba.config, "DISABLE_JIT"):  # noqa: B009
@@ -153,48 +153,48 @@ def _blend(x, c, u, a, k, coefficient, found):
             found[i, j] = _narrow(m if w == _ZERO else v, found[i, j])
 
 
-def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, direct: bool = False) -> Lengths:
+def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, direct: bool = False) -> Lengths | None:
     """The lengths of every sample; with `direct` u is the direction itself."""
     found = np.empty((3, c.shape[0]))
-    _gram(*_arrays(c.shape[0], x, c, u, a, k), direct, found)
-    return Lengths(*torch.from_numpy(found).unbind(0))
+    done = _run(_gram, c.shape[0], (x, c, u, a, k), direct, found)
+    return Lengths(*torch.from_numpy(found).unbind(0)) if done else None
 
 
-def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, margin: float) -> Tensor:
+def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, margin: float) -> Tensor | None:
     """The share of c * direction that the cap keeps, for every sample."""
     found = np.empty(seen.m.shape[0])
-    _share(*_arrays(len(found), *seen, c, gamma, floor), ball, margin, found)
-    return torch.from_numpy(found)
+    done = _run(_share, len(found), (*seen, c, gamma, floor), ball, margin, found)
+    return torch.from_numpy(found) if done else None
 
 
 def blend(
     x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, coefficient: Number, dtype: torch.dtype
-) -> Tensor:
+) -> Tensor | None:
     """m + coefficient k (c - u) with m = a x + k c; m itself for 0, and exactly a x + k u for -1."""
     found = torch.empty(c.shape, dtype=dtype)
-    _blend(*_arrays(c.shape[0], x, c, u, a, k, coefficient, found))
-    return found
+    return found if _run(_blend, c.shape[0], (x, c, u, a, k, coefficient, found)) else None
 
 
-def _arrays(samples: int, *values: Number) -> list[Any]:
-    """Tensors of elements as (batch, size), a bfloat16 as its 16 bits; numbers as one for all or one each."""
-    found = []
+def _run(kernel: Any, samples: int, values: tuple[Number, ...], *rest: Any) -> bool:
+    """Calls a kernel with tensors as (batch, size) and numbers as one for all or one each, if it can."""
+    arrays = []
     for v in values:
         if not isinstance(v, Tensor):
-            found.append(np.array([v], np.float64))
+            arrays.append(np.array([v], np.float64))
             continue
         followed = (v.requires_grad and torch.is_grad_enabled()) or unpack_dual(v).tangent is not None
         wide = v.dtype not in (torch.float32, torch.bfloat16)
         if followed or type(v) is not Tensor or not v.is_cpu or (v.dim() > 1 and (wide or not samples)):
-            raise NotPlain
+            return False
         try:  # under vmap, jvp and grad of torch.func a tensor has no storage of its own
             array = (v.view(torch.int16) if v.dtype == torch.bfloat16 else v).numpy()
         except RuntimeError:
-            raise NotPlain from None
+            return False
         if v.dim() > 1:
-            found.append(np.ascontiguousarray(array).reshape(samples, -1))
+            arrays.append(np.ascontiguousarray(array).reshape(samples, -1))
         else:
             if array.size != samples:
                 need_one_each(samples, array.size)
-            found.append(np.ascontiguousarray(array.reshape(-1), np.float64))
-    return found
+            arrays.append(np.ascontiguousarray(array.reshape(-1), np.float64))
+    kernel(*arrays, *rest)
+    return True

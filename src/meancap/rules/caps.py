@@ -97,29 +97,34 @@ class Cap(Factor):
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if self.anchor == "first" and state is None:
             state = p.m_u
-        gamma, floor = at(self.gamma, p.t), 0.0 if self.floor is None else at(self.floor, p.t)
-        if gamma is not self.gamma and _below(gamma, 1.0):  # a number was checked when the cap was made
-            raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {p.t} it is {gamma}")
-        if isinstance(gamma, Tensor):  # if its values cannot be read, it is 1 at least
-            gamma = gamma.clamp(min=1.0)
-        if self.anchor is not None or self.whiten is not None or self.per == "channel":
-            return g.capped(self._own_share(g, gamma, floor, state)), state
-        seen = g.lengths
-        share = self._share(seen, g.coefficient, gamma, floor, p.dtype)
-        return g.capped(share, partial(self._bound, seen.m, gamma, floor)), state
+        c, floor = g.coefficient, 0.0 if self.floor is None else at(self.floor, p.t)
+        gamma = self.gamma if isinstance(self.gamma, float) else self._gamma_at(p.t)
+        own = self.anchor is not None or self.whiten is not None or self.per == "channel"
+        seen = self._own_lengths(g, state) if own else g.lengths
+        bound = None if own else partial(self._bound, seen.m, gamma, floor)
+        if self.per == "channel":
+            channels = p.shown.shape[1]
+            c, gamma, floor = (vector(v, p.shown).repeat_interleave(channels) for v in (c, gamma, floor))
+        # A smooth cap measures twice the displacement: its share goes up to 2 in units of the nominal one.
+        twice = 2 * c if self.smooth else c
+        share = cap_share(seen, twice, gamma, floor, ball=self.ball, margin=MARGINS[p.dtype])
+        if self.smooth:  # a C1 minimum of s and 1 that never exceeds either; exact if they differ by `smooth`
+            s = 2 * share
+            short = (self.smooth - (s - 1).abs()).clamp(min=0)
+            share = s.clamp(max=1) - short * short / (4 * self.smooth)
+        if self.per == "channel":
+            share = share.reshape(len(p.shown), -1).amin(1)
+        return g.capped(share, bound), state
 
     def within_step(self, before: State, after: State) -> State:
         return after  # the first evaluation fixes the anchor for the whole run
 
-    def _share(self, seen: Lengths, c: Number, gamma: Number, floor: Number, dtype: torch.dtype) -> Tensor:
-        margin = MARGINS[dtype]
-        if not self.smooth:
-            return cap_share(seen, c, gamma, floor, ball=self.ball, margin=margin)
-        # For twice the displacement the share may go up to 2 in units of the nominal one.
-        s = 2 * cap_share(seen, 2 * c, gamma, floor, ball=self.ball, margin=margin)
-        # A C1 minimum of s and 1 that never exceeds either; exact if they differ by more than `smooth`.
-        short = (self.smooth - (s - 1).abs()).clamp(min=0)
-        return s.clamp(max=1) - short * short / (4 * self.smooth)
+    def _gamma_at(self, t: Number) -> Number:
+        gamma = at(self.gamma, t)
+        if _below(gamma, 1.0):
+            raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {t} it is {gamma}")
+        # If its values cannot be read, it is 1 at least.
+        return gamma.clamp(min=1.0) if isinstance(gamma, Tensor) else gamma
 
     def _bound(self, m: Tensor, gamma: Number, floor: Number) -> Tensor:
         """The longest mean that the cap permits."""
@@ -128,10 +133,9 @@ class Cap(Factor):
             radius = torch.maximum(radius, vector(floor, m))
         return radius if self.ball else m + radius
 
-    def _own_share(self, g: Displacement, gamma: Number, floor: Number, first: Tensor | None) -> Tensor:
-        """The share from lengths in the cap's own norm: from its anchor, whitened, or of each channel."""
-        p, c = g.p, g.coefficient
-        m, d = p.m_c, g.toward
+    def _own_lengths(self, g: Displacement, first: Tensor | None) -> Lengths:
+        """The lengths in the cap's own norm: from its anchor, whitened, or of each channel."""
+        m, d = g.p.m_c, g.toward
         if isinstance(self.anchor, Values):
             m = m - on_samples(self.anchor, m, "anchor")
         elif isinstance(self.anchor, float):
@@ -140,12 +144,9 @@ class Cap(Factor):
             m = m - first
         if isinstance(self.whiten, Values):
             m, d = _whitened(self.whiten, m), _whitened(self.whiten, d)
-        channels = m.shape[1] if self.per == "channel" else 1
         if self.per == "channel":
-            m, d = (v.reshape(len(v) * channels, v.shape[2:].numel()) for v in (m, d))
-            c, gamma, floor = (vector(v, p.shown).repeat_interleave(channels) for v in (c, gamma, floor))
-        share = self._share(lengths(m, d), c, gamma, floor, p.dtype)
-        return share.reshape(len(p.shown), channels).amin(1)
+            m, d = (v.reshape(len(v) * v.shape[1], v.shape[2:].numel()) for v in (m, d))
+        return lengths(m, d)
 
 
 @part()

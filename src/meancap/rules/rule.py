@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..cap import Lengths, blend, lengths, try_fast
+from .. import cap
+from ..cap import Lengths, blend, lengths
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes, time
 from ..schedules import Scale, at
@@ -95,7 +96,7 @@ class Displacement:
         if self.direction is not None:
             return blend(p.m_c, self.direction, c)
         # From m_c and not from the output: x and k out may cancel, and the displacement must not lose by it.
-        found: Tensor | None = try_fast("blend", p.shown, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
+        found = self._written(p.shown, p.a, p.k, p.dtype)
         return blend(p.m_c, p.delta, c, p.m_u) if found is None else found
 
     def output(self, dtype: torch.dtype) -> Tensor:
@@ -105,8 +106,16 @@ class Displacement:
             k = vector(p.k, p.shown)
             back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
             return blend(p.conditional, self.direction, back * c).to(dtype)
-        found: Tensor | None = try_fast("blend", p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, dtype)
+        found = self._written(p.out_c, 0.0, 1.0, dtype)
         return blend(p.conditional, p.difference, c, p.out_u).to(dtype) if found is None else found
+
+    def _written(self, x: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor | None:
+        """a x + k (out_c + coefficient (out_c - out_u)) by the compiled leaf, or None without one."""
+        fast = None if compiling() else cap.import_fast()
+        found: Tensor | None = None
+        if fast is not None:
+            found = fast.blend(x, self.p.out_c, self.p.out_u, a, k, self.coefficient, dtype)
+        return found
 
 
 class Recorder(Protocol):

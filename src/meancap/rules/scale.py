@@ -42,7 +42,7 @@ class CFG(Factor):
         return exactly(self.scale, t, 1.0)
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        return at(self.scale, p.t) - 1
+        return (self.scale if isinstance(self.scale, float) else at(self.scale, p.t)) - 1
 
 
 @part("0 <= lo <= hi <= 1")
