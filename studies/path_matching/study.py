@@ -34,8 +34,10 @@ from studies.common import Cells, Row, interval, markdown, option, read_csv
 
 HERE = Path(__file__).parent
 RULES = tuple(str(parse(rule)) for rule in CANDIDATES)
-AUTO = "CFG(3) | Cap(1.1, anchor='first')"
-FIXED_RULES = {"auto, no calibration": AUTO, "no guidance": "CFG(1)", "CFG 2": "CFG(2)", "CFG 5": "CFG(5)"}
+AUTO = "CFG({}) | Cap(1.1, anchor='first')"
+FIXED_RULES = {"auto": AUTO.format(2), "auto(3)": AUTO.format(3)} | {
+    "no guidance": "CFG(1)", "CFG 2": "CFG(2)", "CFG 5": "CFG(5)",
+}  # fmt: skip
 # Columns of the statistics (gap, mean, cosine, and |x| beside them) and the power of the gap in the weights.
 ALONE = {
     "gap alone": ([0], 1), "length of m_c alone": ([1], 1), "cosine alone": ([2], 1),

@@ -143,12 +143,12 @@ def test_a_record_compares_its_gap_with_that_of_the_examples(tmp_path):
 
 
 def test_auto_is_the_anchored_cap_wherever_a_rule_is_typed_and_is_logged_once(caplog):
-    wanted = CFG(3) | Cap(1.1, anchor="first")
+    wanted = CFG(2) | Cap(1.1, anchor="first")
     path_matching._announce.cache_clear()
     with caplog.at_level(logging.INFO, "meancap"):
         assert parse("auto") == parse("auto()") == wanted and parse("auto(5)").parts[0] == CFG(5)
     assert [r.getMessage().split(",")[0] for r in caplog.records] == [
-        "auto: CFG(3) | Cap(1.1", "auto: CFG(5) | Cap(1.1",
+        "auto: CFG(2) | Cap(1.1", "auto: CFG(5) | Cap(1.1",
     ]  # fmt: skip
     assert Session("auto").rule == wanted
     x = [walked("overlap-triple", rule, 5, 16)[1] for rule in ("auto", wanted)]

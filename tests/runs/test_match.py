@@ -60,7 +60,7 @@ def test_the_command_chooses_and_generate_follows_it(tmp_path, capsys):
     assert main([*run, "--rule", "auto", "--calibration", str(out), "--out", str(tmp_path / "a")]) == 0
     assert json.loads((tmp_path / "a" / "run.json").read_text())["config"]["rule"] == match.rule
     assert main([*run, "--rule", "auto", "--out", str(tmp_path / "b")]) == 0
-    assert capsys.readouterr().out.endswith("b: 1 samples, CFG(3) | Cap(1.1, anchor='first')\n")
+    assert capsys.readouterr().out.endswith("b: 1 samples, CFG(2) | Cap(1.1, anchor='first')\n")
     assert main([*run, "--rule", "CFG(2)", "--calibration", str(out), "--out", str(tmp_path / "d")]) == 2
     assert "--calibration FILE chooses the rule of --rule auto" in capsys.readouterr().err
     assert main([*command, "--model", "fashion"]) == 2

@@ -250,7 +250,7 @@ def digits(*values: Tensor) -> tuple[float, ...]:
     return tuple(float(f"{min(float(v), 1e9):.5g}") for v in values)
 
 
-def auto(scale: Scale = 3.0) -> Chain:
+def auto(scale: Scale = 2.0) -> Chain:
     """The rule for people who do not choose one: `CFG(scale) | Cap(1.1, anchor="first")`, which it logs once.
 
     With a calibration, use its rule: `load_path_match(path).rule`, or in `meancap generate` the option
