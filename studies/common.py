@@ -18,6 +18,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,13 +60,26 @@ def command(doc: str, example: str, full: Any) -> argparse.ArgumentParser:
     p.add_argument("--quick", action="store_true", help="few samples: the whole way in a minute or two")
     p.add_argument("--page", action="store_true", help="write the study's README.md from its readings.csv")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
-    for f in dataclasses.fields(full):
-        value = getattr(full, f.name)
-        shown = ",".join(map(_short, value)) if isinstance(value, tuple) else _short(value)
-        reader = _comma(type(value[0])) if isinstance(value, tuple) else type(value)
-        name = f"--{f.name.replace('_', '-')}"
-        p.add_argument(name, type=reader, metavar="V", help=f"{f.metadata['about']} ({shown})")
+    add_options(p, full)
     return p
+
+
+def add_options(p: argparse.ArgumentParser, full: Any) -> None:
+    """An option for each field of `full` that `option` made."""
+    for f in dataclasses.fields(full):
+        if "about" not in f.metadata:
+            continue
+        value = getattr(full, f.name)
+        reader = _read_list(type(value[0])) if isinstance(value, tuple) else type(value)
+        name = f"--{f.name.replace('_', '-')}"
+        p.add_argument(name, type=reader, metavar="V", help=f"{f.metadata['about']} ({value})")
+
+
+def with_given(args: argparse.Namespace, full: Any) -> Any:
+    """`full` with the options that were given."""
+    names = [f.name for f in dataclasses.fields(full) if "about" in f.metadata]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return dataclasses.replace(full, **given)
 
 
 def chosen(args: argparse.Namespace, full: T, quick: T) -> T:
@@ -73,13 +87,31 @@ def chosen(args: argparse.Namespace, full: T, quick: T) -> T:
     if args.out is None:
         raise ValueError("give --out DIR, or --page")
     torch.set_num_threads(args.threads)
-    names = [f.name for f in dataclasses.fields(full)]  # type: ignore[arg-type]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return dataclasses.replace(quick if args.quick else full, **given)  # type: ignore[type-var]
+    return with_given(args, quick if args.quick else full)
+
+
+def run(
+    argv: Sequence[str] | None,
+    doc: str,
+    example: str,
+    sizes: tuple[T, T],
+    readings: Callable[[T, Cells], Iterable[Row]],
+    parts: Callable[[Path], Mapping[str, str]],
+    drawings: Mapping[str, Callable[[Path], Any]],
+    packages: Sequence[str] = (),
+) -> None:
+    """The command of a study: `sizes` is the full and the quick one, a drawing is a function of a folder."""
+    args = command(doc, example, sizes[0]).parse_args(argv)
+    if args.page:
+        folder = Path(__file__).parent / example.split()[2].partition(".")[2]
+        return write_page(folder, parts(folder))
+    study = chosen(args, *sizes)
+    write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study, packages)))
+    return write_figures(args.out, {name: partial(draw, args.out) for name, draw in drawings.items()})
 
 
 def start(main: Callable[[Sequence[str] | None], None]) -> None:
-    """Runs a study's `main`; bad input is one sentence and exit code 2."""
+    """Runs a study's `main`; bad input prints one sentence and exits with code 1."""
     try:
         main(None)
     except (ValueError, OSError, ImportError) as error:
@@ -88,20 +120,31 @@ def start(main: Callable[[Sequence[str] | None], None]) -> None:
         raise SystemExit("stopped; rerun the command to resume") from None
 
 
+def need_same(folder: Path, before: Row, now: Row, free: Sequence[str]) -> None:
+    """Raises an error if a folder was begun with other options; those in `free` may change."""
+    changed = [k for k in {**before, **now} if k not in free and before.get(k) != now.get(k)]
+    if changed:
+        words = "; ".join(f"{k} was {before.get(k)}, now {now.get(k)}" for k in changed)
+        raise ValueError(f"{folder} was begun with other options: {words}; give another folder")
+
+
 class Cells:
     """The cells of a study in a folder."""
 
-    def __init__(self, out: Path, asked: Any, packages: Sequence[str] = (), **more: Any) -> None:
-        """Begins the folder or resumes it; only the seeds may differ from what was asked for before."""
+    def __init__(
+        self,
+        out: Path,
+        asked: Any,
+        packages: Sequence[str] = (),
+        free: Sequence[str] = ("seeds",),
+        **more: Any,
+    ) -> None:
+        """Begins the folder or resumes it; only the options in `free` may differ from those before."""
         self.folder = out
         fields = json.loads(json.dumps(dataclasses.asdict(asked) | more))
         path = out / "study.json"
         if path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))["asked"]
-            changed = [k for k in {**before, **fields} if k != "seeds" and before.get(k) != fields.get(k)]
-            if changed:
-                words = "; ".join(f"{k} was {before.get(k)}, now {fields.get(k)}" for k in changed)
-                raise ValueError(f"{out} holds a study with other options: {words}; give another folder")
+            need_same(out, json.loads(path.read_text(encoding="utf-8"))["asked"], fields, free)
         (out / "cells").mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"asked": fields, "versions": versions(packages)}, indent=1) + "\n")
 
@@ -179,13 +222,5 @@ def interval(row: Mapping[str, str], name: str, sign: str = "") -> str:
     return f"{value:{sign}.2f} [{low:{sign}.2f}, {high:{sign}.2f}]"
 
 
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _comma(kind: type) -> Callable[[str], tuple[Any, ...]]:
-    def read(text: str) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(kind(part) for part in text.split(",")))
-
-    read.__name__ = "list with commas"
-    return read
+def _read_list(kind: type) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(kind(part) for part in text.split(","))

@@ -29,18 +29,8 @@ from meancap.report.style import BLUE, GREEN, GREY, PAGE, panels
 from meancap.rules import parse
 from meancap.runs.config import sample_seed
 from meancap.sampling import autoguidance, beside, noise, sample, uniform
-from studies.common import (
-    Cells,
-    Row,
-    chosen,
-    command,
-    markdown,
-    option,
-    read_csv,
-    write_csv,
-    write_figures,
-    write_page,
-)  # fmt: skip
+from studies import common
+from studies.common import Cells, Row, option
 
 HERE = Path(__file__).parent
 WIDTHS = {"narrow": 0.03, "wide": 0.35}
@@ -169,7 +159,7 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
 
 def parts(folder: Path) -> dict[str, str]:
     """The table of the page: each rule plain and capped, its scales in order."""
-    rows = read_csv(folder / "readings.csv")
+    rows = common.read_csv(folder / "readings.csv")
     groups: dict[tuple[str, bool], dict[str, list[dict[str, str]]]] = {}
     for row in rows:
         key = (row["method"], row["rule"].endswith("Cap(1.1)"))
@@ -185,13 +175,15 @@ def parts(folder: Path) -> dict[str, str]:
         for (method, capped), of in groups.items()
     ]
     head = ["rule", "narrow: avoided", "distance", "wide: avoided", "distance", "pullovers", "shirts"]
-    return {"readings": markdown(head, table)}
+    return {"readings": common.markdown(head, table)}
 
 
 def draw(folder: Path):
     """What should be avoided over the distance to the truth: left of a rule's point is better, and below."""
     figure, axes = panels(1, 3, PAGE, 2.4)
-    rows = [row for row in read_csv(folder / "readings.csv") if row["rule"] or row["subject"] == "garments"]
+    rows = [
+        row for row in common.read_csv(folder / "readings.csv") if row["rule"] or row["subject"] == "garments"
+    ]
     for place, subject in zip(axes[0], (*WIDTHS, "garments"), strict=True):
         x = "wanted" if subject == "garments" else "sw2"
         for capped, colour in ((False, BLUE), (True, GREEN)):
@@ -213,11 +205,5 @@ def draw(folder: Path):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    p = command(__doc__, "python -m studies.avoid --out out/avoid", Study())
-    args = p.parse_args(argv)
-    if args.page:
-        write_figures(HERE, {"avoided": lambda: draw(HERE)})
-        return write_page(HERE, parts(HERE))
-    study = chosen(args, Study(), QUICK)
-    write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study)))
-    return write_figures(args.out, {"avoided": lambda: draw(args.out)})
+    example = "python -m studies.avoid --out out/avoid"
+    common.run(argv, __doc__, example, (Study(), QUICK), readings, parts, {"avoided": draw})

@@ -19,22 +19,12 @@ from torch import Tensor
 
 from meancap.lab.measures import Ruler
 from meancap.lab.problems import Cloud, Problem
-from meancap.report.style import BLUE, COLUMN, GREEN, GREY, PURPLE, VERMILION, panels
+from meancap.report.style import BLUE, COLUMN, GREY, VERMILION, panels
 from meancap.rules import CFG, Rule, density_feedback
-from meancap.runs.calibrate import LearnedScale, load_scale
+from meancap.runs.calibrate import load_scale
 from meancap.sampling import ancestral, noise, sample, uniform
-from studies.common import (
-    Cells,
-    Row,
-    chosen,
-    command,
-    markdown,
-    option,
-    read_csv,
-    write_csv,
-    write_figures,
-    write_page,
-)  # fmt: skip
+from studies import common
+from studies.common import Cells, Row, option
 
 HERE = Path(__file__).parent
 SAMPLERS = {"ode": 0.0, "ancestral": 1.0}
@@ -120,7 +110,7 @@ def geometric_mean(pairs: Tensor, resamples: int = 2000) -> tuple[float, float, 
 
 def parts(folder: Path) -> dict[str, str]:
     """The table of the page, and the learned scale of the shipped model in a sentence."""
-    rows = read_csv(folder / "readings.csv")
+    rows = common.read_csv(folder / "readings.csv")
     mixtures = list(dict.fromkeys(r["mixture"] for r in rows if r["mixture"].isdigit()))
     table = []
     for sampler, name in (("ode", "ODE (98 % more calls)"), ("ancestral", "ancestral (equal calls)")):
@@ -138,26 +128,12 @@ def parts(folder: Path) -> dict[str, str]:
         for t, value, low, high in zip(learned.times, learned.values, learned.low, learned.high, strict=True)
     )
     head = ["SW2 over that of tuned CFG", *mixtures, "geometric mean", "a perfect model"]
-    return {"readings": markdown(head, table), "scale": f"{curve}."}
-
-
-def draw_scales(learned: Sequence[LearnedScale]):
-    """Learned scales with their bands; the dashed line at 1 is a gap neither too short nor too long."""
-    figure, places = panels(1, 1, COLUMN, 2.2)
-    axes = places[0, 0]
-    axes.axhline(1, color=GREY, linestyle="--", linewidth=0.8)
-    for colour, one in zip((BLUE, VERMILION, GREEN, PURPLE), learned, strict=False):
-        axes.fill_between(one.times, one.low, one.high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(one.times, one.values, color=colour, marker="o", markersize=2.5, label=one.model)
-    axes.set_xlabel("t (noise at 0, data at 1)")
-    axes.set_ylabel("scale that predicts data best")
-    axes.legend(loc="best")
-    return figure
+    return {"readings": common.markdown(head, table), "scale": f"{curve}."}
 
 
 def draw_ratios(folder: Path):
     """Feedback and a perfect model over tuned CFG, one pair of points for each mixture."""
-    rows = [row for row in read_csv(folder / "readings.csv") if row["mixture"].isdigit()]
+    rows = [row for row in common.read_csv(folder / "readings.csv") if row["mixture"].isdigit()]
     figure, axes = panels(1, 2, COLUMN, 2.0, sharey=True)
     for place, sampler in zip(axes[0], SAMPLERS, strict=True):
         own = [row for row in rows if row["sampler"] == sampler]
@@ -173,11 +149,5 @@ def draw_ratios(folder: Path):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = command(__doc__, "python -m studies.feedback --out out/feedback", Study()).parse_args(argv)
-    if args.page:
-        learned = load_scale(HERE / "fashion-scale.json")
-        write_figures(HERE, {"scale": lambda: draw_scales([learned]), "ratios": lambda: draw_ratios(HERE)})
-        return write_page(HERE, parts(HERE))
-    study = chosen(args, Study(), QUICK)
-    write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study)))
-    return write_figures(args.out, {"ratios": lambda: draw_ratios(args.out)})
+    example = "python -m studies.feedback --out out/feedback"
+    common.run(argv, __doc__, example, (Study(), QUICK), readings, parts, {"ratios": draw_ratios})

@@ -1,3 +1,5 @@
+from studies.common import start
+
 from .study import main
 
-raise SystemExit(main())
+start(main)

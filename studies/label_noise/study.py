@@ -1,7 +1,7 @@
 """Known leaks on a network: which guidance undoes wrong labels, at equal network calls.
 
     model     Fashion-MNIST, trained with a share of its labels replaced (`python -m studies.training fashion
-              --label-noise 0.3`); the file says the share
+              --wrong 0.3`); the file says the share
     pi        what the rule needs to know of it, 1 - share * 10 / 9: a wrong label names another class
     arm       a rule and its sampler; an arm with several candidates is tuned on noise of its own seed
     calls     of the network for each sample, probes and rival classes included; all arms have `calls` at most
@@ -9,11 +9,22 @@
 The shipped classifier scores everything against the class that was asked for: accuracy, FD-fashion and recall
 against the test pictures, diversity within a class; float32. Arms share their noise seed by seed, so that
 differences are paired. Tuning chooses the candidate with the lowest FD-fashion.
+
+Two predictors take log R of a class from elsewhere than `density_feedback`:
+
+    Renoised   R of the guided mean itself, from fresh noise: no path that guidance has driven is believed
+    Rivals     R of the asked class against all classes along a memoryless run, normalised: the mean of R over
+               classes is 1 by definition, so that a drift common to all classes cancels
+
+log p(m | condition) - log p(m) of a picture m is half the integral over SNR = (t / (1 - t))^2 of
+|m - m_u|^2 - |m - m_c|^2 at x_t = t m + (1 - t) noise. `Renoised` takes the integrand at one time, the
+current one or `until` where that is earlier, and the mean over the steps, each weighted by its SNR.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,26 +41,17 @@ from meancap.metrics.manifold import recall_at
 from meancap.metrics.per_image import class_hits, diversity_estimate
 from meancap.metrics.score import Estimate, difference, mean_estimate
 from meancap.models.classes import ClassModel, open_sit
-from meancap.rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg
+from meancap.prediction import Prediction
+from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
+from meancap.rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg, feedback_scale
 from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
 from meancap.runs.config import sample_seed
 from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
 from meancap.sampling.ratio_tracker import memoryless_gain
-from studies.common import (
-    Cells,
-    Row,
-    chosen,
-    command,
-    interval_columns,
-    option,
-    write_csv,
-    write_figures,
-    write_page,
-)
-
-from .page import figures, parts, ratio_row
-from .ratios import Renoised, Rivals
+from meancap.tensors import per_sample
+from studies import common
+from studies.common import Cells, Row, interval, interval_columns, option
 
 HERE = Path(__file__).parent
 TUNE_SEED = 900
@@ -114,6 +116,63 @@ def arms(share: float, learned: LearnedScale, calls: int) -> list[Arm]:
         Arm("feedback, re-noised R", (density_feedback(pi, most=10.0),), per_step=4, ratio="renoised"),
         Arm("feedback, rival classes, ancestral", (density_feedback(pi, most=10.0),), 1.0, ratio="rivals"),
     ]
+
+
+class Renoised:
+    """Four network calls a step, for any sampler; one run."""
+
+    follows_ratio = True
+
+    def __init__(
+        self, predict: Predict, rule: DensityFeedback, seeds: Sequence[int], until: float = 0.4
+    ) -> None:
+        self.predict, self.rule, self.until = predict, rule, until
+        self._streams = [torch.Generator().manual_seed(sample_seed(7, seed)) for seed in seeds]
+        self._sum = torch.zeros(len(self._streams), dtype=torch.float64)
+        self._weight = 0.0
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """The weighted mean so far."""
+        return self._sum / self._weight if self._weight else self._sum
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        p = self.predict(x, t)
+        if t > 0:
+            scale = feedback_scale(self.log_ratio, self.rule.pi, self.rule.most)
+            m = p.m_u + per_sample(scale, p.m_u) * p.delta
+            at = min(t, self.until)
+            fresh = torch.stack([torch.randn(x.shape[1:], generator=one) for one in self._streams])
+            q = self.predict(torch.lerp(fresh.to(m), m, at), at)
+            snr = (at / (1 - at)) ** 2
+            off = (m - (q.m_c + q.m_u) / 2).flatten(1).double()
+            self._sum += snr * snr * (q.delta.flatten(1).double() * off).sum(1)
+            self._weight += snr
+        return p.beside(log_ratio=self.log_ratio)
+
+
+class Rivals:
+    """Two calls a step, and one more for each class before `until`; for `ancestral` steps, one run."""
+
+    follows_ratio = True
+
+    def __init__(self, model: ClassModel, labels: Sequence[int], until: float = 0.25) -> None:
+        self.predict = model.predict(labels)
+        self.classes = [model.predict([c] * len(labels)) for c in range(model.classes)]
+        self.labels, self.until = torch.tensor(labels)[:, None], until
+        self.evidence = torch.zeros(len(labels), model.classes, dtype=torch.float64)
+        self._last: list[Prediction] = []
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        p = self.predict(x, t)
+        if self._last:
+            self.evidence += torch.stack([memoryless_gain(last, p) for last in self._last], 1)
+        self._last = []
+        if t < self.until:
+            means = [one.conditional(x, t).m_c for one in self.classes]
+            self._last = [Prediction.from_mean(p.x, t, m, p.m_u) for m in means]
+        shares = self.evidence.log_softmax(1).gather(1, self.labels)[:, 0]
+        return p.beside(log_ratio=shares + math.log(self.evidence.shape[1]))
 
 
 def share_of(path: Path) -> float:
@@ -226,10 +285,7 @@ def measure_model(study: Study, cells: Cells, path: Path, data: Path) -> Iterato
         if "log_ratio" in made:
             ratio = made["log_ratio"][:, round(0.4 * made["log_ratio"].shape[1])]
             hit = made["logits"].argmax(1) == made["labels"]
-            odds = log_odds(made["logits"], made["labels"])
-            correlation = float(torch.corrcoef(torch.stack([ratio.double(), odds.double()]))[0, 1])
-            line = ratio_row(arm.name, ratio[hit], ratio[~hit]) | {"correlation": correlation}
-            yield "ratios", {"wrong labels": share} | line
+            yield "ratios", {"wrong labels": share} | ratio_row(arm.name, ratio[hit], ratio[~hit])
 
 
 def estimates(made: dict[str, Tensor], reference: Tensor) -> dict[str, Estimate]:
@@ -240,24 +296,68 @@ def estimates(made: dict[str, Tensor], reference: Tensor) -> dict[str, Estimate]
     return {"accuracy": accuracy, "FD": frechet_estimate("FD", pool, reference), "diversity": diversity}
 
 
-def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
-    """log p / (1 - p) of the class asked for, by the classifier; within 15."""
-    own = logits.gather(1, labels[:, None])[:, 0]
-    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
-    return (own - others).clamp(-15, 15)
+def ratio_row(arm: str, hits: Tensor, misses: Tensor) -> Row:
+    """How well log R tells hits from misses."""
+    return {"arm": arm, "AUC": auc(hits, misses), "hits": float(hits.mean()), "misses": float(misses.mean())}
+
+
+def auc(positive: Tensor, negative: Tensor) -> float:
+    """The chance that a positive has the higher value, ties counting half."""
+    if not len(positive) or not len(negative):
+        return float("nan")
+    apart = positive[:, None] - negative[None]
+    return float((apart > 0).double().mean() + (apart == 0).double().mean() / 2)
+
+
+def parts(folder: Path) -> dict[str, str]:
+    """The table of the page: the arms of the noisiest network."""
+    table = []
+    for r in common.read_csv(folder / "readings.csv"):
+        if float(r["wrong labels"]) == 0.3 and r["arm"] != "unguided, ancestral":
+            accuracy, distance, recall = (f"{float(r[name]):.2f}" for name in ("accuracy", "FD", "recall"))
+            less = [interval(r, f"{name} less CFG", "+") for name in ("accuracy", "FD")]
+            first, second = ("", "") if r["arm"] == "CFG" else less
+            table.append([r["arm"], accuracy, first, distance, second, recall])
+    head = ["30 % wrong labels", "accuracy", "less CFG", "FD-fashion", "less CFG", "recall"]
+    return {"readings": common.markdown(head, table)}
+
+
+def draw_arms(folder: Path):
+    """FD-fashion over accuracy, one point with its intervals for each arm of the noisiest model."""
+    every = common.read_csv(folder / "readings.csv")
+    share = max(float(r["wrong labels"]) for r in every)
+    rows = [r for r in every if float(r["wrong labels"]) == share]
+    figure, axes = panels(1, 2, PAGE, 2.9)
+    place = axes[0, 0]
+    colours = {"CFG": VERMILION, "feedback": BLUE}
+    for number, r in enumerate(rows):
+        point, bars = (float(r["accuracy"]), float(r["FD"])), (_bars(r, "FD"), _bars(r, "accuracy"))
+        colour = colours.get(r["arm"].replace(",", "").split()[0], GREY)
+        place.errorbar(*point, *bars, color=colour, marker="o", markersize=3, linewidth=0.7)
+        place.annotate(str(number + 1), point, (3, 3), textcoords="offset points", fontsize=6)
+    place.set(xlabel="accuracy", ylabel="FD-fashion", title=f"{share:.0%} of labels wrong")
+    names = "\n".join(f"{k + 1}  {r['arm']}" for k, r in enumerate(rows))
+    axes[0, 1].axis("off")
+    axes[0, 1].text(0, 1, names, va="top", fontsize=6.5)
+    return figure
+
+
+def _bars(row: dict[str, str], name: str) -> list[list[float]]:
+    value, low, high = (float(row[f"{name}{end}"]) for end in ("", " from", " to"))
+    return [[value - low], [high - value]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     example = "python -m studies.label_noise --data DIR --models noise-0.3/model.safetensors --out out/noise"
-    p = command(__doc__, example, Study())
+    p = common.command(__doc__, example, Study())
     p.add_argument("--models", type=Path, nargs="+", metavar="FILE", help="weights by studies.training")
     p.add_argument("--data", type=Path, metavar="DIR", help="the files of Fashion-MNIST")
     args = p.parse_args(argv)
     if args.page:
-        return write_page(HERE, parts(HERE))
+        return common.write_page(HERE, parts(HERE))
     if not args.models or args.data is None:
         raise ValueError("give --models FILE ... and --data DIR, the files of Fashion-MNIST")
-    study = chosen(args, Study(), QUICK)
+    study = common.chosen(args, Study(), QUICK)
     hashes = {f"{share_of(path):g}": sha256_of(path)[:16] for path in args.models}
     cells = Cells(args.out, study, models=hashes)
     tables: dict[str, list[Row]] = {"readings": [], "ratios": []}
@@ -265,5 +365,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         for table, row in measure_model(study, cells, path, args.data):
             tables[table].append(row)
     for name, rows in tables.items():
-        write_csv(args.out / f"{name}.csv", rows)
-    return write_figures(args.out, figures(args.out))
+        common.write_csv(args.out / f"{name}.csv", rows)
+    return common.write_figures(args.out, {"arms": lambda: draw_arms(args.out)})

@@ -1,33 +1,57 @@
-"""Trains the classifier behind the `fashion` protocol and writes what ships with the package.
+"""The networks that score pictures: the classifier of garments and the detector of scenes.
 
-    python -m studies.training classifier --folder DATA --out src/meancap/metrics/weights
-
-DATA holds the four idx .gz files of Fashion-MNIST (Debian: dataset-fashion-mnist). One thread, one seed.
-Writes `fashion_classifier.safetensors`, `fashion_reference.safetensors` (features of the 10,000 held-out test
-images in half precision, against which the protocol measures) and a JSON card with what was measured.
+AdamW on one cycle trains both, and both get a JSON card of what was measured. The classifier also has
+`fashion_reference.safetensors`: features of the 10,000 held-out test images in half precision, against which
+the protocol `fashion` measures.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from meancap.files import write_tensors, write_whole
 from meancap.metrics import gaussian
 from meancap.metrics.classifiers import FashionClassifier
-from meancap.models.data import FASHION, fashion
+from meancap.models.data import FASHION, Pictures, fashion
+from meancap.scenes import draw, render
+from meancap.scenes.measure import SceneDetector, detect
 
-EPOCHS, BATCH, PEAK, DECAY, SHIFT, SEED = 8, 128, 3e-3, 0.02, 2, 0
+BATCH, PEAK, SHIFT, SEED = 128, 3e-3, 2, 0
+ANSWERS = ("axis", "shape 1", "colour 1", "shape 2", "colour 2")
 
 
-class Training(nn.Module):
-    """The same network with the batch norms that `folded` merges into the convolutions."""
+def train_one_cycle(
+    network: nn.Module, loss_of: Callable[[int], Tensor], steps: int, *, decay: float, rise: float
+) -> list[float]:
+    """Minimises the loss of each step's batch; `rise` is the share of the steps until the peak rate."""
+    optimiser = torch.optim.AdamW(network.parameters(), lr=PEAK, weight_decay=decay)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, PEAK, total_steps=steps, pct_start=rise)
+    losses: list[float] = []
+    for step in range(steps):
+        loss = loss_of(step)
+        optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        optimiser.step()
+        cycle.step()
+        losses.append(loss.item())
+        if (step + 1) % 50 == 0 or step + 1 == steps:
+            print(f"step {step + 1}  loss {losses[-1]:.4f}", file=sys.stderr, flush=True)
+    network.eval()
+    return losses
+
+
+class Unfolded(nn.Module):
+    """The classifier with the batch norms that `folded` merges into the convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +69,6 @@ class Training(nn.Module):
         return self.head(x.mean((2, 3)))
 
     def folded(self) -> FashionClassifier:
-        self.eval()
         network = FashionClassifier()
         pairs = zip(self.convolutions, self.norms, strict=True)
         network.convolutions = nn.ModuleList(fuse_conv_bn_eval(*pair) for pair in pairs)
@@ -61,66 +84,120 @@ def shifted(images: Tensor, generator: torch.Generator) -> Tensor:
     return padded[torch.arange(len(images))[:, None, None], 0, rows, columns][:, None]
 
 
-def train(x: Tensor, y: Tensor) -> Training:
-    torch.manual_seed(SEED)
-    generator = torch.Generator().manual_seed(SEED)
-    model = Training()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=DECAY)
-    steps = EPOCHS * (len(x) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK, total_steps=steps)
-    for epoch in range(EPOCHS):
-        begun, losses = time.time(), []
-        for rows in torch.randperm(len(x), generator=generator).split(BATCH)[: len(x) // BATCH]:
-            loss = F.cross_entropy(model(shifted(x[rows], generator).float()), y[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.item())
-        mean = sum(losses) / len(losses)
-        print(f"epoch {epoch + 1}: loss {mean:.4f}, {time.time() - begun:.0f} s", flush=True)
-    return model.eval()
+def garment_batches(pictures: Pictures) -> Iterator[tuple[Tensor, Tensor]]:
+    """Shifted images and labels, epoch after epoch."""
+    generator, count = torch.Generator().manual_seed(SEED), len(pictures.images)
+    while True:
+        for rows in torch.randperm(count, generator=generator).split(BATCH)[: count // BATCH]:
+            yield shifted(pictures.images[rows], generator).float(), pictures.labels[rows]
 
 
-@torch.no_grad()
-def features(network: FashionClassifier, x: Tensor) -> dict[str, Tensor]:
-    parts = [network(block.float()) for block in x.split(500)]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def reference(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the protocol needs of the test images: features to measure coverage of, statistics of the rest."""
-    spatial = gaussian(found["spatial"])
-    return {
-        "pool": found["pool"].half(),
-        "spatial_mean": spatial.mean,
-        "spatial_covariance": spatial.covariance.float(),
-    }
-
-
-def run_classifier(data: Path, out: Path) -> Path:
-    """Trains the classifier and writes it with its reference and card."""
+def train_classifier(data: Path, out: Path, steps: int) -> Path:
+    """Writes the classifier with its reference and card; 468 steps are an epoch."""
     begun = time.process_time()
-    training, test = fashion(data), fashion(data, train=False)
-    model = train(training.images, training.labels)
-    network = model.folded()
-    y_test = test.labels
-    found = features(network, test.images)
-    right = (found["logits"].argmax(1) == y_test).float()
+    torch.manual_seed(SEED)
+    model, batches = Unfolded(), garment_batches(fashion(data))
+
+    def loss_of(_: int) -> Tensor:
+        images, labels = next(batches)
+        return F.cross_entropy(model(images), labels)
+
+    train_one_cycle(model, loss_of, steps, decay=0.02, rise=0.3)
+    network, test = model.folded(), fashion(data, train=False)
+    with torch.no_grad():
+        blocks = [network(block.float()) for block in test.images.split(500)]
+    logits, pool, spatial = (torch.cat([b[name] for b in blocks]) for name in ("logits", "pool", "spatial"))
+    right, statistics = (logits.argmax(1) == test.labels).float(), gaussian(spatial)
+    reference = {
+        "pool": pool.half(),
+        "spatial_mean": statistics.mean,
+        "spatial_covariance": statistics.covariance.float(),
+    }
     card = {
         "data": "Fashion-MNIST (Zalando Research, MIT licence), 60,000 training images",
-        "recipe": f"{EPOCHS} epochs, batch {BATCH}, AdamW, one cycle to {PEAK}, weight decay {DECAY}, "
-        f"shifts up to {SHIFT} pixels, seed {SEED}, one thread",
+        "recipe": f"{steps} steps of {BATCH}, AdamW, one cycle to {PEAK}, weight decay 0.02, "
+        f"shifts up to {SHIFT} pixels, seed {SEED}",
         "parameters": sum(p.numel() for p in network.parameters()),
         "test_accuracy": round(right.mean().item(), 4),
         "test_accuracy_per_class": {
-            name: round(right[y_test == i].mean().item(), 3) for i, name in enumerate(FASHION)
+            name: round(right[test.labels == i].mean().item(), 3) for i, name in enumerate(FASHION)
         },
-        "test_cross_entropy": round(F.cross_entropy(found["logits"], y_test).item(), 4),
+        "test_cross_entropy": round(F.cross_entropy(logits, test.labels).item(), 4),
         "training_cpu_seconds": round(time.process_time() - begun),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "fashion_classifier.safetensors").write_bytes(save(network.state_dict()))
-    (out / "fashion_reference.safetensors").write_bytes(save(reference(found)))
-    (out / "fashion_classifier.json").write_text(json.dumps(card, indent=1) + "\n")
-    return out / "fashion_classifier.safetensors"
+    write_tensors(out / "fashion_reference.safetensors", reference, {})
+    return _write(out / "fashion_classifier.safetensors", network, card)
+
+
+def fit_detector(steps: int, batch: int = BATCH) -> tuple[SceneDetector, list[float]]:
+    """The detector and its losses; the batch of step k is drawn from a generator seeded by (seed, k)."""
+    torch.manual_seed(SEED)
+    network = SceneDetector().to(memory_format=torch.channels_last)
+
+    def loss_of(step: int) -> Tensor:
+        g = torch.Generator().manual_seed(SEED * 1_000_003 + step)
+        scenes = draw(batch, g)
+        _, logits = network(spoilt(render(scenes), g))
+        answers = answers_of(scenes.codes())
+        return torch.stack([F.cross_entropy(a, b) for a, b in zip(logits, answers, strict=True)]).sum()
+
+    return network, train_one_cycle(network, loss_of, steps, decay=0.01, rise=0.1)
+
+
+def train_detector(out: Path, steps: int) -> Path:
+    """Writes the detector with its card."""
+    begun = time.process_time()
+    network, _ = fit_detector(steps)
+    recipe = {"steps": steps, "batch": BATCH, "rate": PEAK, "seed": SEED}
+    seconds = round(time.process_time() - begun)
+    card = {"recipe": recipe, "training_cpu_seconds": seconds, "examination": examine(network)}
+    return _write(out / "scene_detector.safetensors", network, card)
+
+
+def examine(network: SceneDetector, count: int = 10_000, seed: int = 77) -> dict[str, dict[str, float]]:
+    """Shares of right answers on renders it never saw: clean, spoilt as in training, and burnt."""
+    g = torch.Generator().manual_seed(seed)
+    scenes = draw(count, g)
+    clean = render(scenes)
+    kinds: dict[str, Tensor] = {"clean": clean, "spoilt": spoilt(clean, g)}
+    kinds |= {f"burnt x{k:g}": burnt(clean, k) for k in (1.5, 2.0, 3.0)}
+    answers = answers_of(scenes.codes())
+    table = {}
+    for kind, pictures in kinds.items():
+        r = detect(network, pictures)
+        given = [r.axis, r.shape[:, 0], r.colour[:, 0], r.shape[:, 1], r.colour[:, 1]]
+        hits = torch.stack([a == b for a, b in zip(given, answers, strict=True)], dim=1)
+        shares = {name: round(float(v), 5) for name, v in zip(ANSWERS, hits.double().mean(0), strict=True)}
+        table[kind] = {**shares, "all": round(float(hits.all(1).double().mean()), 5)}
+    return table
+
+
+def answers_of(codes: Tensor) -> list[Tensor]:
+    """The right answers for complete prompts, in the order of ANSWERS."""
+    shape, colour, place = codes[:, 0:3:2], codes[:, 1:4:2], codes[:, 4]
+    turned = (place % 2 == 1)[:, None]
+    shape, colour = (torch.where(turned, v.flip(1), v) for v in (shape, colour))
+    return [place // 2, shape[:, 0], colour[:, 0], shape[:, 1], colour[:, 1]]
+
+
+def spoilt(pictures: Tensor, g: torch.Generator) -> Tensor:
+    """Renders with errors of a generator: blur, noise, other contrast and saturation, clipping."""
+    n = len(pictures)
+    blur, noise, contrast, colour, keep = torch.rand(5, n, 1, 1, 1, generator=g)
+    soft = F.avg_pool2d(F.pad(pictures, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    x = torch.lerp(pictures, soft, blur)
+    grey = x.mean(1, keepdim=True)
+    x = grey + (0.6 + 1.4 * colour) * (x - grey)
+    x = 0.5 + (0.7 + 0.8 * contrast) * (x - 0.5)
+    x = x + 0.1 * noise.square() * torch.randn(x.shape, generator=g)
+    return torch.where(keep < 0.25, pictures, x).clamp(0, 1)
+
+
+def burnt(pictures: Tensor, strength: float = 2.0) -> Tensor:
+    """Renders changed as strong guidance changes pictures: `strength` times as far from mid grey, clipped."""
+    return (0.5 + strength * (pictures - 0.5)).clamp(0, 1)
+
+
+def _write(path: Path, network: nn.Module, card: dict[str, Any]) -> Path:
+    write_whole(path.with_suffix(".json"), json.dumps(card, indent=1) + "\n")
+    return write_tensors(path, network.state_dict(), {})

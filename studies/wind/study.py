@@ -29,20 +29,8 @@ from meancap.runs.calibrate import learn_scale
 from meancap.runs.config import sample_seed
 from meancap.sampling import ancestral, noise, sample
 from meancap.schedules import Piecewise
-from studies.common import (
-    Cells,
-    Row,
-    chosen,
-    command,
-    interval,
-    interval_columns,
-    markdown,
-    option,
-    read_csv,
-    write_csv,
-    write_figures,
-    write_page,
-)  # fmt: skip
+from studies import common
+from studies.common import Cells, Row, interval, interval_columns, option
 
 from .model import PRESETS, REGIMES, SHARES, WindModel, wind_model
 
@@ -51,7 +39,7 @@ CLIP = Threshold(1.0, most=1.0)
 UNGUIDED = CFG(1.0) | CLIP
 PILOT_SEED = 900
 GUIDED = ("1ch", "3ch")  # the presets whose authors recommend guidance
-AUTHORS = "CFG 40, dynamic thresholding"
+AUTHORS, OWN = "CFG 40, dynamic thresholding", "scale from its own days"
 
 
 @dataclass(frozen=True)
@@ -88,7 +76,7 @@ def rules_of(cells: Cells, model: WindModel, study: Study) -> dict[str, tuple[Ru
         # The learned scale at the times whose interval lies above 1, and 1 at the others.
         own = Piecewise(tuple(times), tuple(v if a > 1 else 1.0 for v, a in zip(values, low, strict=True)))
         rules["CFG 40"] = (CFG(40.0) | CLIP, False)
-        rules["scale from its own days"] = (CFG(own) | CLIP, False)
+        rules[OWN] = (CFG(own) | CLIP, False)
     return rules
 
 
@@ -177,7 +165,7 @@ def training_profile(regime: str) -> Tensor:
 
 def draw_days(cells: Cells, preset: str, seed: int, shown: int = 4):
     """Rows are rules, columns regimes; thin lines are days, the thick one their mean, dashed the data's."""
-    rows = read_csv(cells.folder / "readings.csv")
+    rows = common.read_csv(cells.folder / "readings.csv")
     names = [row["rule"] for row in rows if row["preset"] == preset]
     figure, axes = panels(len(names), len(REGIMES), PAGE, 0.95 * len(names) + 0.4, sharex=True, sharey=True)
     for number, (line, name) in enumerate(zip(axes, names, strict=True)):
@@ -199,37 +187,25 @@ def draw_days(cells: Cells, preset: str, seed: int, shown: int = 4):
 
 
 def parts(folder: Path) -> dict[str, str]:
-    """The table of the page."""
+    """The table of the page; a scale from its own days leaves the unguided days as they are."""
     table = []
-    for r in read_csv(folder / "readings.csv"):
-        hits, profile = (
-            ", ".join(f"{float(r[f'{name} {regime}']):{digits}}" for regime in REGIMES)
-            for name, digits in (("hits", ".2f"), ("profile", ".1f"))
-        )
-        less = "" if r["rule"] == AUTHORS else interval(r, "hits less authors", "+")
-        numbers = [hits, profile, f"{float(r['calm']):.2f}", f"{float(r['spread']):.2f}"]
-        table.append([r["preset"], r["rule"], r["days"], interval(r, "hits"), less, *numbers])
-    head = [
-        "preset",
-        "rule",
-        "days",
-        "hits",
-        "less the authors'",
-        "low, mid, high",
-        "profile, m/s",
-        "calm",
-        "spread",
-    ]
-    return {"readings": markdown(head, table)}
+    for r in common.read_csv(folder / "readings.csv"):
+        if r["rule"] != OWN:
+            profile = ", ".join(f"{float(r[f'profile {regime}']):.1f}" for regime in REGIMES)
+            less = "" if r["rule"] == AUTHORS else interval(r, "hits less authors", "+")
+            hits, spread = f"{float(r['hits']):.2f}", f"{float(r['spread']):.2f}"
+            table.append([r["preset"], r["rule"], hits, less, profile, spread])
+    head = ["preset", "rule", "hits", "less the authors'", "profile, m/s", "spread"]
+    return {"readings": common.markdown(head, table)}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     example = "python -m studies.wind --presets 1ch --out out/wind"
-    args = command(__doc__, example, Study()).parse_args(argv)
+    args = common.command(__doc__, example, Study()).parse_args(argv)
     if args.page:
-        return write_page(HERE, parts(HERE))
-    study = chosen(args, Study(), QUICK)
+        return common.write_page(HERE, parts(HERE))
+    study = common.chosen(args, Study(), QUICK)
     cells = Cells(args.out, study, ["enerdatasynth"])
-    write_csv(args.out / "readings.csv", readings(study, cells))
+    common.write_csv(args.out / "readings.csv", readings(study, cells))
     drawings = {f"days-{p}": partial(draw_days, cells, p, study.seeds[0]) for p in study.presets}
-    return write_figures(args.out, drawings)
+    return common.write_figures(args.out, drawings)

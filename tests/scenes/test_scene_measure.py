@@ -7,7 +7,7 @@ from meancap.scenes import Readings, codes, detect, detector, draw, forms, measu
 from meancap.scenes.law import BOUNDS
 from meancap.scenes.measure import _codes_in_prompt_order
 from studies.axes.measure import law_distance
-from studies.training.detector import answers_of, burnt, spoilt
+from studies.training.scorers import answers_of, burnt, spoilt
 
 N = 1000
 

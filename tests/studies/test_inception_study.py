@@ -1,17 +1,15 @@
 """The page of the Inception study is computed from its readings, which carry their protocol."""
 
-import csv
-
 import pytest
 import torch
 
 pytest.importorskip("PIL")
+from studies.common import Cells, read_csv
 from studies.inception import study
 
 
 def test_every_reading_carries_its_protocol():
-    with (study.HERE / "readings.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(study.HERE / "readings.csv")
     assert {(r["images"], r["reference"]) for r in rows} <= set(study.PAIRS) and rows
     for r in rows:
         assert "sha256 23865a69" in r["protocol"] and "NOT the published" not in r["protocol"]
@@ -26,11 +24,10 @@ def test_every_reading_carries_its_protocol():
 def test_blocks_are_kept_and_read_in_order(tmp_path):
     torch.manual_seed(0)
     sets = {name: torch.randn(200, 2048) for pair in study.PAIRS for name in pair}
-    (tmp_path / "features").mkdir()
+    cells = Cells(tmp_path, study.Study())
     for name, pool in sets.items():
         for start in (0, 100):
-            block = {"pool": pool[start : start + 100]}
-            study.write_tensors(study.block_path(tmp_path, name, start), block, {})
-    assert all(torch.equal(study.features(tmp_path, name), pool) for name, pool in sets.items())
-    rows = study.readings(tmp_path, "x")
-    assert [(r["images"], r["n"]) for r in rows] == [(a, "200") for a, _ in study.PAIRS]
+            cells.make(study.block_name(name, start), lambda p=pool[start : start + 100]: {"pool": p})
+    assert all(torch.equal(study.features(cells, name), pool) for name, pool in sets.items())
+    rows = study.readings(cells, "x")
+    assert [(r["images"], r["n"]) for r in rows] == [(a, 200) for a, _ in study.PAIRS]

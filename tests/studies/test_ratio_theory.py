@@ -12,8 +12,7 @@ from meancap.rules import Threshold, density_feedback
 from meancap.runs.calibrate import LearnedScale
 from small_sit import pixels, random_sit
 from studies.feedback.study import geometric_mean
-from studies.label_noise.ratios import Renoised, Rivals
-from studies.label_noise.study import Study, arms, make_cell
+from studies.label_noise.study import Renoised, Rivals, Study, arms, make_cell
 
 GARMENT = SiTConfig(size=28, channels=1, patch=14, width=8, depth=1, heads=2, classes=10, learn_sigma=False)
 LEARNED = LearnedScale((0.5,), (1.2,), (1.1,), (1.3,), 32)
