@@ -11,7 +11,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import Number, magnitude, vector
-from .catalogue import method, not_a_rule
+from .catalogue import method, not_a_rule, recipe
 from .rule import Displacement, Factor, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import SPACES, both_in, part, stretch, time_passed, unconditional_in
@@ -26,9 +26,23 @@ def _prediction_cosine(p: Prediction, space: str) -> Tensor:
 
 @part()
 class Damp(Factor):
-    """g <- exp(-alpha r) g with r = |v_c - v_u| / |v_u|, velocities. It follows CFG(scale)."""
+    """Magnitude-aware guidance (MAMBO-G, once RAAG). Damps guidance if the gap is large beside the velocity.
 
-    alpha: float
+    formula: scale_eff = 1 + (scale - 1) exp(-alpha r), r = |v_c - v_u| / |v_u|
+    space: velocity
+    source: Zhu et al., arXiv 2508.03442 (v1, v2 as RAAG)
+    evidence: xiaomomy/MAMBO-G @ 9c54dd11; diffusers 0.42.1
+    use when: few steps at a large scale spoil the first of them
+    defaults:
+        - SD3.5 Large, 10 steps: scale 18, alpha 12 (its code)
+        - Qwen-Image, 10 steps: scale 10, alpha 8, then Rescale(1) (its code)
+        - any: scale 10, alpha 8 (diffusers)
+    notes:
+        - the official code takes the norms of the whole batch; ours and diffusers' are per sample
+        - diffusers 0.42.1 raises on 4-D and 5-D latents (torch.norm over three axes); packed tokens work
+    """
+
+    alpha: float = 8.0
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         v_c, v_u = both_in(p, "velocity")
@@ -36,12 +50,11 @@ class Damp(Factor):
         return torch.exp(-self.alpha * torch.where(gap == 0, 0.0, gap / whole))
 
 
+mambo_g = recipe("mambo_g", Damp, first=CFG, scale=10.0, check=(0.302766, -1.208297, 0.697234, 0.408297))
+
+
 @method(
-    name="power_law",
-    call="power_law(0.5, 0.9)",
-    confidence="second-hand",
-    unit=False,
-    check=(0.362793, -1.388378, 0.637207, 0.588378),
+    name="power_law", call="power_law(0.5, 0.9)", unit=False, check=(0.362793, -1.388378, 0.637207, 0.588378)
 )
 @part("0 <= alpha (0 is CFG with scale 1 + omega)")
 class PowerLaw(Factor):
@@ -52,7 +65,7 @@ class PowerLaw(Factor):
     formula: m = m_c + beta (m_c - m_u), beta = omega (t / (1 - t)^2 |m_c - m_u|)^alpha
     space: score
     source: Pavasovic et al., ICLR 2026, arXiv 2502.07849
-    evidence: xxiiyu/cui_generalized_guidance_forms (unofficial); the authors published no code
+    evidence: second-hand; xxiiyu/cui_generalized_guidance_forms (unofficial); the authors published no code
     use when: guidance should grow with the gap of the scores and omega can be tuned to the size of the model
     defaults:
         - latent models: alpha 0.9, omega tuned (paper, second-hand)
@@ -69,7 +82,7 @@ class PowerLaw(Factor):
         return at(self.omega, p.t) * length**self.alpha
 
 
-@method(name="vags", confidence="second-hand", unit=False, check=(0.782105, -2.646315, 0.217895, 1.846315))
+@method(name="vags", unit=False, check=(0.782105, -2.646315, 0.217895, 1.846315))
 @part()
 class Aligned(Factor):
     """VAGS. The scale follows the time and the angle between the two velocities.
@@ -77,7 +90,7 @@ class Aligned(Factor):
     formula: scale exp(kappa (2t - 1) cos(v_u, v_c))
     space: velocity
     source: Luo et al. 2026, arXiv 2605.15661
-    evidence: a reading note
+    evidence: second-hand; a reading note
     use when: you want less guidance early and more late, the more so the better the velocities agree
     defaults:
         - any: kappa 1 (second-hand)
@@ -93,7 +106,19 @@ class Aligned(Factor):
 
 @part(space=SPACES)
 class Converged(Rule):
-    """Stops guiding a sample permanently once the cosine between its two predictions exceeds `above`."""
+    """Adaptive guidance (guide until the predictions agree). Plain CFG until the two predictions agree.
+
+    formula: CFG until cos(c, u) exceeds above, conditional from then on
+    space: velocity
+    source: Castillo et al. 2023, arXiv 2312.12487
+    evidence: second-hand; a third-party collection
+    use when: guidance should end for a sample once its two predictions agree
+    state: which samples have stopped
+    defaults:
+        - LDM: above 0.991 (second-hand)
+    notes:
+        - stated for noise predictions, which coincide at t = 0 of a flow; velocities do not: space=
+    """
 
     above: float = 0.991
     space: str = "velocity"
@@ -108,6 +133,9 @@ class Converged(Rule):
 
     def within_step(self, before: State, after: State) -> State:
         return after  # a sample that stopped is not guided by the rest of the step
+
+
+adaptive_guidance = recipe("adaptive_guidance", Converged, first=CFG, check=(0.9, -3.0, 0.1, 2.2))
 
 
 # A shorter gap has no direction left in float32, and its inverse no room.
@@ -151,44 +179,6 @@ class Normalise(Factor):
         return torch.where(none, 0.0, torch.where(none, 1.0, length) ** -self.gamma)
 
 
-@method(scale=10.0, check=(0.302766, -1.208297, 0.697234, 0.408297))
-def mambo_g(scale: Scale, *, alpha: float = 8.0) -> Rule:
-    """Magnitude-aware guidance (MAMBO-G, once RAAG). Damps guidance if the gap is large beside the velocity.
-
-    formula: scale_eff = 1 + (scale - 1) exp(-alpha r), r = |v_c - v_u| / |v_u|
-    space: velocity
-    source: Zhu et al., arXiv 2508.03442 (v1, v2 as RAAG)
-    evidence: xiaomomy/MAMBO-G @ 9c54dd11; diffusers 0.42.1
-    use when: few steps at a large scale spoil the first of them
-    defaults:
-        - SD3.5 Large, 10 steps: scale 18, alpha 12 (its code)
-        - Qwen-Image, 10 steps: scale 10, alpha 8, then Rescale(1) (its code)
-        - any: scale 10, alpha 8 (diffusers)
-    notes:
-        - the official code takes the norms of the whole batch; ours and diffusers' are per sample
-        - diffusers 0.42.1 raises on 4-D and 5-D latents (torch.norm over three axes); packed tokens work
-    """
-    return CFG(scale) | Damp(alpha)
-
-
-@method(confidence="second-hand", check=(0.9, -3.0, 0.1, 2.2))
-def adaptive_guidance(scale: Scale, *, above: float = 0.991, space: str = "velocity") -> Rule:
-    """Adaptive guidance (guide until the predictions agree). Plain CFG until the two predictions agree.
-
-    formula: CFG until cos(c, u) exceeds above, conditional from then on
-    space: velocity
-    source: Castillo et al. 2023, arXiv 2312.12487
-    evidence: a third-party collection
-    use when: guidance should end for a sample once its two predictions agree
-    state: which samples have stopped
-    defaults:
-        - LDM: above 0.991 (second-hand)
-    notes:
-        - stated for noise predictions, which coincide at t = 0 of a flow; velocities do not: space=
-    """
-    return CFG(scale) | Converged(above, space)
-
-
 @method(unit=False, check=(3.319938, -10.259814, -2.319938, 9.459814))
 def beta_cfg(
     scale: float,
@@ -225,14 +215,13 @@ not_a_rule(
     formula: scale w(t, x) by a trained network: maximal E log p(c | x_1) - cost E KL(guided | unguided)
     space: score
     source: Azangulov et al., AISTATS 2026, arXiv 2505.19367
-    evidence: the abstract only; no repository found
+    evidence: paper; the abstract only; no repository found
     use when: you study a mixture whose truth is known; it is trained for each condition
     defaults:
         - 2-D mixtures: trained for each condition (meancap.bench.policy)
     notes:
         - the paper reweights diffusion paths; we differentiate the Euler flow of a mixture exactly
     """,
-    confidence="paper",
 )
 
 

@@ -326,14 +326,14 @@ def pmc_displacement(scale: Scale, gamma: Scale = 1.15) -> Chain:
     return CFG(scale) | CapDisplacement(gamma)
 
 
-@method(call="pmc_literal({scale}, 1.1)", confidence="paper", check=(0.425466, -1.576399, 0.574534, 0.776399))
+@method(call="pmc_literal({scale}, 1.1)", check=(0.425466, -1.576399, 0.574534, 0.776399))
 def pmc_literal(scale: Scale, gamma: float = 1.1, *, tiny: float = 1e-8) -> Chain:
     """Posterior-mean capped guidance, the paper's algorithm to the letter. For comparison with `pmc`.
 
     formula: as pmc, from squares; beta = 0 where |m_c - m_u|^2 <= tiny and the nominal result is outside
     space: mean
     source: Peng & Ma 2026, arXiv 2609.24287, appendix on the stable implementation
-    evidence: its appendix, the numbered steps
+    evidence: paper; its appendix, the numbered steps
     use when: you compare with the paper's printed steps; use pmc otherwise
     defaults:
         - SiT-XL/2 256: gamma 1.05 to 1.10 (paper)

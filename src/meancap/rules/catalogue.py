@@ -6,7 +6,7 @@ description it has fixed fields, each on a line of its own; longer texts go on i
     formula: g <- (scale - 1) (g - its part along m_c)
     space: mean                                   what it acts on: any, mean, velocity, noise, score or state
     source: Sadat et al. 2024, arXiv 2410.02416
-    evidence: code in the appendix                what we compared the recipe with
+    evidence: paper; equation 7                   a key of CONFIDENCE, code if left out; what we compared with
     use when: a large scale oversaturates
     state: the running sum of gaps                what it remembers between steps; left out for none
     defaults:                                     published values, optional
@@ -75,6 +75,7 @@ _DEFAULT = re.compile(r"(.+?): (.+) \((.+?)\)$")
 
 Build = Callable[..., Any]
 Recipe = TypeVar("Recipe", bound=Build)
+_Scaled = Callable[[Any], Rule]  # CFG, or another rule of a scale alone
 
 
 class Default(NamedTuple):
@@ -162,6 +163,35 @@ def method(*, name: str | None = None, **facts: Any) -> Callable[[Recipe], Recip
     return register_recipe
 
 
+def recipe(
+    name: str, kind: type[Rule], *, first: _Scaled | None = None, then: _Scaled | None = None, **facts: Any
+) -> Callable[..., Rule]:
+    """The method that is one part with a scale: `first(scale) | kind(...)` or `kind(...) | then(scale)`.
+
+    Its options are the fields of the part, those with a default by name; its fact sheet is the part's.
+    """
+    fields = inspect.signature(kind).parameters.values()
+    options = [p if p.default is p.empty else p.replace(kind=p.KEYWORD_ONLY) for p in fields]
+    scale = inspect.Parameter("scale", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Scale")
+    signature = inspect.Signature([scale, *options], return_annotation="Rule")
+
+    def build(*args: Any, **given: Any) -> Rule:
+        values = signature.bind(*args, **given).arguments
+        scale = values.pop("scale")
+        rule = kind(**values)
+        rule = first(scale) | rule if first else rule
+        return rule | then(scale) if then else rule
+
+    build.__dict__["__signature__"] = signature
+    return method(**facts)(_named(build, name, kind.__module__, kind.__doc__))
+
+
+def _named(build: Recipe, name: str, module: str, doc: str | None) -> Recipe:
+    build.__name__ = build.__qualname__ = name
+    build.__module__, build.__doc__ = module, doc
+    return build
+
+
 def alias(of: Build, name: str, options: dict[str, Any], **facts: Any) -> None:
     """Keeps an earlier name of a recipe with these options: a form of it, with facts of its own."""
 
@@ -171,11 +201,11 @@ def alias(of: Build, name: str, options: dict[str, Any], **facts: Any) -> None:
             filled.pop("scale", None)
         return of(*args, **filled)
 
-    build.__name__, build.__module__ = name, of.__module__
-    build.__doc__ = f"An earlier name of `{of.__name__}` with {options}."
     written = ", ".join(f"{key}={write(value)}" for key, value in options.items() if key != "scale")
     call = facts.pop("call", f"{of.__name__}({{scale}}, {written})")
-    _METHODS[name] = _Method(build, of.__doc__, {**facts, "call": call, "form_of": of.__name__})
+    doc = f"An earlier name of `{of.__name__}` with {options}."
+    facts |= {"call": call, "form_of": of.__name__}
+    _METHODS[name] = _Method(_named(build, name, of.__module__, doc), of.__doc__, facts)
 
 
 def not_a_rule(name: str, kind: str, call: str, sheet: str, **facts: Any) -> None:
@@ -299,6 +329,9 @@ def _read_sheet(name: str, sheet: str) -> dict[str, Any]:
     fields.setdefault("state", ["none"])
     texts = {field: " ".join(" ".join(fields[field]).split()) for field in (*_REQUIRED, "state")}
     texts["use"] = texts.pop("use when")
+    sure, _, evidence = texts["evidence"].partition("; ")
+    if sure in CONFIDENCE:
+        texts |= {"confidence": sure, "evidence": evidence}
     title, _, _ = " ".join(about.split()).partition(". ")
     defaults = [_DEFAULT.match(text) for text in _items(fields.get("defaults", []))]
     if None in defaults:

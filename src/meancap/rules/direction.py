@@ -20,7 +20,7 @@ from ..prediction import Prediction
 from ..schedules import Scale, Values, at
 from ..tensors import Number, per_sample, scalar_dtype
 from .adaptive import Balanced
-from .catalogue import alias, method
+from .catalogue import alias, method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, Clip, FromUnconditional, Gain
 from .spaces import (
@@ -61,13 +61,31 @@ class Project(Map):
 
 @part()
 class Tangent(Map):
-    """m <- x + (the part of m - x along x) + eta (the part across x): TAG; put it after CFG."""
+    """Tangential amplifying guidance (TAG). CFG, then a longer step across the state.
+
+    formula: v <- P v + eta (v - P v) after CFG, P v = <v, x> / |x|^2 x
+    space: velocity
+    source: Cho et al., ICML 2026, arXiv 2510.04533
+    evidence: second-hand; the code of ComfyUI pull request 10403, on m - x; of the authors' repository only
+        the project page was seen
+    use when: samples mix features of several modes, and the scale should not grow
+    notes:
+        - stated for the update of the sampler, x' - x; on a flow with Euler that is a multiple of v, and a
+          rescaled state (DDIM) has the same result
+        - no published eta was seen; a Forge port offers 1 to 1.5, and 1.15 here is a placeholder
+        - the ComfyUI node also scales the part along the state, and both factors are 1 by default
+    """
 
     eta: float = 1.15
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         way = conditional_in(p, "velocity") + g
         return g + (self.eta - 1) * (way - along(way, p.x))
+
+
+tag = recipe(
+    "tag", Tangent, first=CFG, zero_gap=False, unit=False, check=(0.842294, -3.353647, 0.066824, 2.144588)
+)
 
 
 @part(space=("mean", "velocity"))
@@ -109,7 +127,19 @@ class ZeroStar(Map):
 
 @part(space=SPACES)
 class Tangential(Map):
-    """Keeps the part of u along the leading right singular vector of the matrix with rows c and u (TCFG)."""
+    """Tangential damping (TCFG). Keeps only the part of v_u along the shared direction.
+
+    formula: v_u <- <v_u, e> e, e the first right singular vector of the rows v_c, v_u; then CFG
+    space: velocity
+    source: Kwon et al., CVPR 2025, arXiv 2503.18137
+    evidence: second-hand; diffusers 0.42.1 and ComfyUI nodes_tcfg.py; no official repository found
+    use when: the unconditional prediction wanders and no knob should be tuned
+    defaults:
+        - SD1.5, SDXL, SD3, PixArt: scale 7.5, 5, 7, 4.5 (second-hand)
+    notes:
+        - exact here by the 2 x 2 Gram matrix, in float64; diffusers takes a float32 SVD
+        - diffusers' guider raises in use: its attribute _num_outputs_prepared does not exist (issue 14643)
+    """
 
     space: str = "velocity"
 
@@ -124,12 +154,27 @@ class Tangential(Map):
         return per_sample(1 - b * (a + b), g) * c + per_sample(b * b, g) * g
 
 
+tcfg = recipe("tcfg", Tangential, then=CFG, check=(0.679813, -2.523163, 0.932604, 1.23323))
+
+
 @dataclass(frozen=True)
 class Rectify(Map):
-    """The unconditional noise prediction times r(t): a ratio per time, and per channel or element (ReCFG).
+    """Rectified guidance (ReCFG). `recfg_table` computes the table of ratios for a model.
 
-    `ratios` holds one entry per time, a number or nested lists; `recfg_table` finds it for a model. Between
-    the times it is interpolated. r must be 1 at t = 0, where both noise predictions are x.
+    `ratios` holds one entry per time, a number or nested lists by channel or element; between the times it is
+    interpolated. r must be 1 at t = 0, where both noise predictions are x.
+
+    formula: n = scale n_c - (scale - 1) r n_u, r = E[n_c n_u] / E[n_u^2] per element and time
+    space: noise
+    source: Xia et al., CVPR 2025, arXiv 2410.18737
+    evidence: thuxmf/recfg
+    use when: a table of ratios can be made offline, and the average noise should not shift with the scale
+    state: none; a table made offline by recfg_table
+    defaults:
+        - EDM2: 100 labels x 500 images, 32 steps, per pixel (its code)
+    notes:
+        - the paper has r = E[n_c] / E[n_u], the code the least-squares ratio, which we compute
+        - the code attributes a batch's average to each of its labels; ours makes one table per condition
     """
 
     times: tuple[float, ...]
@@ -165,6 +210,16 @@ class Rectify(Map):
         way = torch.where(left == right, 1.0, knots[right] - knots[left])
         share = ((time - knots[left]) / way).clamp(0, 1)
         return torch.lerp(rows[left], rows[right], torch.as_tensor(per_sample(share, like)))
+
+
+recfg = recipe(
+    "recfg",
+    Rectify,
+    then=CFG,
+    call="recfg({scale}, [0, 0.5, 1], [1, 0.97, 0.9])",
+    zero_gap=False,
+    check=(0.7272, -2.9532, 0.1198, 1.8256),
+)
 
 
 def _values(row: Row) -> Values:
@@ -211,7 +266,7 @@ _APG_FORMS: dict[str, tuple[Callable[[Scale], Rule], str]] = {
 }
 
 
-@method(confidence="paper", check=(-0.023666, -2.045023, -0.424455, 0.446599))
+@method(check=(-0.023666, -2.045023, -0.424455, 0.446599))
 def apg(
     scale: Scale,
     *,
@@ -272,14 +327,14 @@ _MIX = {"scale": 10.0, "form": "diffusers", "radius": 10.0, "steps": 6}
 alias(apg, "apg_mix", _MIX, scale=10.0, unit=False, check=(0.8, -2.7, 0.2, 1.9))
 
 
-@method(confidence="second-hand", unit=False, check=(0.052958, -1.194385, 0.708422, -0.116542))
+@method(unit=False, check=(0.052958, -1.194385, 0.708422, -0.116542))
 def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float = 1.0) -> Rule:
     """AdaMaG. A gap damped along the noise, a scale falling as (1 - t)^power.
 
     formula: v = v_u + w (d - (1 - share) proj_{n_c} d), d = v_c - v_u, w = max(least, scale (1 - t)^power)
     space: noise
     source: Esmati et al. 2026, arXiv 2605.20079
-    evidence: two transcriptions agree, one with its equations 10, 11 and 13
+    evidence: second-hand; two transcriptions agree, one with its equations 10, 11 and 13
     use when: strong guidance is wanted early and next to none late
     defaults:
         - SD3, SD3.5, FLUX: share 0.1, power 4, least 1 (a transcription of its Section 5)
@@ -289,14 +344,14 @@ def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float
     return Project(share, "noise") | FromUnconditional(Decay(scale, power, least))
 
 
-@method(confidence="derived", unit=False, check=(0.280984, -1.205902, 0.928852, 0.238033))
+@method(unit=False, check=(0.280984, -1.205902, 0.928852, 0.238033))
 def mog(scale: Scale, *, along: float = 1.0, across: float = 5.0) -> Rule:
     """Manifold-optimal guidance (MOG). The gap made shorter across v_u, then a fixed scale.
 
     formula: v = v_u + scale w, w = d/across + (1/along - 1/across) proj_{v_u} d, d = v_c - v_u
     space: velocity
     source: Jia et al. 2026, arXiv 2603.11509
-    evidence: Auto-MOG's code with a given scale for the balanced one; its README names this variant
+    evidence: derived; Auto-MOG's code with a given scale for the balanced one; its README names this variant
     use when: you want the direction of Auto-MOG at a scale of your own
     defaults:
         - SDXL, SD3.5, FLUX: along 1, across 5 (its README)
@@ -328,29 +383,6 @@ def _preconditioned(along: float, across: float) -> Rule:
     for law in ("0 < along", "0 < across"):
         need_law("mog", law, along=along, across=across)
     return Project(across / along, "velocity", "unconditional") | Gain(1 / across)
-
-
-@method(
-    call="recfg({scale}, [0, 0.5, 1], [1, 0.97, 0.9])",
-    zero_gap=False,
-    check=(0.7272, -2.9532, 0.1198, 1.8256),
-)
-def recfg(scale: Scale, times: Sequence[float], ratios: Sequence[Row]) -> Rule:
-    """Rectified guidance (ReCFG). `recfg_table` computes the table of ratios for a model.
-
-    formula: n = scale n_c - (scale - 1) r n_u, r = E[n_c n_u] / E[n_u^2] per element and time
-    space: noise
-    source: Xia et al., CVPR 2025, arXiv 2410.18737
-    evidence: thuxmf/recfg
-    use when: a table of ratios can be made offline, and the average noise should not shift with the scale
-    state: none; a table made offline by recfg_table
-    defaults:
-        - EDM2: 100 labels x 500 images, 32 steps, per pixel (its code)
-    notes:
-        - the paper has r = E[n_c] / E[n_u], the code the least-squares ratio, which we compute
-        - the code attributes a batch's average to each of its labels; ours makes one table per condition
-    """
-    return Rectify(tuple(times), tuple(ratios)) | CFG(scale)
 
 
 @method(zero_gap=False, unit=False, check=(0.0, 0.0, 0.0, 0.0))
@@ -385,43 +417,6 @@ alias(
     state="none",
     check=(0.552459, -2.718033, -0.159016, 1.583607),
 )
-
-
-@method(confidence="second-hand", zero_gap=False, unit=False, check=(0.842294, -3.353647, 0.066824, 2.144588))
-def tag(scale: Scale, *, eta: float = 1.15) -> Rule:
-    """Tangential amplifying guidance (TAG). CFG, then a longer step across the state.
-
-    formula: v <- P v + eta (v - P v) after CFG, P v = <v, x> / |x|^2 x
-    space: velocity
-    source: Cho et al., ICML 2026, arXiv 2510.04533
-    evidence: the code of ComfyUI pull request 10403, on m - x; of the authors' repository only the project
-        page was seen
-    use when: samples mix features of several modes, and the scale should not grow
-    notes:
-        - stated for the update of the sampler, x' - x; on a flow with Euler that is a multiple of v, and a
-          rescaled state (DDIM) has the same result
-        - no published eta was seen; a Forge port offers 1 to 1.5, and 1.15 here is a placeholder
-        - the ComfyUI node also scales the part along the state, and both factors are 1 by default
-    """
-    return CFG(scale) | Tangent(eta)
-
-
-@method(confidence="second-hand", check=(0.679813, -2.523163, 0.932604, 1.23323))
-def tcfg(scale: Scale) -> Rule:
-    """Tangential damping (TCFG). Keeps only the part of v_u along the shared direction.
-
-    formula: v_u <- <v_u, e> e, e the first right singular vector of the rows v_c, v_u; then CFG
-    space: velocity
-    source: Kwon et al., CVPR 2025, arXiv 2503.18137
-    evidence: diffusers 0.42.1 and ComfyUI nodes_tcfg.py; no official repository found
-    use when: the unconditional prediction wanders and no knob should be tuned
-    defaults:
-        - SD1.5, SDXL, SD3, PixArt: scale 7.5, 5, 7, 4.5 (second-hand)
-    notes:
-        - exact here by the 2 x 2 Gram matrix, in float64; diffusers takes a float32 SVD
-        - diffusers' guider raises in use: its attribute _num_outputs_prepared does not exist (issue 14643)
-    """
-    return Tangential() | CFG(scale)
 
 
 adg = Rotation  # a part that is a method by itself

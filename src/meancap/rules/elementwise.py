@@ -12,7 +12,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample
-from .catalogue import alias, method
+from .catalogue import alias, method, recipe
 from .rule import Map, Rule
 from .scale import FromUnconditional
 from .spaces import need_image, need_text, part
@@ -126,9 +126,17 @@ def _signed_root(v: Tensor) -> Tensor:
 
 @part("0 < multiplier")
 class Tonemap(Map):
-    """Reinhard's curve on the length l of the gap at each pixel: l <- l / (1 + l / top).
+    """Reinhard tone map. A soft limit to the gap at each pixel, then guidance from the unconditional mean.
 
-    top is multiplier * (mean + spread * standard deviation) of the lengths in a sample. Every length shrinks.
+    formula: m = m_u + scale d, per pixel |d| <- |d| / (1 + |d|/top), top = multiplier (mean + spread std)
+    space: mean
+    source: no paper; ComfyUI latent operation
+    evidence: ComfyUI comfy_extras/nodes_latent.py
+    use when: single pixels of the gap stand out and should be softened
+    defaults:
+        - any: multiplier 1, spread 5 (ComfyUI)
+    notes:
+        - every gap shrinks, so scale 1 is not conditional
     """
 
     multiplier: float = 1.0
@@ -142,14 +150,10 @@ class Tonemap(Map):
         return g * torch.where(top == 0, 1.0, 1 / (1 + length / top))
 
 
-@method(
-    name="samg",
-    call="samg(5, 12)",
-    confidence="second-hand",
-    unit=False,
-    axes=4,
-    check=(2.5, -3.6, -1.5, 2.8),
-)
+tonemap = recipe("tonemap", Tonemap, then=FromUnconditional, unit=False, check=(0.5, -1.8, 0.5, 1.0))
+
+
+@method(name="samg", call="samg(5, 12)", unit=False, axes=4, check=(2.5, -3.6, -1.5, 2.8))
 @part()
 class PixelScale(Map):
     """Spatially adaptive guidance (SAMG). The scale falls from `high` to `low` with a pixel's energy.
@@ -157,7 +161,7 @@ class PixelScale(Map):
     formula: per pixel scale = high - e (high - low), e the channel mean of (m_c - m_u)^2, scaled to 0..1
     space: any
     source: Li et al. 2026, arXiv 2604.26503
-    evidence: comfy-cfg-megapack
+    evidence: second-hand; comfy-cfg-megapack
     use when: some regions burn while others need more guidance
     defaults:
         - SD1.5, SDXL: 5 to 12 where CFG has 7.5 (comfy-cfg-megapack)
@@ -202,23 +206,6 @@ def skimmed(
 
 
 alias(skimmed, "skimmed_linear", {"form": "linear", "skim": 5.0}, scale=9.0, check=(1.1, -3.6, -0.1, 2.8))
-
-
-@method(unit=False, check=(0.5, -1.8, 0.5, 1.0))
-def tonemap(scale: Scale, *, multiplier: float = 1.0) -> Rule:
-    """Reinhard tone map. A soft limit to the gap at each pixel, then guidance from the unconditional mean.
-
-    formula: m = m_u + scale d, per pixel |d| <- |d| / (1 + |d|/top), top = multiplier (mean + 5 std) of |d|
-    space: mean
-    source: no paper; ComfyUI latent operation
-    evidence: ComfyUI comfy_extras/nodes_latent.py
-    use when: single pixels of the gap stand out and should be softened
-    defaults:
-        - any: multiplier 1 (ComfyUI)
-    notes:
-        - every gap shrinks, so scale 1 is not conditional
-    """
-    return Tonemap(multiplier) | FromUnconditional(scale)
 
 
 # Parts that are methods by themselves.

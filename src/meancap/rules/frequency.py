@@ -15,7 +15,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample, scalar_dtype, vector
-from .catalogue import method
+from .catalogue import method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import along, conditional_in, need_image, part, time_left, unconditional_in
@@ -95,9 +95,19 @@ def _blurred(v: Tensor) -> Tensor:
 
 @part()
 class FreSca(Map):
-    """Scales the gap's low frequencies by `low`, the others by `high`; before FromUnconditional(scale).
+    """FreSca. Low and high frequencies of the gap scaled apart.
 
-    Low are those within `cutoff` of zero along both axes.
+    Low frequencies are those within `cutoff` of zero along both axes.
+
+    formula: low and high frequencies of m_c - m_u times two factors, d; m = m_u + scale d
+    space: any
+    source: Huang et al. 2025, arXiv 2504.02154; WikiChao/FreSca
+    evidence: second-hand; ComfyUI comfy_extras/nodes_fresca.py
+    use when: you want to weigh the coarse and the fine part of the gap by hand
+    defaults:
+        - any: low 1, high 1.25, cutoff 20 (ComfyUI)
+    notes:
+        - a cutoff above half a side wraps round in ComfyUI and marks a corner as low
     """
 
     low: float = 1.0
@@ -110,6 +120,9 @@ class FreSca(Map):
         mask = torch.where(inside[0][:, None] & inside[1][None, :], self.low, self.high).to(g.dtype)
         filtered: Tensor = torch.fft.ifft2(torch.fft.fft2(g) * mask).real
         return filtered
+
+
+fresca = recipe("fresca", FreSca, then=FromUnconditional, unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
 
 
 def _frequencies(n: int, like: Tensor) -> Tensor:
@@ -127,9 +140,21 @@ SYM4 = (
 
 @part()
 class Wavelet(Map):
-    """g <- low * (its coarse band) + high * (the rest), one level of sym4 over the last two axes.
+    """Wavelet detail guidance (HiWave). CFG on wavelet details, none on the coarse band.
 
-    The image goes round at its borders. Height and width must be even.
+    The part is g <- low * (its coarse band) + high * (the rest).
+
+    formula: CFG on the detail bands of one level of the wavelet sym4; the coarse band stays conditional
+    space: any
+    source: Vontobel et al., SIGGRAPH Asia 2025, arXiv 2506.20452
+    evidence: second-hand; laihongphuc/minHiWave (unofficial) and comfy-cfg-megapack agree; no official
+        repository found
+    use when: the layout is right and only detail should be guided, as in upscaling
+    defaults:
+        - SDXL: scale 7.5, 50 DDIM steps (minHiWave)
+    notes:
+        - the method also upscales, inverts patches and mixes their states in; this is its guidance alone
+        - images go round at their borders here, and need even sides; minHiWave mirrors them
     """
 
     low: float = 0.0
@@ -139,6 +164,9 @@ class Wavelet(Map):
         need_image(self, g)
         down, across = (_coarse(n, g) for n in g.shape[-2:])
         return self.high * g + (self.low - self.high) * (down @ g @ across)
+
+
+hiwave = recipe("hiwave", Wavelet, then=CFG, axes=4, check=(0.9, -3.0, 0.1, 2.2))
 
 
 def _coarse(n: int, like: Tensor) -> Tensor:
@@ -153,7 +181,7 @@ def _coarse(n: int, like: Tensor) -> Tensor:
     return rows.T @ rows
 
 
-@method(name="lf_cfg", confidence="second-hand", unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
+@method(name="lf_cfg", unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
 @part("1 <= size")
 class SlowBand(Rule):
     """Low-frequency improved CFG (LF-CFG). Less of the low frequencies that hardly change between steps.
@@ -164,7 +192,7 @@ class SlowBand(Rule):
         L v has changed since the last step by less than the mean plus the standard deviation of its changes
     space: velocity
     source: Song & Lai 2025, arXiv 2506.21452
-    evidence: comfy-cfg-megapack
+    evidence: second-hand; comfy-cfg-megapack
     use when: large even areas oversaturate over many steps
     state: the low-passed velocities of the last step
     defaults:
@@ -312,41 +340,6 @@ def fdg(high: float = 10.0, low: float = 5.0, *, parallel: Sequence[float] | Non
         - diffusers keeps kornia's padding: where neither side is a power of two the output has another shape
     """
     return Frequencies((high, low), None if parallel is None else tuple(parallel))
-
-
-@method(confidence="second-hand", unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
-def fresca(scale: Scale, *, low: float = 1.0, high: float = 1.25, cutoff: int = 20) -> Rule:
-    """FreSca. Low and high frequencies of the gap scaled apart.
-
-    formula: low and high frequencies of m_c - m_u times two factors, d; m = m_u + scale d
-    space: any
-    source: Huang et al. 2025, arXiv 2504.02154; WikiChao/FreSca
-    evidence: ComfyUI comfy_extras/nodes_fresca.py
-    use when: you want to weigh the coarse and the fine part of the gap by hand
-    defaults:
-        - any: low 1, high 1.25, cutoff 20 (ComfyUI)
-    notes:
-        - a cutoff above half a side wraps round in ComfyUI and marks a corner as low
-    """
-    return FreSca(low, high, cutoff) | FromUnconditional(scale)
-
-
-@method(confidence="second-hand", axes=4, check=(0.9, -3.0, 0.1, 2.2))
-def hiwave(scale: Scale) -> Rule:
-    """Wavelet detail guidance (HiWave). CFG on wavelet details, none on the coarse band.
-
-    formula: CFG on the detail bands of one level of the wavelet sym4; the coarse band stays conditional
-    space: any
-    source: Vontobel et al., SIGGRAPH Asia 2025, arXiv 2506.20452
-    evidence: laihongphuc/minHiWave (unofficial) and comfy-cfg-megapack agree; no official repository found
-    use when: the layout is right and only detail should be guided, as in upscaling
-    defaults:
-        - SDXL: scale 7.5, 50 DDIM steps (minHiWave)
-    notes:
-        - the method also upscales, inverts patches and mixes their states in; this is its guidance alone
-        - images go round at their borders here, and need even sides; minHiWave mirrors them
-    """
-    return Wavelet() | CFG(scale)
 
 
 # Parts that are methods by themselves.

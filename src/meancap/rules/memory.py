@@ -12,7 +12,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import magnitude, per_sample, vector
-from .catalogue import method
+from .catalogue import method, recipe
 from .rule import Displacement, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import SPACES, along, conditional_in, in_space, need_image, part, stretch, time_left, time_passed
@@ -21,7 +21,20 @@ from .time import Phases, StepValue
 
 @part("0 <= low <= high <= 1")
 class Ahead(Rule):
-    """The step beyond the average of past guided velocities in `momentum_guidance`; put it after CFG."""
+    """Momentum guidance. CFG, then a step beyond the running average of the guided velocity.
+
+    formula: after CFG v <- v + alpha (v - a) for low <= t <= high, a <- (1 - beta) v + beta a
+    space: velocity
+    source: arXiv 2602.20360
+    evidence: second-hand; a Forge extension's transcription of equations 12 and 13; no repository found
+    use when: the scale is low and a plain Euler solver leaves detail out
+    state: the running average of guided velocities
+    defaults:
+        - FLUX at scale 2.5 to 3.5: alpha 0.5, beta 0.6, t from 0.05 to 0.7 (Forge extension)
+    notes:
+        - optionally the average is brought to the length of v first, for its SD3 and FLUX tables; not here
+        - another node extrapolates means without the factor 1 - t: a different formula
+    """
 
     alpha: float = 0.5
     beta: float = 0.6
@@ -41,12 +54,32 @@ class Ahead(Rule):
         return moved, (1 - self.beta) * v + self.beta * state
 
 
+momentum_guidance = recipe(
+    "momentum_guidance", Ahead, first=CFG, zero_gap=False, unit=False, check=(0.9, -3.0, 0.1, 2.2)
+)
+
+
 @part("0 <= low < high <= 1")
 class History(Rule):
-    """The detail that is new beside an average of past guided means, in `higs`; put it after CFG.
+    """History-guided sampling (HiGS). CFG, then the fine detail that is new beside an average of past means.
 
     F multiplies each coefficient of the cosine transform by sigmoid(sharp (R - cutoff)), R its distance from
     frequency 0 in parts of the image.
+
+    formula: after CFG m <- m + w(t) F(d - (1 - eta) proj_m d), d = m - h, h <- alpha m + (1 - alpha) h; F a
+        soft high-pass, w(t) = weight sqrt((1 - t - low)/(high - low)) for low < 1 - t <= high
+    space: mean
+    source: Sadat et al., ICLR 2026, arXiv 2509.22300
+    evidence: second-hand; comfy-cfg-megapack and a Forge extension, written from the equations, agree
+    use when: few steps or a low scale leave images without detail
+    state: the running average of guided means
+    defaults:
+        - any: weight 1.75, alpha 0.75 or 0.5, cutoff 0.05, sharp 50, low 0.4, high 1 (Forge extension)
+        - for FID; for preference: eta 0; eta 1 (Forge extension)
+    notes:
+        - comfy-cfg-megapack has weight 2, eta 1 and high 0.95
+        - the first step has no past: it is CFG
+        - with solvers that extrapolate from past steps the Forge extension advises a weight of 0.5
     """
 
     weight: float = 1.75
@@ -82,6 +115,9 @@ class History(Rule):
         return detail
 
 
+higs = recipe("higs", History, first=CFG, zero_gap=False, unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
+
+
 def _cosines(n: int, like: Tensor) -> Tensor:
     """The orthonormal cosine transform (DCT-II) of n numbers, as a matrix."""
     k = torch.arange(n, device=like.device, dtype=like.dtype)
@@ -91,7 +127,20 @@ def _cosines(n: int, like: Tensor) -> Tensor:
 
 @part()
 class ErrorCorrection(Rule):
-    """The correction of the unconditional noise prediction in `cfg_oec`; put CFG after it."""
+    """Orthogonal error correction (CFG-OEC). Corrects the unconditional noise by how both have changed.
+
+    formula: n_u <- n_u + (1 - s) (<A, B>/|A|^2) A where s = cos(A, B) < below, A and B the changes of n_c and
+        n_u since the last step; then CFG
+    space: noise
+    source: Yang, Lee & Han 2025, arXiv 2511.14075
+    evidence: second-hand; two transcriptions of the paper's equations 10 to 15 agree; no repository found
+    use when: the two noise predictions change unlike each other; its threshold has to be found
+    state: both noise predictions of the last step
+    defaults:
+        - any: below 0.5 (comfy-cfg-megapack, as a placeholder: no published value was found)
+    notes:
+        - one transcription leaves samples with a negative cosine alone
+    """
 
     below: float = 0.5
 
@@ -110,6 +159,9 @@ class ErrorCorrection(Rule):
         share = torch.where(cosine < self.below, (1 - cosine) * cosine * other / length, 0.0)
         moved = per_sample(vector(time_left(p.t) / time_passed(p.t), g) * share, g) * a
         return given.turn(g + moved), (c, u)
+
+
+cfg_oec = recipe("cfg_oec", ErrorCorrection, then=CFG, check=(0.9, -3.0, 0.1, 2.2))
 
 
 class _TransitionState(NamedTuple):
@@ -259,78 +311,6 @@ def smc(
     """
     rule = Sliding(rate, gain, switching) | FromUnconditional(scale)
     return Phases(warmup, CFG(1), rule, together=False) if warmup else rule
-
-
-@method(confidence="second-hand", zero_gap=False, unit=False, check=(0.9, -3.0, 0.1, 2.2))
-def momentum_guidance(
-    scale: Scale, *, alpha: float = 0.5, beta: float = 0.6, low: float = 0.05, high: float = 0.7
-) -> Rule:
-    """Momentum guidance. CFG, then a step beyond the running average of the guided velocity.
-
-    formula: after CFG v <- v + alpha (v - a) for low <= t <= high, a <- (1 - beta) v + beta a
-    space: velocity
-    source: arXiv 2602.20360
-    evidence: a Forge extension's transcription of equations 12 and 13; no repository found
-    use when: the scale is low and a plain Euler solver leaves detail out
-    state: the running average of guided velocities
-    defaults:
-        - FLUX at scale 2.5 to 3.5: alpha 0.5, beta 0.6, t from 0.05 to 0.7 (Forge extension)
-    notes:
-        - optionally the average is brought to the length of v first, for its SD3 and FLUX tables; not here
-        - another node extrapolates means without the factor 1 - t: a different formula
-    """
-    return CFG(scale) | Ahead(alpha, beta, low, high)
-
-
-@method(confidence="second-hand", zero_gap=False, unit=False, axes=4, check=(0.9, -3.0, 0.1, 2.2))
-def higs(
-    scale: Scale,
-    *,
-    weight: float = 1.75,
-    alpha: float = 0.75,
-    eta: float = 0.0,
-    cutoff: float = 0.05,
-    sharp: float = 50.0,
-    low: float = 0.4,
-    high: float = 1.0,
-) -> Rule:
-    """History-guided sampling (HiGS). CFG, then the fine detail that is new beside an average of past means.
-
-    formula: after CFG m <- m + w(t) F(d - (1 - eta) proj_m d), d = m - h, h <- alpha m + (1 - alpha) h; F a
-        soft high-pass, w(t) = weight sqrt((1 - t - low)/(high - low)) for low < 1 - t <= high
-    space: mean
-    source: Sadat et al., ICLR 2026, arXiv 2509.22300
-    evidence: comfy-cfg-megapack and a Forge extension, written from the equations, agree
-    use when: few steps or a low scale leave images without detail
-    state: the running average of guided means
-    defaults:
-        - any: weight 1.75, alpha 0.75 or 0.5, cutoff 0.05, sharp 50, low 0.4, high 1 (Forge extension)
-        - for FID; for preference: eta 0; eta 1 (Forge extension)
-    notes:
-        - comfy-cfg-megapack has weight 2, eta 1 and high 0.95
-        - the first step has no past: it is CFG
-        - with solvers that extrapolate from past steps the Forge extension advises a weight of 0.5
-    """
-    return CFG(scale) | History(weight, alpha, eta, cutoff, sharp, low, high)
-
-
-@method(confidence="second-hand", check=(0.9, -3.0, 0.1, 2.2))
-def cfg_oec(scale: Scale, *, below: float = 0.5) -> Rule:
-    """Orthogonal error correction (CFG-OEC). Corrects the unconditional noise by how both have changed.
-
-    formula: n_u <- n_u + (1 - s) (<A, B>/|A|^2) A where s = cos(A, B) < below, A and B the changes of n_c and
-        n_u since the last step; then CFG
-    space: noise
-    source: Yang, Lee & Han 2025, arXiv 2511.14075
-    evidence: two transcriptions of the paper's equations 10 to 15 agree; no repository found
-    use when: the two noise predictions change unlike each other; its threshold has to be found
-    state: both noise predictions of the last step
-    defaults:
-        - any: below 0.5 (comfy-cfg-megapack, as a placeholder: no published value was found)
-    notes:
-        - one transcription leaves samples with a negative cosine alone
-    """
-    return ErrorCorrection(below) | CFG(scale)
 
 
 @method(check=(0.9, -3.0, 0.1, 2.2))

@@ -19,7 +19,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at, finite_scale
 from ..tensors import Number, per_sample, vector
-from .catalogue import method
+from .catalogue import method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import along, part, stretch, time_left, time_passed
@@ -29,7 +29,20 @@ _NEGATIVE = "negative"
 
 @part()
 class PerpNeg(Map):
-    """Subtracts `weight` times the part of n perpendicular to g, before FromUnconditional (`perp_neg`)."""
+    """Perpendicular negative guidance (Perp-Neg). Counts the part of n that is perpendicular to the gap.
+
+    formula: d = m_c - m_u, n = m_n - m_u; m = m_u + scale (d - weight (n - <n, d> / |d|^2 d))
+    space: any
+    source: Armandpour et al. 2023, arXiv 2304.04968
+    evidence: Perp-Neg/Perp-Neg-stablediffusion @ 347c203; ComfyUI comfy_extras/nodes_perpneg.py
+    use when: the negative prompt overlaps with the prompt and must not weaken it
+    defaults:
+        - Stable Diffusion 1.4: scale 7.5, weight 1.5 (its README)
+        - any: scale 8, weight 1 (ComfyUI's PerpNegGuider)
+    notes:
+        - ComfyUI takes both sums of the projection over the whole batch; here they are per sample
+        - its code also takes several negatives and further positives; here there is one negative
+    """
 
     weight: float = 1.0
 
@@ -40,11 +53,24 @@ class PerpNeg(Map):
         return g - self.weight * (n - along(n, g))
 
 
+perp_neg = recipe("perp_neg", PerpNeg, then=FromUnconditional, unit=False, check=(0.24, -3.42, 1.96, 2.62))
+
+
 @part("0 <= tau (0 is plain negation)")
 class Contrast(Map):
-    """l+ g - l- n with l+ = 2 sigmoid(tau |g|^2) and l- = 2 sigmoid(-tau |n|^2), before FromUnconditional.
+    """Contrastive CFG. The negative counts less the further away it is.
 
-    positive=False leaves g as it is, l+ = 1. See `contrastive`.
+    formula: d = eps_c - eps_u, n = eps_n - eps_u; eps = eps_u + scale (2 d / (1 + exp(-tau |d|^2)) - 2 n / (1
+        + exp(tau |n|^2)))
+    space: noise
+    source: Chang et al., ICML 2026, arXiv 2411.17077
+    evidence: jinhojsk515/ContrastiveCFG @ f98786d
+    use when: a negative prompt should stop counting once the sample is far from it
+    defaults:
+        - Stable Diffusion 1.5: scale 7.5, tau 0.2 (its example script)
+    notes:
+        - squared lengths are sums over a sample, so tau belongs to a resolution and to a number of channels
+        - positive=False is its option naive_positive_cfg: plain CFG towards the prompt
     """
 
     tau: float = 0.2
@@ -61,6 +87,15 @@ class Contrast(Map):
         return per_sample(far, g) * g - per_sample(near, g) * n
 
 
+contrastive = recipe(
+    "contrastive",
+    Contrast,
+    then=FromUnconditional,
+    unit=False,
+    check=(-0.277665, -1.842814, 2.465569, 1.042814),
+)
+
+
 class _SafetyState(NamedTuple):
     """The number of steps made, and the momentum so far."""
 
@@ -70,7 +105,24 @@ class _SafetyState(NamedTuple):
 
 @part()
 class Safety(Rule):
-    """Subtracts mu n where the conditional is near the negative, before FromUnconditional (`sld`)."""
+    """Safe latent diffusion (SLD). The defaults are its medium setting.
+
+    formula: mu = min(1, sharpness |eps_c - eps_n|) where eps_c - eps_n < threshold, else 0; gamma = mu (eps_n
+        - eps_u) + momentum nu; nu <- decay nu + (1 - decay) gamma; eps = eps_u + scale (eps_c - eps_u -
+        gamma), without gamma in the first warmup steps
+    space: noise
+    source: Schramowski et al., CVPR 2023, arXiv 2211.05105
+    evidence: diffusers, StableDiffusionPipelineSafe
+    use when: you must match Safe Stable Diffusion; its thresholds are those of its latents
+    state: the momentum nu and the index of the step
+    defaults:
+        - Stable Diffusion, medium: scale 7.5; the values here (diffusers)
+        - weak: sharpness 20, threshold 0, momentum 0, decay 0, warmup 15 (diffusers)
+        - strong: sharpness 2000, threshold 0.025, momentum 0.5, decay 0.7, warmup 7 (diffusers)
+        - max: sharpness 5000, threshold 1, momentum 0.5, decay 0.7, warmup 0 (diffusers)
+    notes:
+        - signs are compared element by element in noise predictions; in means it is another method
+    """
 
     sharpness: float = 1000.0
     threshold: float = 0.01
@@ -101,6 +153,16 @@ class Safety(Rule):
         return g, _SafetyState(state.steps + 1, after)
 
 
+sld = recipe(
+    "sld",
+    Safety,
+    then=FromUnconditional,
+    call="sld({scale}, warmup=0)",
+    unit=False,
+    check=(0.9, -3.0, 2.5, 1.0),
+)
+
+
 class _RemovalState(NamedTuple):
     """What earlier steps said for the negative, and the step that is not counted yet."""
 
@@ -111,7 +173,21 @@ class _RemovalState(NamedTuple):
 
 @part("0 < weight")
 class Removal(Rule):
-    """Subtracts a multiple of n after CFG, as far as the evidence for the negative requires (`crg`)."""
+    """Concept removal guidance (CRG). Moves away from the negative as far as the evidence for it requires.
+
+    formula: E = weight/2 e + sum over earlier steps of beta/(2 alpha (1 - alpha_bar)) e', e = |eps - eps_u|^2
+        - |eps - eps_n|^2; eps <- eps - strength max(0, E - threshold) / (weight |n|^2) n, n = eps_n - eps_u
+    space: noise
+    source: Choi et al., ICML 2026, arXiv 2606.29801
+    evidence: second-hand; a third party's code, whose closed form we checked by algebra; the paper's abstract
+    use when: you want to try it: its formula is second-hand, and its values did badly here
+    state: the evidence so far, and the last step's difference of squares
+    defaults:
+        - any: threshold 0, strength 2, weight 1 (that code; the paper tunes the first)
+    notes:
+        - that code has no scale; here the evidence is that of the guided prediction
+        - steps are counted as DDPM's, with alpha_bar = t^2 / (t^2 + (1 - t)^2), on any grid
+    """
 
     threshold: float = 0.0
     strength: float = 2.0
@@ -132,6 +208,9 @@ class Removal(Rule):
         share = torch.where(none, 0.0, surplus / torch.where(none, 1.0, self.weight * unit * length.square()))
         turned = g - per_sample(self.strength * share, n) * n
         return given.turn(turned), _RemovalState(total, t, nearer)
+
+
+crg = recipe("crg", Removal, first=CFG, unit=False, check=(-0.857143, -1.242857, 3.614286, 0.442857))
 
 
 def _log_ratio_step(last: _RemovalState, t_next: Tensor) -> Tensor:
@@ -167,95 +246,6 @@ class AwayFrom(Map):
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         scale: Number = at(self.scale, p.t)
         return g + per_sample(scale, g) * (p.delta - p.lead(self.name))
-
-
-@method(unit=False, check=(0.24, -3.42, 1.96, 2.62))
-def perp_neg(scale: Scale, *, weight: float = 1.0) -> Rule:
-    """Perpendicular negative guidance (Perp-Neg). Counts the part of n that is perpendicular to the gap.
-
-    formula: d = m_c - m_u, n = m_n - m_u; m = m_u + scale (d - weight (n - <n, d> / |d|^2 d))
-    space: any
-    source: Armandpour et al. 2023, arXiv 2304.04968
-    evidence: Perp-Neg/Perp-Neg-stablediffusion @ 347c203; ComfyUI comfy_extras/nodes_perpneg.py
-    use when: the negative prompt overlaps with the prompt and must not weaken it
-    defaults:
-        - Stable Diffusion 1.4: scale 7.5, weight 1.5 (its README)
-        - any: scale 8, weight 1 (ComfyUI's PerpNegGuider)
-    notes:
-        - ComfyUI takes both sums of the projection over the whole batch; here they are per sample
-        - its code also takes several negatives and further positives; here there is one negative
-    """
-    return PerpNeg(weight) | FromUnconditional(scale)
-
-
-@method(unit=False, check=(-0.277665, -1.842814, 2.465569, 1.042814))
-def contrastive(scale: Scale, *, tau: float = 0.2, positive: bool = True) -> Rule:
-    """Contrastive CFG. The negative counts less the further away it is.
-
-    formula: d = eps_c - eps_u, n = eps_n - eps_u; eps = eps_u + scale (2 d / (1 + exp(-tau |d|^2)) - 2 n / (1
-        + exp(tau |n|^2)))
-    space: noise
-    source: Chang et al., ICML 2026, arXiv 2411.17077
-    evidence: jinhojsk515/ContrastiveCFG @ f98786d
-    use when: a negative prompt should stop counting once the sample is far from it
-    defaults:
-        - Stable Diffusion 1.5: scale 7.5, tau 0.2 (its example script)
-    notes:
-        - squared lengths are sums over a sample, so tau belongs to a resolution and to a number of channels
-        - positive=False is its option naive_positive_cfg: plain CFG towards the prompt
-    """
-    return Contrast(tau, positive) | FromUnconditional(scale)
-
-
-@method(call="sld({scale}, warmup=0)", unit=False, check=(0.9, -3.0, 2.5, 1.0))
-def sld(
-    scale: Scale,
-    *,
-    sharpness: float = 1000.0,
-    threshold: float = 0.01,
-    momentum: float = 0.3,
-    decay: float = 0.4,
-    warmup: int = 10,
-) -> Rule:
-    """Safe latent diffusion (SLD). The defaults are its medium setting.
-
-    formula: mu = min(1, sharpness |eps_c - eps_n|) where eps_c - eps_n < threshold, else 0; gamma = mu (eps_n
-        - eps_u) + momentum nu; nu <- decay nu + (1 - decay) gamma; eps = eps_u + scale (eps_c - eps_u -
-        gamma), without gamma in the first warmup steps
-    space: noise
-    source: Schramowski et al., CVPR 2023, arXiv 2211.05105
-    evidence: diffusers, StableDiffusionPipelineSafe
-    use when: you must match Safe Stable Diffusion; its thresholds are those of its latents
-    state: the momentum nu and the index of the step
-    defaults:
-        - Stable Diffusion, medium: scale 7.5; the values here (diffusers)
-        - weak: sharpness 20, threshold 0, momentum 0, decay 0, warmup 15 (diffusers)
-        - strong: sharpness 2000, threshold 0.025, momentum 0.5, decay 0.7, warmup 7 (diffusers)
-        - max: sharpness 5000, threshold 1, momentum 0.5, decay 0.7, warmup 0 (diffusers)
-    notes:
-        - signs are compared element by element in noise predictions; in means it is another method
-    """
-    return Safety(sharpness, threshold, momentum, decay, warmup) | FromUnconditional(scale)
-
-
-@method(confidence="second-hand", unit=False, check=(-0.857143, -1.242857, 3.614286, 0.442857))
-def crg(scale: Scale, *, threshold: float = 0.0, strength: float = 2.0, weight: float = 1.0) -> Rule:
-    """Concept removal guidance (CRG). Moves away from the negative as far as the evidence for it requires.
-
-    formula: E = weight/2 e + sum over earlier steps of beta/(2 alpha (1 - alpha_bar)) e', e = |eps - eps_u|^2
-        - |eps - eps_n|^2; eps <- eps - strength max(0, E - threshold) / (weight |n|^2) n, n = eps_n - eps_u
-    space: noise
-    source: Choi et al., ICML 2026, arXiv 2606.29801
-    evidence: a third party's code, whose closed form we checked by algebra; the paper's abstract
-    use when: you want to try it: its formula is second-hand, and its values did badly here
-    state: the evidence so far, and the last step's difference of squares
-    defaults:
-        - any: threshold 0, strength 2, weight 1 (that code; the paper tunes the first)
-    notes:
-        - that code has no scale; here the evidence is that of the guided prediction
-        - steps are counted as DDPM's, with alpha_bar = t^2 / (t^2 + (1 - t)^2), on any grid
-    """
-    return CFG(scale) | Removal(threshold, strength, weight)
 
 
 @method(unit=False, check=(0.15, -2.25, 1.6, 1.45))

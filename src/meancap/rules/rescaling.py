@@ -17,7 +17,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample, scalar_dtype
-from .catalogue import alias, method
+from .catalogue import alias, method, recipe
 from .rule import Map, Rule
 from .scale import CFG
 from .spaces import conditional_in, need_law, need_text, part, time_passed
@@ -79,10 +79,18 @@ class Renorm(Map):
 
 @part("0 <= low < high <= 1", space=("velocity", "mean"))
 class EnergyMatch(Map):
-    """Gives the guided prediction the energy of the conditional one (EP-CFG).
+    """Energy-preserving guidance (EP-CFG). low=.45, high=.55 is the robust form.
 
-    The energy is the sum of squares; with 0 < low < high < 1, of those squares only that lie between the
-    quantiles low and high of their sample.
+    formula: m <- m sqrt(E(m_c) / E(m)) after CFG; E of the squares between their quantiles low and high
+    space: mean
+    source: Zhang et al. 2024, arXiv 2412.09966
+    evidence: second-hand; the abstract and summaries; which prediction it is stated for was not verified:
+        space=
+    use when: the energy of the conditional prediction should stay whatever the scale
+    defaults:
+        - any: low 0, high 1; robust low 0.45, high 0.55 (second-hand)
+    notes:
+        - always on: it also amplifies
     """
 
     low: float = 0.0
@@ -102,6 +110,9 @@ class EnergyMatch(Map):
         low, high = (_quantile(squares, q) for q in (self.low, self.high))
         inside = (squares >= low) & (squares <= high)
         return torch.where(inside, squares, 0.0).sum(1)
+
+
+ep_cfg = recipe("ep_cfg", EnergyMatch, first=CFG, check=(0.044505, -1.722312, -0.07221, 0.355686))
 
 
 @part(space=("noise", "velocity"))
@@ -137,9 +148,17 @@ def _quantile(v: Tensor, q: float) -> Tensor:
 
 @part("0 < quantile <= 1", "1 <= most (1 is a static clip)")
 class Threshold(Map):
-    """m <- clip(m, -s, s) / s with s the quantile of |m| in its sample, kept between 1 and `most`.
+    """Dynamic thresholding (Imagen).
 
-    It acts on the unguided mean as well. Latents are not bounded by 1: it is meant for pixels.
+    formula: m <- clip(m, -s, s)/s with s the quantile of |m|, between 1 and most; after CFG
+    space: mean
+    source: Saharia et al. 2022, arXiv 2205.11487
+    evidence: paper; implemented widely
+    use when: the data are pixels between -1 and 1; latents are not
+    defaults:
+        - pixel models: quantile 0.995 (paper)
+    notes:
+        - diffusers' default sample_max_value 1 turns it into a static clip (most=1)
     """
 
     quantile: float = 0.995
@@ -152,17 +171,38 @@ class Threshold(Map):
         return torch.minimum(torch.maximum(m, -s), s) / s - p.m_c
 
 
+dynamic_threshold = recipe(
+    "dynamic_threshold",
+    Threshold,
+    first=CFG,
+    zero_gap=False,
+    unit=False,
+    check=(-0.889995, -0.326631, -0.260324, -1.666667),
+)
+
+
 @part("0 < quantile <= 1", "0 <= phi <= 1", measure=("AD", "STD"), start=("MEAN", "ZERO"))
 class Mimic(Map):
-    """Gives each channel of the guided prediction the spread that the scale `mimic` would have given it.
+    """Dynamic thresholding by a mimicked scale.
 
     quantile  of the guided values that counts as their spread; more extreme ones are clipped
     measure   'AD', the largest deviation from the channel's mean, or 'STD', the standard deviation
     start     'MEAN': deviations are scaled; 'ZERO': the values themselves
     phi       share of the result in a blend with the guided prediction
-    separate  one spread per channel; otherwise one per sample (the original takes one for the whole batch)
+    separate  one spread per channel; otherwise one per sample
 
-    It acts on m - x. A sample with one axis only is one channel.
+    A sample with one axis only is one channel.
+
+    formula: per channel: deviations of m - x from their mean, clipped at R and scaled by r/R, r the largest
+        deviation at the scale mimic, R the larger of r and the quantile of the guided ones
+    space: velocity
+    source: mcmonkey, sd-dynamic-thresholding
+    evidence: mcmonkeyprojects/sd-dynamic-thresholding @ 73e4e045
+    use when: a large scale should keep the range of values of a lower one
+    defaults:
+        - any: mimic 7, quantile 1, per channel, AD, MEAN, phi 1 (its node)
+    notes:
+        - the simple node takes one spread for the whole batch; ours (separate=False) takes one per sample
     """
 
     mimic: Scale = 7.0
@@ -199,6 +239,9 @@ class Mimic(Map):
         return _quantile(groups.abs(), self.quantile if q is None else q)
 
 
+mimic = recipe("mimic", Mimic, first=CFG, scale=9.0, check=(1.533058, -4.8, -0.71157, 4.178512))
+
+
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
     """a / b, and 1 for the constant channel in which there is nothing to scale."""
     return torch.where(b == 0, 1.0, a / b)
@@ -206,10 +249,18 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
 
 @part("0 <= phi <= 1 (0 is off)", space=("velocity", "mean"))
 class Rescale(Map):
-    """Matches the standard deviation of the guided prediction to that of the conditional one, a share `phi`.
+    """Guidance rescale.
 
-    Lin et al. 2024 do so on the network's output, which is the velocity here (`space='velocity'`, as in
-    diffusers); `space='mean'` acts on the posterior means. The two are different methods.
+    formula: v <- phi v std(v_c)/std(v) + (1 - phi) v after CFG, std over a sample, unbiased
+    space: velocity
+    source: Lin et al., WACV 2024, arXiv 2305.08891
+    evidence: diffusers rescale_noise_cfg
+    use when: contrast and brightness rise with the scale
+    defaults:
+        - any: phi 0.7; the paper 0.5 to 0.75 (ComfyUI; paper)
+    notes:
+        - the paper's network predicts v; diffusers rescales any output; on means (space='mean') it differs
+        - ComfyUI converts to a v-prediction by formulas that do not hold for flows
     """
 
     phi: float = 0.7
@@ -226,57 +277,7 @@ class Rescale(Map):
         return per_sample(self.phi * ratio + (1 - self.phi), g) * guided - base
 
 
-@method(check=(0.512466, -1.708221, 0.056941, 1.252696))
-def rescaled(scale: Scale, *, phi: float = 0.7, space: str = "velocity") -> Rule:
-    """Guidance rescale.
-
-    formula: v <- phi v std(v_c)/std(v) + (1 - phi) v after CFG, std over a sample, unbiased
-    space: velocity
-    source: Lin et al., WACV 2024, arXiv 2305.08891
-    evidence: diffusers rescale_noise_cfg
-    use when: contrast and brightness rise with the scale
-    defaults:
-        - any: phi 0.7; the paper 0.5 to 0.75 (ComfyUI; paper)
-    notes:
-        - the paper's network predicts v; diffusers rescales any output; on means (space='mean') it differs
-        - ComfyUI converts to a v-prediction by formulas that do not hold for flows
-    """
-    return CFG(scale) | Rescale(phi, space)
-
-
-@method(confidence="paper", zero_gap=False, unit=False, check=(-0.889995, -0.326631, -0.260324, -1.666667))
-def dynamic_threshold(scale: Scale, *, quantile: float = 0.995, most: float | None = None) -> Rule:
-    """Dynamic thresholding (Imagen).
-
-    formula: m <- clip(m, -s, s)/s with s the quantile of |m|, between 1 and most; after CFG
-    space: mean
-    source: Saharia et al. 2022, arXiv 2205.11487
-    evidence: the paper; implemented widely
-    use when: the data are pixels between -1 and 1; latents are not
-    defaults:
-        - pixel models: quantile 0.995 (paper)
-    notes:
-        - diffusers' default sample_max_value 1 turns it into a static clip (most=1)
-    """
-    return CFG(scale) | Threshold(quantile, most)
-
-
-@method(scale=9.0, check=(1.533058, -4.8, -0.71157, 4.178512))
-def mimic(scale: Scale, *, mimic: Scale = 7.0, quantile: float = 1.0) -> Rule:
-    """Dynamic thresholding by a mimicked scale.
-
-    formula: per channel: deviations of m - x from their mean, clipped at R and scaled by r/R, r the largest
-        deviation at the scale mimic, R the larger of r and the quantile of the guided ones
-    space: velocity
-    source: mcmonkey, sd-dynamic-thresholding
-    evidence: mcmonkeyprojects/sd-dynamic-thresholding @ 73e4e045
-    use when: a large scale should keep the range of values of a lower one
-    defaults:
-        - any: mimic 7, quantile 1, per channel, AD, MEAN, phi 1 (its node)
-    notes:
-        - the simple node takes one spread for the whole batch; ours (separate=False) takes one per sample
-    """
-    return CFG(scale) | Mimic(mimic, quantile)
+rescaled = recipe("rescaled", Rescale, first=CFG, check=(0.512466, -1.708221, 0.056941, 1.252696))
 
 
 @method(zero_gap=False, unit=False, check=(0.925498, -2.972112, 0.108367, 2.244622))
@@ -371,20 +372,3 @@ for _name, _form in {
 }.items():  # fmt: skip
     alias(renorm, _name, {"form": _form}, check=(0.347059, -1.156865, 0.038562, 0.848367))
 alias(renorm, "cfg_norm", {"form": "comfy"}, check=(0.044505, -1.722312, -0.07221, 0.355686))
-
-
-@method(confidence="second-hand", check=(0.044505, -1.722312, -0.07221, 0.355686))
-def ep_cfg(scale: Scale, *, low: float = 0.0, high: float = 1.0, space: str = "mean") -> Rule:
-    """Energy-preserving guidance (EP-CFG). low=.45, high=.55 is the robust form.
-
-    formula: m <- m sqrt(E(m_c) / E(m)) after CFG; robust: E of the squares between two quantiles
-    space: mean
-    source: Zhang et al. 2024, arXiv 2412.09966
-    evidence: the abstract and summaries; which prediction it is stated for was not verified: space=
-    use when: the energy of the conditional prediction should stay whatever the scale
-    defaults:
-        - any: low 0, high 1; robust low 0.45, high 0.55 (second-hand)
-    notes:
-        - always on: it also amplifies
-    """
-    return CFG(scale) | EnergyMatch(low, high, space)

@@ -327,19 +327,15 @@ def grid_of(times: int | float | Sequence[float]) -> tuple[float, ...]:
     return grid
 
 
-@method(
-    call="c2fg({scale}, 0.2)",
-    confidence="second-hand",
-    unit=False,
-    check=(0.96663, -3.199889, 0.03337, 2.399889),
-)
+@method(call="c2fg({scale}, 0.2)", unit=False, check=(0.96663, -3.199889, 0.03337, 2.399889))
 def c2fg(scale: float, rate: float) -> Rule:
     """C2FG: exponentially growing scale. The scale grows as exp(rate t).
 
     formula: scale(t) = scale exp(rate t)
     space: any
     source: Gao et al., CVPR 2026, arXiv 2603.08155
-    evidence: a full note on the paper, an article and a third-party implementation agree; no repository found
+    evidence: second-hand; a full note on the paper, an article and a third-party implementation agree; no
+        repository found
     use when: guidance should grow towards the data and one rate can be tuned
     defaults:
         - DiT-XL/2 256: scale 1, rate ln 2 (paper note: FID 2.07)
@@ -404,14 +400,14 @@ def tv_cfg(scale: float, times: int | float | Sequence[float], *, slope: str = "
     return CFG(Steps(grid[:-1], tuple(scale / average * r for r in raw)))
 
 
-@method(confidence="second-hand", unit=False, check=(0.9, -3.0, 0.1, 2.2))
+@method(unit=False, check=(0.9, -3.0, 0.1, 2.2))
 def early_high(scale: float, *, switch: float = 0.5, late: float = 0.0) -> Rule:
     """High early, unconditional late.
 
     formula: scale for t < switch, late from then on
     space: any
     source: Ventura et al. 2026, arXiv 2602.00716
-    evidence: comfy-cfg-megapack; a reading note on the paper's version 4 agrees
+    evidence: second-hand; comfy-cfg-megapack; a reading note on the paper's version 4 agrees
     use when: fixed guidance leaves too little variety and the condition is settled early
     defaults:
         - any: switch after 50 to 70 % of the steps, late 0 (comfy-cfg-megapack)
@@ -423,14 +419,14 @@ def early_high(scale: float, *, switch: float = 0.5, late: float = 0.0) -> Rule:
     return CFG(Steps((0.0, switch), (scale, late)))
 
 
-@method(confidence="second-hand", check=(1.522027, -4.86608, -0.522027, 4.06608))
+@method(check=(1.522027, -4.86608, -0.522027, 4.06608))
 def dg_cfg(scale: float, *, low: float = 0.1, high: float = 20.0) -> Rule:
     """Analytic schedule (DG-CFG). For a variance-preserving model with beta from low to high.
 
     formula: scale(u) = 1 + C (scale - 1) (1 - A) sqrt(A) / beta(u), of mean scale over the diffusion time u
     space: any
     source: Jiang & Ma 2026, arXiv 2607.19725
-    evidence: a third-party implementation; no repository found
+    evidence: second-hand; a third-party implementation; no repository found
     use when: the model is variance-preserving and runs with DDIM, for which the schedule was derived
     defaults:
         - VP models: beta from 0.1 to 20 (the usual VP process)
