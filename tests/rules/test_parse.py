@@ -82,7 +82,7 @@ def test_texts_a_person_would_type(text, rule):
         ("CFG(Piecewise([0, 0], [1, 2]))", "increasing"),
         ("CFG(Steps([0, 1], [1]))", "Steps needs one value per time"),
         ("Interval(0.6, 0.2)", "Interval needs 0 <= lo <= hi <= 1; got lo=0.6, hi=0.2"),
-        ("Clip(0)", "Clip needs 0 < radius (inf clips nothing); got radius=0.0"),
+        ("Clip(0)", "Clip needs 0 < radius; got radius=0.0"),
         ("Rescale(2)", "0 <= phi <= 1 (0 is off); got phi=2.0"),
         ("Rescale(0.5, space='noise')", "Rescale needs 'velocity' or 'mean' for space; got 'noise'"),
         ("Rotation(3, 4)", "0 <= limit <= pi"),

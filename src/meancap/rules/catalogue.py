@@ -70,7 +70,7 @@ _PLACES = {
 }
 _ENTRY_POINTS = "meancap.rules"
 _REQUIRED = ("formula", "space", "source", "evidence", "use when")
-_FIELD = re.compile(rf"({'|'.join((*_REQUIRED, 'state', 'defaults', 'notes'))}):(?: +(.*))?$")
+_FIELD = re.compile(rf"^({'|'.join((*_REQUIRED, 'state', 'defaults', 'notes'))}):(?= |$)", re.MULTILINE)
 _DEFAULT = re.compile(r"(.+?): (.+) \((.+?)\)$")
 
 Build = Callable[..., Any]
@@ -227,7 +227,7 @@ def register(build: Recipe, *, name: str | None = None) -> Recipe:
         raise ValueError(f"{key!r} is a rule of meancap already; register yours under another name")
     sheet = inspect.getdoc(build) or "A rule of another package."
     facts: dict[str, Any] = {"confidence": "derived"}
-    if not any(map(_FIELD.match, sheet.splitlines())):
+    if not _FIELD.search(sheet):
         first, source = sheet.partition("\n")[0].rstrip("."), f"the package of {build.__module__}"
         facts |= {"title": first, "formula": first, "space": "any", "source": source, "evidence": source}
         facts |= {"use": "", "state": ""}
@@ -293,66 +293,46 @@ def _entry(name: str, one: _Method) -> Entry:
     if one.build is not None:
         home, _, module = one.build.__module__.rpartition(".")
         facts["family"] = module if home.startswith(__package__) and module in FAMILIES else "other"
-    if one.build is not None and "call" not in facts:
-        facts["call"], is_whole = _default_call(name, one.build)
-        facts["kind"] = "rule" if is_whole else "part"
+        parameters = list(inspect.signature(one.build).parameters.values())
+        scaled = bool(parameters) and parameters[0].name == "scale"
+        if "call" not in facts:  # its name and a scale are enough, or it is only a part
+            needed = [p for p in parameters[scaled:] if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+            facts["call"] = f"{name}({'{scale}' if scaled else ''})"
+            facts["kind"] = "part" if needed else "rule"
     if "title" not in facts:
         facts = {**_read_sheet(facts.get("form_of") or name, one.sheet or ""), **facts}
     return Entry(name=name, **facts)
 
 
-def _default_call(name: str, build: Build) -> tuple[str, bool]:
-    """What to type for a recipe, and whether its name and a scale are enough."""
-    parameters = list(inspect.signature(build).parameters.values())
-    scaled = bool(parameters) and parameters[0].name == "scale"
-    needed = [p for p in parameters[scaled:] if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    return f"{name}({'{scale}' if scaled else ''})", not needed
-
-
 @cache
 def _read_sheet(name: str, sheet: str) -> dict[str, Any]:
     """The fields of a fact sheet; raises where one is missing."""
-    about, _, _ = inspect.cleandoc(sheet).partition("\n\n")
-    fields: dict[str, list[str]] = {}
-    lines: list[str] = []
-    for line in inspect.cleandoc(sheet).splitlines():
-        if match := _FIELD.match(line):
-            lines = fields[match[1]] = [match[2] or ""]
-        elif line.startswith(" "):
-            lines.append(line)
-    missing = [field for field in _REQUIRED if not " ".join(fields.get(field, ())).strip()]
-    if missing:
+    about, *pieces = _FIELD.split(inspect.cleandoc(sheet))
+    fields = dict(zip(pieces[::2], pieces[1::2], strict=True))
+    texts = {field: " ".join(fields.get(field, "").split()) for field in (*_REQUIRED, "state")}
+    if missing := [field for field in _REQUIRED if not texts[field]]:
         raise ValueError(
             f"the docstring of {name} lacks {', '.join(missing)}; a fact sheet has the fields "
             f"{', '.join(_REQUIRED)} (see meancap.rules.catalogue)"
         )
-    fields.setdefault("state", ["none"])
-    texts = {field: " ".join(" ".join(fields[field]).split()) for field in (*_REQUIRED, "state")}
-    texts["use"] = texts.pop("use when")
+    lists = {
+        field: [" ".join(item.split()) for item in fields.get(field, "").split("\n    - ")[1:]]
+        for field in ("defaults", "notes")
+    }
+    defaults = [_DEFAULT.match(text) for text in lists["defaults"]]
+    if None in defaults:
+        raise ValueError(f"the defaults in the docstring of {name} are lines '- model: values (source)'")
+    texts |= {"use": texts.pop("use when"), "state": texts["state"] or "none"}
+    title, _, _ = " ".join(about.partition("\n\n")[0].split()).partition(". ")
     sure, _, evidence = texts["evidence"].partition("; ")
     if sure in CONFIDENCE:
         texts |= {"confidence": sure, "evidence": evidence}
-    title, _, _ = " ".join(about.split()).partition(". ")
-    defaults = [_DEFAULT.match(text) for text in _items(fields.get("defaults", []))]
-    if None in defaults:
-        raise ValueError(f"the defaults in the docstring of {name} are lines '- model: values (source)'")
     return {
         **texts,
         "title": title.rstrip("."),
         "defaults": tuple(Default(*match.groups()) for match in defaults if match),
-        "notes": tuple(_items(fields.get("notes", []))),
+        "notes": tuple(lists["notes"]),
     }
-
-
-def _items(lines: list[str]) -> list[str]:
-    """The items of a list: each begins with '    - ' and goes on in lines indented deeper."""
-    items: list[str] = []
-    for line in lines:
-        if line.startswith("    - "):
-            items.append(line[6:].strip())
-        elif line.strip():
-            items[-1] += f" {line.strip()}"
-    return items
 
 
 @cache

@@ -17,10 +17,9 @@ which follows by differentiating: grad p_c = p_c s_c, grad p = p s_u, divided by
 where the condition is unlikely at x, R near its least value 1 - pi, and 1 where it is certain. No fixed scale
 does that: it is too weak for the first samples and too strong for the last.
 
-R is not known from one prediction. It starts at 1 (at t = 0 no state tells anything) and is followed along
-the run by the loop: see `meancap.sampling.ratio_tracker`. FBG (Koulischer et al. 2025, the rule `Feedback`)
-has the same scale and follows R by the evidence of a stochastic step alone, with a drift and a weight
-computed from the grid; that evidence lacks the trace term of an ODE.
+R is not known from one prediction. It starts at 1 (at t = 0 no state tells anything), and
+`meancap.sampling.ratio_tracker` follows it along the run. FBG (`fbg`, Koulischer et al. 2025) has the same
+scale and follows R by the evidence of a stochastic step alone, which lacks the trace term of an ODE.
 """
 
 from __future__ import annotations

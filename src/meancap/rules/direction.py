@@ -27,7 +27,6 @@ from .spaces import (
     SPACES,
     along,
     conditional_in,
-    in_space,
     need_law,
     need_text,
     on_samples,
@@ -195,7 +194,7 @@ class Rectify(Map):
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         # n = (x - t m) / (1 - t), and scaling n_u by r moves m_u by (1 - r) (x / t - m_u).
         lack = (1 - self.at(p.t, g)) / per_sample(time_passed(p.t), g)
-        return g - lack * in_space(p.m_c - g, p, "noise")
+        return g - lack * (p.x - per_sample(p.t, g) * (p.m_c - g))
 
     def at(self, t: Number, like: Tensor) -> Tensor:
         """The ratio at time t, shaped to multiply `like`; held beyond the ends."""
@@ -338,8 +337,6 @@ def adamag(scale: float, *, share: float = 0.1, power: float = 4.0, least: float
     use when: strong guidance is wanted early and next to none late
     defaults:
         - SD3, SD3.5, FLUX: share 0.1, power 4, least 1 (a transcription of its Section 5)
-    notes:
-        - its scale falls towards the data, against the trend of PMC and C2FG
     """
     return Project(share, "noise") | FromUnconditional(Decay(scale, power, least))
 
@@ -355,8 +352,6 @@ def mog(scale: Scale, *, along: float = 1.0, across: float = 5.0) -> Rule:
     use when: you want the direction of Auto-MOG at a scale of your own
     defaults:
         - SDXL, SD3.5, FLUX: along 1, across 5 (its README)
-    notes:
-        - the part of the gap across v_u is divided by 5, so that a scale here is not one of CFG
     """
     return _preconditioned(along, across) | FromUnconditional(scale)
 

@@ -15,7 +15,7 @@ from ..tensors import per_sample
 from .catalogue import alias, method, recipe
 from .rule import Map, Rule
 from .scale import FromUnconditional
-from .spaces import need_image, need_text, part
+from .spaces import need_image, need_text, part, spread
 
 
 @part()
@@ -135,8 +135,6 @@ class Tonemap(Map):
     use when: single pixels of the gap stand out and should be softened
     defaults:
         - any: multiplier 1, spread 5 (ComfyUI)
-    notes:
-        - every gap shrinks, so scale 1 is not conditional
     """
 
     multiplier: float = 1.0
@@ -145,8 +143,8 @@ class Tonemap(Map):
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         length = torch.linalg.vector_norm(g, dim=1, keepdim=True)
         flat = length.flatten(1)
-        spread = flat.std(1) if flat.shape[1] > 1 else torch.zeros_like(flat[:, 0])
-        top = torch.as_tensor(per_sample(self.multiplier * (flat.mean(1) + self.spread * spread), g))
+        usual = flat.mean(1) + self.spread * spread(flat)[:, 0]
+        top = torch.as_tensor(per_sample(self.multiplier * usual, g))
         return g * torch.where(top == 0, 1.0, 1 / (1 + length / top))
 
 

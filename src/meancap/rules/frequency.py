@@ -18,7 +18,7 @@ from ..tensors import per_sample, scalar_dtype, vector
 from .catalogue import method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
-from .spaces import along, conditional_in, need_image, part, time_left, unconditional_in
+from .spaces import along, conditional_in, need_image, part, spread, time_left, unconditional_in
 
 
 @part(space=("velocity", "mean", "noise"))
@@ -199,7 +199,6 @@ class SlowBand(Rule):
         - any: share 0.5, squares of 8 pixels (comfy-cfg-megapack)
     notes:
         - the low-pass is that of the third party, which says that the paper states none
-        - the first step is plain CFG
     """
 
     scale: Scale
@@ -232,9 +231,8 @@ def _slow(change: Tensor) -> Tensor:
     """1 where a pixel has changed less than usual, else 0."""
     length: Tensor = torch.linalg.vector_norm(change, dim=1, keepdim=True)
     flat = length.flatten(1)
-    spread = flat.std(1) if flat.shape[1] > 1 else torch.zeros_like(flat[:, 0])
     # Where all pixels change alike none is slow; the margin keeps rounding from deciding otherwise.
-    usual = (1 - 1e-5) * (flat.mean(1) + spread)
+    usual = (1 - 1e-5) * (flat.mean(1) + spread(flat)[:, 0])
     slow: Tensor = length < per_sample(usual, length)
     return slow.to(change.dtype)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from ..tensors import magnitude, per_sample, vector
 from .catalogue import method, recipe
 from .rule import Displacement, Rule, State
 from .scale import CFG, FromUnconditional
-from .spaces import SPACES, along, conditional_in, in_space, need_image, part, stretch, time_left, time_passed
+from .spaces import SPACES, along, conditional_in, need_image, part, stretch, time_left, time_passed
 from .time import Phases, StepValue
 
 
@@ -78,7 +77,6 @@ class History(Rule):
         - for FID; for preference: eta 0; eta 1 (Forge extension)
     notes:
         - comfy-cfg-megapack has weight 2, eta 1 and high 0.95
-        - the first step has no past: it is CFG
         - with solvers that extrapolate from past steps the Forge extension advises a weight of 0.5
     """
 
@@ -150,7 +148,8 @@ class ErrorCorrection(Rule):
         g = given.vector
         # n = (x - t m) / (1 - t); and a change of n_u by d changes the gap of the means by (1 - t) / t d, for
         # m = (x - (1 - t) n) / t.
-        c, u = (in_space(m, p, "noise") / per_sample(time_left(p.t), g) for m in (p.m_c, p.m_c - g))
+        left, t = per_sample(time_left(p.t), g), per_sample(p.t, g)
+        c, u = ((p.x - t * m) / left for m in (p.m_c, p.m_c - g))
         if state is None:
             return given, (c, u)
         a, b = c - state[0], u - state[1]
@@ -162,14 +161,6 @@ class ErrorCorrection(Rule):
 
 
 cfg_oec = recipe("cfg_oec", ErrorCorrection, then=CFG, check=(0.9, -3.0, 0.1, 2.2))
-
-
-class _TransitionState(NamedTuple):
-    """The lengths of the last two gaps, and which samples have passed their first minimum."""
-
-    last: Tensor
-    earlier: Tensor
-    passed: Tensor
 
 
 @method(name="transition_point", check=(0.3, -1.2, 0.7, 0.4))
@@ -208,23 +199,17 @@ class Transition(Rule):
         now = vector(stretch(p.t, self.space), p.shown) * magnitude(g.coefficient) * g.lengths.d
         if state is None:
             none = torch.full_like(now, -1.0)  # shorter than any gap: no minimum before the third step
-            state = _TransitionState(none, none, torch.zeros_like(now, dtype=torch.bool))
-        passed = state.passed | ((state.earlier > state.last) & (state.last < now))
-        return self._scaled(g, p, passed), _TransitionState(now, state.last, passed)
+            state = none, none, torch.zeros_like(now, dtype=torch.bool)
+        last, earlier, passed = state
+        passed = passed | ((earlier > last) & (last < now))
+        return self._scaled(g, p, passed), (now, last, passed)
 
     def within_step(self, before: State, after: State) -> State:
-        return StepValue(after.passed)
+        return StepValue(after[2])  # which samples have passed their minimum
 
     def _scaled(self, g: Displacement, p: Prediction, passed: Tensor) -> Displacement:
         early, late = (vector(at(v, p.t), p.shown) for v in (self.before, self.scale))
         return g.times(torch.where(passed, late, early) - 1)
-
-
-class _ReuseState(NamedTuple):
-    """The number of steps made, and the last fresh gap."""
-
-    steps: int
-    gap: Tensor | None
 
 
 @part("1 <= every", space=("mean", "velocity"))
@@ -243,7 +228,7 @@ class Reuse(Rule):
     has_state = True
 
     def init(self) -> State:
-        return _ReuseState(0, None)
+        return 0, None  # the number of steps, and the last fresh gap
 
     def idle(self, t: float, state: State = None) -> bool:
         index, gap = self.init() if state is None else state
@@ -253,13 +238,13 @@ class Reuse(Rule):
         index, gap = state
         unit = per_sample(time_left(p.t) if self.space == "velocity" else 1.0, p.x)
         if gap is not None and (index % self.every or (not isinstance(p.t, Tensor) and p.t >= self.until)):
-            return g.turn(unit * gap), _ReuseState(index + 1, gap)
+            return g.turn(unit * gap), (index + 1, gap)
         fresh = g.vector / unit
         if gap is None or not isinstance(p.t, Tensor):
-            return g, _ReuseState(index + 1, fresh)
+            return g, (index + 1, fresh)
         early = (p.t < self.until).reshape(-1, *[1] * (gap.dim() - 1))
         gap = torch.where(early, fresh, gap)
-        return g.turn(unit * gap), _ReuseState(index + 1, gap)
+        return g.turn(unit * gap), (index + 1, gap)
 
 
 @part(switching=("sign", "unit"))
@@ -327,7 +312,6 @@ def cfg_gating(scale: Scale, *, gate: float = 0.5) -> Rule:
         - any: gate 1, which is off; 0.5 saves about a quarter of the time (FastVideo)
     notes:
         - both count the gate in parts of the steps; here it is a time, the same on a uniform grid
-        - Reuse(every) | CFG(scale) reuses in between instead; a cap behind bounds what a stale gap can do
         - both drop the kept gap when the model changes during a run (Wan 2.2)
     """
     return Reuse(1, gate, "velocity") | CFG(scale)

@@ -10,7 +10,6 @@ in which these methods are published.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,13 +95,6 @@ contrastive = recipe(
 )
 
 
-class _SafetyState(NamedTuple):
-    """The number of steps made, and the momentum so far."""
-
-    steps: int
-    momentum: Tensor | None
-
-
 @part()
 class Safety(Rule):
     """Safe latent diffusion (SLD). The defaults are its medium setting.
@@ -134,23 +126,23 @@ class Safety(Rule):
     has_state = True
 
     def init(self) -> State:
-        return _SafetyState(0, None)
+        return 0, None  # the number of steps, and the momentum
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         t = time_passed(p.t)
         n, unit = p.lead(_NEGATIVE), -per_sample(stretch(t, "noise"), p.x)  # eps gap = unit times mean gap
         near = unit * (p.delta - n)  # eps_c - eps_n
         mu = torch.where(near < self.threshold, (self.sharpness * near.abs()).clamp(max=1.0), 0.0)
-        off, nu = mu * n, state.momentum
+        off, (steps, nu) = mu * n, state
         gamma = unit * off
         if nu is not None:
             gamma = gamma + self.momentum * nu
             # The inverse of unit, without the quotient that is infinite at t = 1.
             off = off - per_sample(self.momentum * time_left(p.t) / t, nu) * nu
         after = (1 - self.decay) * gamma if nu is None else self.decay * nu + (1 - self.decay) * gamma
-        if state.steps >= self.warmup:
+        if steps >= self.warmup:
             g = g.turn(g.vector - off)
-        return g, _SafetyState(state.steps + 1, after)
+        return g, (steps + 1, after)
 
 
 sld = recipe(
@@ -161,14 +153,6 @@ sld = recipe(
     unit=False,
     check=(0.9, -3.0, 2.5, 1.0),
 )
-
-
-class _RemovalState(NamedTuple):
-    """What earlier steps said for the negative, and the step that is not counted yet."""
-
-    total: Tensor
-    t: Tensor
-    nearer: Tensor  # |m - m_u|^2 - |m - m_n|^2, m the mean that came in: above 0 where m_n is nearer than m_u
 
 
 @part("0 < weight")
@@ -199,30 +183,33 @@ class Removal(Rule):
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         n, g = p.lead(_NEGATIVE), given.vector
         _, length, along = lengths(p.delta + g, n)
-        nearer = length * (2 * along - length)
+        nearer = length * (2 * along - length)  # |m - m_u|^2 - |m - m_n|^2, m the mean that came in
         t = vector(p.t, n)
-        total = torch.zeros_like(nearer) if state is None else state.total + _log_ratio_step(state, t)
+        total = torch.zeros_like(nearer)
+        if state is not None:
+            earlier, last_t, last_nearer = state
+            total = earlier + _log_ratio_step(last_t, last_nearer, t)
         unit = vector(stretch(time_passed(p.t), "noise"), n).square()
         surplus = total + self.weight / 2 * unit * nearer - self.threshold
         none = (length == 0) | (surplus <= 0)
         share = torch.where(none, 0.0, surplus / torch.where(none, 1.0, self.weight * unit * length.square()))
         turned = g - per_sample(self.strength * share, n) * n
-        return given.turn(turned), _RemovalState(total, t, nearer)
+        return given.turn(turned), (total, t, nearer)
 
 
 crg = recipe("crg", Removal, first=CFG, unit=False, check=(-0.857143, -1.242857, 3.614286, 0.442857))
 
 
-def _log_ratio_step(last: _RemovalState, t_next: Tensor) -> Tensor:
-    """What the step from `last` to t_next adds to the log-likelihood ratio.
+def _log_ratio_step(t: Tensor, nearer: Tensor, t_next: Tensor) -> Tensor:
+    """What the step from t to t_next adds to the log-likelihood ratio.
 
     With alpha_bar = t^2 / q and q = t^2 + (1 - t)^2 the weight of DDPM times the square of t / (1 - t), which
     turns means into noise, is (alpha_bar(t_next) q - t^2) q / (2 (1 - t)^4): regular at t = 0.
     """
-    t, q = last.t, last.t.square() + (1 - last.t).square()
+    q = t.square() + (1 - t).square()
     later = t_next.square() / (t_next.square() + (1 - t_next).square())
     weight = (later * q - t.square()).clamp(min=0) * q / (2 * torch.as_tensor(time_left(t)) ** 4)
-    return weight * last.nearer
+    return weight * nearer
 
 
 @dataclass(frozen=True)

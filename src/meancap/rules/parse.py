@@ -18,7 +18,7 @@ from .catalogue import builds
 from .path_matching import auto
 from .rule import Chain, Rule
 
-_WORDS = {"True": True, "False": False, "None": None, "inf": float("inf"), "nan": float("nan")}
+_WORDS = {"True": True, "False": False, "None": None, "nan": float("nan")}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[+-]?(?:inf\b|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?))"
     r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>'[^'\\]*'|\"[^\"\\]*\")|(?P<mark>[()\[\],=|]))"
@@ -57,7 +57,10 @@ def parse(text: str, *, extra: Mapping[str, Callable[..., Rule]] | None = None) 
     """The rule that a text stands for; `parse(str(rule)) == rule`. `extra` adds rules of your own by name."""
     if not isinstance(text, str):
         raise ParseError(f"a rule is given as text, like 'CFG(7) | Cap(1.1)'; got {type(text).__name__}")
-    value = _Reader(text, {**all_names(), **(extra or {})}).whole()
+    reader = _Reader(text, {**all_names(), **(extra or {})})
+    value = reader.chain()
+    if reader.kind:
+        raise reader.error("the text should end here, or go on with '|'")
     if not isinstance(value, Rule):
         raise ParseError(f"{text.strip()[:60]!r} is no rule by itself; use it inside one, like CFG(...)")
     return value
@@ -72,12 +75,6 @@ class _Reader:
         self.text, self.known, self.at, self.depth = text, known, 0, 0
         self.kind, self.token = "", ""
         self.advance()
-
-    def whole(self) -> Any:
-        value = self.chain()
-        if self.kind:
-            raise self.error("the text should end here, or go on with '|'")
-        return value
 
     def chain(self) -> Any:
         terms = [self.term()]
@@ -106,7 +103,11 @@ class _Reader:
         while not self.take(")"):
             if positional or named:
                 self.need(",", ")")
-            key = self.keyword()
+            key = None
+            if self.kind == "name" and _EQUALS.match(self.text, self.at):
+                key = self.token
+                self.advance()
+                self.need("=")
             value = self.value()
             if key is None and named:
                 raise self.error("a value by position cannot follow one by name")
@@ -118,36 +119,17 @@ class _Reader:
                 named[key] = value
         return positional, named
 
-    def keyword(self) -> str | None:
-        if self.kind != "name" or not _EQUALS.match(self.text, self.at):
-            return None
-        key = self.token
-        self.advance()
-        self.need("=")
-        return key
-
     def value(self) -> Any:
+        kind, token = self.kind, self.token
+        if kind in ("number", "text") or token in _WORDS:
+            self.advance()
+            return float(token) if kind == "number" else _WORDS.get(token, token[1:-1])
         self.depth += 1
         if self.depth > _DEEPEST:
             raise self.error(f"nested more than {_DEEPEST} deep")
-        value = self.atom()
+        value = self.items() if self.take("[") else self.chain()
         self.depth -= 1
         return value
-
-    def atom(self) -> Any:
-        kind, token = self.kind, self.token
-        if kind == "number":
-            self.advance()
-            return float(token)
-        if kind == "text":
-            self.advance()
-            return token[1:-1]
-        if kind == "name" and token in _WORDS:
-            self.advance()
-            return _WORDS[token]
-        if self.take("["):
-            return self.items()
-        return self.chain()
 
     def items(self) -> list[Any]:
         values: list[Any] = []

@@ -20,29 +20,18 @@ from ..tensors import per_sample, scalar_dtype
 from .catalogue import alias, method, recipe
 from .rule import Map, Rule
 from .scale import CFG
-from .spaces import conditional_in, need_law, need_text, part, time_passed
+from .spaces import conditional_in, need_law, need_text, part, spread, time_passed
 from .time import Temper
 
-_GROUPS = ("sample", "channel", "token", "pixel")
-
-
-def _axes(v: Tensor, per: str) -> tuple[int, ...]:
-    """The axes to reduce so that one number is left per sample, channel (axis 1), token (all but the last
-    axis) or pixel (all but axis 1). A sample without such axes is one group.
-    """
-    every = tuple(range(1, v.dim()))
-    if per == "token":
-        return every[-1:]
-    if per == "pixel":
-        return every[:1]
-    return every[1:] or every if per == "channel" else every
+# The axes that a group spans, of those behind the batch.
+_GROUPS = {"sample": slice(None), "channel": slice(1, None), "token": slice(-1, None), "pixel": slice(1)}
 
 
 def _group_lengths(v: Tensor, per: str) -> Tensor:
     """The Euclidean length of every group, in float64, shaped to multiply v."""
-    lengths: Tensor = torch.linalg.vector_norm(
-        v, dim=_axes(v, per), keepdim=True, dtype=scalar_dtype(v.device)
-    )
+    every = tuple(range(1, v.dim()))
+    axes = every[_GROUPS[per]] or every  # a sample without such axes is one group
+    lengths: Tensor = torch.linalg.vector_norm(v, dim=axes, keepdim=True, dtype=scalar_dtype(v.device))
     return lengths
 
 
@@ -89,8 +78,6 @@ class EnergyMatch(Map):
     use when: the energy of the conditional prediction should stay whatever the scale
     defaults:
         - any: low 0, high 1; robust low 0.45, high 0.55 (second-hand)
-    notes:
-        - always on: it also amplifies
     """
 
     low: float = 0.0
@@ -235,7 +222,7 @@ class Mimic(Map):
     def _spread(self, centred: Tensor, q: float | None = None) -> Tensor:
         groups = centred if self.separate else centred.flatten(1)[:, None]
         if self.measure == "STD":
-            return groups.std(2, keepdim=True) if groups.shape[2] > 1 else torch.zeros_like(groups)
+            return spread(groups)
         return _quantile(groups.abs(), self.quantile if q is None else q)
 
 

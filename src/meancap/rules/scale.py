@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from ..schedules import Scale, at
 from ..tensors import Number, magnitude, per_sample, vector
 from .catalogue import method
 from .rule import Displacement, Factor, Rule, State, exactly
-from .spaces import SPACES, Limit, part, stretch
+from .spaces import SPACES, part, stretch
 
 
 @method(check=(0.9, -3.0, 0.1, 2.2))
@@ -62,18 +60,16 @@ class Interval(Factor):
         return vector(inside, p.shown) if isinstance(inside, Tensor) else float(inside)
 
 
-@part("0 < radius (inf clips nothing)", space=SPACES)
+@part("0 < radius", space=SPACES)
 class Clip(Factor):
     """Shortens g to at most `radius`: g <- g min(1, radius / |g|). The radius is absolute, in its `space`."""
 
-    radius: Limit
+    radius: float
     space: str = "mean"
 
     reads_m_u = False
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        if self.radius == math.inf:  # math.isinf would break a compiled graph
-            return 1.0
         length = stretch(p.t, self.space) * magnitude(g.coefficient) * g.lengths.d
         longer = length > self.radius  # a clamp would make a new graph for each radius
         return torch.where(longer, self.radius / torch.where(longer, length, 1.0), 1.0)

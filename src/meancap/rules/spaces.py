@@ -30,7 +30,6 @@ from ..tensors import Number, per_sample
 from .rule import Rule
 
 SPACES = ("mean", "velocity", "noise", "score")
-Limit = float  # a number that may be infinite
 Kind = TypeVar("Kind")
 
 # Where a rule must divide by 1 - t or by t, it divides by no less than this.
@@ -97,14 +96,6 @@ def _number(word: str, values: Mapping[str, Any]) -> Any:
     return math.pi if word == "pi" else float(word)
 
 
-def _need_limit(self: object, name: str) -> None:
-    """inf is allowed, nan is not; NumPy's numbers become floats."""
-    value = getattr(self, name)
-    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
-        raise ValueError(f"{type(self).__name__} needs a number for {name}; got {value!r}")
-    object.__setattr__(self, name, float(value))
-
-
 def _need_whole_number(self: object, name: str) -> None:
     """5.0, as a text gives it, becomes 5."""
     value = getattr(self, name)
@@ -131,7 +122,6 @@ def _need_flag(self: object, name: str) -> None:
 _SIGNS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, "<=": operator.le}
 _CHECKS: dict[str, Callable[[Any, str], None]] = {
     "float": finite,
-    "Limit": _need_limit,
     "Scale": finite_scale,
     "int": _need_whole_number,
     "bool": _need_flag,
@@ -145,23 +135,16 @@ def along(v: Tensor, onto: Tensor) -> Tensor:
     return per_sample(component / torch.where(length == 0, 1.0, length), v) * onto
 
 
-def in_space(m: Tensor, p: Prediction, space: str) -> Tensor:
-    """The prediction m in a space, up to one positive factor per sample: enough for angles and ratios."""
-    if space == "mean":
-        return m
-    if space == "velocity":
-        return m - p.x
-    along = per_sample(p.t, m) * m
-    return p.x - along if space == "noise" else along - p.x
-
-
 def conditional_in(p: Prediction, space: str) -> Tensor:
-    """m_c seen in a space, without the difference m_c - x where the network's own output is that already."""
+    """m_c in a space, up to one positive factor per sample: enough for angles and ratios.
+
+    Without the difference m_c - x where the network's own output is that already.
+    """
     return p.m_c if space == "mean" else _of_output(p, p.out_c, space)
 
 
 def unconditional_in(p: Prediction, space: str) -> Tensor:
-    """m_u seen in a space, as `conditional` sees m_c."""
+    """m_u in a space, as `conditional_in` has m_c."""
     return p.m_u if space == "mean" else _of_output(p, p.out_u, space)
 
 
@@ -204,8 +187,13 @@ def time_passed(t: Number) -> Number:
     return t.clamp(min=_SHORTEST) if isinstance(t, Tensor) else max(t, _SHORTEST)
 
 
+def spread(v: Tensor) -> Tensor:
+    """The standard deviation along the last axis, kept; 0 for a single element."""
+    return v.std(-1, keepdim=True) if v.shape[-1] > 1 else torch.zeros_like(v)
+
+
 def need_image(rule: Rule, v: Tensor) -> None:
-    """Refuses tensors without height and width."""
+    """Raises an error for tensors without height and width."""
     if v.dim() < 4:
         raise ValueError(
             f"{type(rule).__name__} needs images (batch, channels, height, width); unpack tokens first: "

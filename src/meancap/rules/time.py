@@ -140,15 +140,11 @@ class DG(Schedule):
         # -log A = log(1 + (1 - t)^2 / t^2), but regular at t = 0.
         signal, rest = t * t, (1 - t) * (1 - t)
         share = signal / (signal + rest)
-        u = self._diffusion_time(share.clamp(min=1e-30).log())
+        log_a = share.clamp(min=1e-30).log()
+        # u in [0, 1] solves low u + (high - low) u^2 / 2 = -log A.
+        root = (self.low * self.low - 2 * (self.high - self.low) * log_a).sqrt()
+        u = (-2 * log_a / (self.low + root)).clamp(max=1.0)
         return 1 + (self.scale - 1) * _density(u, self.low, self.high) / self._mean
-
-    def _diffusion_time(self, log_a: Tensor) -> Tensor:
-        """u in [0, 1] with low u + (high - low) u^2 / 2 = -log A."""
-        slope = self.high - self.low
-        root = (self.low * self.low - 2 * slope * log_a).sqrt()
-        u = -2 * log_a / (self.low + root)
-        return u.clamp(max=1.0)
 
 
 def _density(u: Tensor, low: float, high: float) -> Tensor:
@@ -180,46 +176,40 @@ def by_step(schedule: Schedule, times: Sequence[float]) -> Steps:
     return Steps(times[:-1], [float(schedule(i / (count - 1))) for i in range(count)])  # type: ignore[arg-type]
 
 
-class _Counting(Rule):
-    """A rule whose state is the index of the step."""
-
-    has_state = True
-
-    def init(self) -> State:
-        return 0
-
-    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        return self.on_step(g, p, state), state + 1
-
-    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
-        raise NotImplementedError(f"{type(self).__name__} must define on_step(g, p, index)")
-
-
 @part("first <= last")
-class StepInterval(_Counting):
+class StepInterval(Rule):
     """Guidance only in the steps from `first` to `last`, both included and counted from 0."""
 
     first: int
     last: int
 
     turns = False
+    has_state = True  # the index of the step
     reads_m_u = False
 
     def idle(self, t: float, state: State = None) -> bool:
         return not self.first <= (state or 0) <= self.last
 
-    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
-        return g if self.first <= index <= self.last else g.times(0.0)
+    def init(self) -> State:
+        return 0
+
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        return g if self.first <= state <= self.last else g.times(0.0), state + 1
 
 
 @part()
-class ZeroInit(_Counting):
+class ZeroInit(Rule):
     """Zero velocity in the first `steps` steps, so that the mean is x there; put it last (CFG-Zero*)."""
 
     steps: int = 1
 
-    def on_step(self, g: Displacement, p: Prediction, index: int) -> Displacement:
-        return g if index >= self.steps else g.turn(-conditional_in(p, "velocity"))
+    has_state = True  # the index of the step
+
+    def init(self) -> State:
+        return 0
+
+    def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
+        return g if state >= self.steps else g.turn(-conditional_in(p, "velocity")), state + 1
 
 
 @part()
