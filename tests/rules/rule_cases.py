@@ -1,8 +1,12 @@
-"""Velocities to guide: the same for every test of the parts."""
+"""Velocities to guide: the same for every test of the parts, and the worked example of every check value."""
 
 import torch
 
+from cases import V_C, V_U, T, X
+from meancap import Rule, guided_velocity
+
 SHAPE = (3, 4, 8, 8)
+_V_N = torch.tensor([[0.4, -0.9, 0.3, 0.1]], dtype=torch.float64)  # under what is to be avoided, or the image
 
 
 def velocities(seed, shape=SHAPE):
@@ -10,6 +14,18 @@ def velocities(seed, shape=SHAPE):
     return [torch.randn(*shape, generator=g, dtype=torch.float64) for _ in range(3)]
 
 
+def dot(a, b):
+    """The inner product of each sample, shaped to multiply it."""
+    return (a * b).flatten(1).sum(1).reshape(-1, *[1] * (a.dim() - 1))
+
+
 def norm(v):
-    """The length of each sample, shaped to divide it."""
-    return v.flatten(1).norm(dim=1).reshape(-1, *[1] * (v.dim() - 1))
+    return dot(v, v).sqrt()
+
+
+def guided_example(rule: Rule, axes: int = 2) -> tuple[float, ...]:
+    """The guided velocity of the example after one step; a rule for images sees it as one of 2 x 2."""
+    shape = (1, 4) if axes <= 2 else (1, *[1] * (axes - 3), 2, 2)
+    x, v_c, v_u, v_n = (v.reshape(shape) for v in (X, V_C, V_U, _V_N))
+    v, _ = guided_velocity(rule, x, T, v_c, v_u, t_next=0.5, extra={"negative": v_n, "image": v_n})
+    return tuple(v.flatten().tolist())

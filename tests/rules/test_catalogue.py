@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from worked_example import guided_example
+from rule_cases import guided_example
 
 import meancap.bench.policy
 import meancap.rules

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from cases import V_C, V_U, T, X, random_prediction
+from cases import random_prediction
 from meancap import (
     CFG,
     Cap,
@@ -16,7 +16,6 @@ from meancap import (
     Exponential,
     Interval,
     Linear,
-    Momentum,
     Piecewise,
     Prediction,
     Rescale,
@@ -54,31 +53,6 @@ def test_the_velocity_is_continuous_at_the_data(rule):
     assert at.isfinite().all()
     if "floor" not in str(rule) and "first" not in str(rule):
         torch.testing.assert_close(at, near, rtol=1e-4, atol=1e-4)
-
-
-def apg_written_out(x, t, v_c, v_u, scale, eta, radius):
-    m_c, m_u = (x + (1 - t) * v for v in (v_c, v_u))
-    g = m_c - m_u
-    g = g * min(1, radius / float(g.norm()))
-    unit = m_c / m_c.norm()
-    parallel = (g * unit).sum() * unit
-    return v_c + (scale - 1) * (g - parallel + eta * parallel) / (1 - t)
-
-
-def test_apg_is_the_published_formula():
-    v, _ = guided_velocity(apg(4, eta=0.3, radius=0.3, momentum=None), X, T, V_C, V_U)
-    torch.testing.assert_close(v, apg_written_out(X, T, V_C, V_U, 4, 0.3, 0.3))
-
-
-def test_momentum_adds_the_running_displacement():
-    first, second, third = (random_prediction(2, 5, seed=s) for s in range(3))
-    rule = Momentum(-0.5) | CFG(4)
-    _, state = guide(rule, first)
-    m, state = guide(rule, second, state)
-    running = second.delta - 0.5 * first.delta
-    torch.testing.assert_close(m, second.m_c + 3 * running)
-    m, _ = guide(rule, third, state)
-    torch.testing.assert_close(m, third.m_c + 3 * (third.delta - 0.5 * running))
 
 
 def test_schedules_have_the_values_they_promise():

@@ -8,8 +8,6 @@ import torch
 from cases import V_C, V_U, T, X
 from meancap import Prediction, guided_velocity
 from meancap.rules import (
-    Decay,
-    adamag,
     apg,
     c2fg,
     cfg_zero_star,
@@ -69,15 +67,6 @@ def test_what_pmc_reads_off_the_example():
     m, d, along = (float(v) for v in P.lengths)
     assert (d**2, along * d, m**2) == pytest.approx((0.288, 1.3068, 8.3473))
     assert along / m == pytest.approx(0.842830, abs=1e-6)
-
-
-def test_adamag_has_reached_its_least_scale():
-    assert 4 * 0.6**4 < 1 and Decay(4)(T) == 1
-    noise = X - T * V_C
-    d = V_C - V_U
-    along = (d * noise).sum() / noise.square().sum() * noise
-    v, _ = guided_velocity(adamag(4), X, T, V_C, V_U)
-    torch.testing.assert_close(v, V_U + (d - along + 0.1 * along))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""The newer methods of the catalogue beside their formulas, written out on velocities."""
+"""Formulas that need inputs of their own, written out on velocities; the others are in test_rule_formulas."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from rule_cases import SHAPE, norm, velocities
+from rule_cases import dot, norm, velocities
 
 from cases import adversarial
 from meancap import CFG, Cap, Prediction, guided_velocity
@@ -14,30 +14,16 @@ from meancap.rules import (
     SlowBand,
     Transition,
     ZeResFDG,
-    auto_mog,
     cfg_oec,
     displace,
-    early_high,
-    epsilon_scaling,
-    higs,
-    hiwave,
     lf_cfg,
-    mog,
-    momentum_guidance,
     pmc_literal,
-    renorm,
-    samg,
     transition_point,
     tsr,
     zeresfdg,
 )
-from meancap.rules.frequency import SYM4
 
 W = 4.0
-
-
-def dot(a, b):
-    return (a * b).flatten(1).sum(1).reshape(-1, *[1] * (a.dim() - 1))
 
 
 def stepped(rule, times, inputs=None):
@@ -50,27 +36,6 @@ def stepped(rule, times, inputs=None):
     return found
 
 
-def test_mog_weighs_the_gap_along_and_across_the_unconditional_velocity():
-    x, v_c, v_u = velocities(1)
-    d = v_c - v_u
-    natural = d / 5 + (1 - 1 / 5) * dot(v_u, d) / dot(v_u, v_u) * v_u
-    torch.testing.assert_close(guided_velocity(mog(W), x, 0.4, v_c, v_u)[0], v_u + W * natural)
-    for gamma, most in ((1.0, 20.0), (0.1, 20.0), (9.0, 3.0)):
-        scale = (gamma * norm(v_u) / norm(natural)).clamp(1.0, most)
-        v, _ = guided_velocity(auto_mog(gamma=gamma, most=most), x, 0.4, v_c, v_u)
-        torch.testing.assert_close(v, v_u + scale * natural)
-
-
-def test_tsr_multiplies_the_guided_noise():
-    x, v_c, v_u = velocities(2)
-    for t in (0.1, 0.7):
-        ratio = t**2 / (1 - t) ** 2 * 3**2
-        noise = x - t * (v_u + W * (v_c - v_u))
-        wanted = (x - (ratio + 1) / (ratio / 0.93 + 1) * noise) / t
-        v, _ = guided_velocity(tsr(W, k=0.93, sigma=3.0), x, t, v_c, v_u)
-        torch.testing.assert_close(v, wanted)
-
-
 def test_tsr_samples_a_gaussian_at_another_temperature():
     """For data N(0, s^2) the exact score times the factor is the exact score of N(0, s^2 / k)."""
     x, _, _ = velocities(3)
@@ -80,49 +45,6 @@ def test_tsr_samples_a_gaussian_at_another_temperature():
     v = (mean - x) / (1 - t)
     found, _ = guided_velocity(tsr(1.0, k=k, sigma=s), x, t, v, v)
     torch.testing.assert_close(x + (1 - t) * found, sharper)
-
-
-def test_epsilon_scaling_divides_the_prediction():
-    x, v_c, v_u = velocities(4)
-    cfg, t = v_u + W * (v_c - v_u), 0.3
-    torch.testing.assert_close(guided_velocity(epsilon_scaling(W), x, t, v_c, v_u)[0], cfg / 1.005)
-    by_noise = epsilon_scaling(W, factor=1.01, space="noise")
-    wanted = (x - (x - t * cfg) / 1.01) / t
-    torch.testing.assert_close(guided_velocity(by_noise, x, t, v_c, v_u)[0], wanted)
-
-
-def test_momentum_guidance_goes_beyond_the_average_within_its_window():
-    times, average = (0.0, 0.3, 0.6, 0.9), None
-    for t, (v, _, v_c, v_u) in zip(times, stepped(momentum_guidance(W), times), strict=True):
-        cfg = v_u + W * (v_c - v_u)
-        average = cfg if average is None else average
-        torch.testing.assert_close(v, cfg + (0.5 if t <= 0.7 else 0.0) * (cfg - average))
-        average = 0.4 * cfg + 0.6 * average
-
-
-def cosine_transform(n):
-    rows = [[math.cos(math.pi * k * (2 * i + 1) / (2 * n)) for i in range(n)] for k in range(n)]
-    size = [math.sqrt((1 if k == 0 else 2) / n) for k in range(n)]
-    return torch.tensor(
-        [[s * v for v in row] for s, row in zip(size, rows, strict=True)], dtype=torch.float64
-    )
-
-
-def test_higs_adds_the_new_detail():
-    times, eta, weight = (0.1, 0.3, 0.5, 0.7), 0.3, 1.75
-    past, matrix = 0.0, cosine_transform(8)
-    for t, (v, x, v_c, v_u) in zip(times, stepped(higs(W, eta=eta), times), strict=True):
-        m = x + (1 - t) * (v_u + W * (v_c - v_u))
-        wanted = m
-        if t > times[0] and 1 - t > 0.4:
-            d = m - past
-            along = dot(d, m) / dot(m, m) * m
-            u, w = torch.meshgrid(torch.arange(8) / 8, torch.arange(8) / 8, indexing="ij")
-            high = torch.sigmoid(50 * ((u**2 + w**2).sqrt().double() - 0.05))
-            detail = matrix.T @ (high * (matrix @ (d - along + eta * along) @ matrix.T)) @ matrix
-            wanted = m + weight * math.sqrt((1 - t - 0.4) / 0.6) * detail
-        torch.testing.assert_close(x + (1 - t) * v, wanted, rtol=1e-6, atol=1e-6)
-        past = 0.75 * m + 0.25 * past
 
 
 @pytest.mark.parametrize(("below", "corrected"), [(0.5, 0), (0.911, 1), (1.5, 3)])
@@ -151,23 +73,6 @@ def test_guidance_begins_when_the_gap_has_passed_its_first_minimum():
     falling = [(x, v_c, v_c - gap * other) for gap in (3.0, 2.0, 1.0)]
     for v, _, c, u in stepped(Transition(W, before=-1.0), [t] * 3, falling):
         torch.testing.assert_close(v, u - (c - u))
-
-
-def test_hiwave_guides_the_detail_bands_only():
-    x, v_c, v_u = velocities(6)
-    n, taps = 8, torch.tensor(SYM4, dtype=torch.float64)
-    mirror = torch.tensor([(-1) ** k * SYM4[7 - k] for k in range(8)], dtype=torch.float64)
-    whole = torch.zeros(n, n, dtype=torch.float64)
-    for i in range(n // 2):
-        for k in range(8):
-            whole[i, (2 * i + k) % n] += taps[k]
-            whole[n // 2 + i, (2 * i + k) % n] += mirror[k]
-    torch.testing.assert_close(whole @ whole.T, torch.eye(n, dtype=torch.float64), rtol=0, atol=1e-11)
-    bands_c, bands_u = (whole @ v @ whole.T for v in (v_c, v_u))
-    guided = bands_u + W * (bands_c - bands_u)
-    guided[..., : n // 2, : n // 2] = bands_c[..., : n // 2, : n // 2]
-    v, _ = guided_velocity(hiwave(W), x, 0.4, v_c, v_u)
-    torch.testing.assert_close(v, whole.T @ guided @ whole, rtol=1e-9, atol=1e-9)
 
 
 def test_lf_cfg_is_its_four_terms():
@@ -236,34 +141,6 @@ def test_zeresfdg_is_one_of_its_two_forms_and_keeps_it_between_the_thresholds():
         forms.append(form)
         torch.testing.assert_close(v, form(c, u))
     assert {zero, rescale} == set(forms) and rule == ZeResFDG(W, keep=0.5)
-
-
-def test_samg_gives_calm_pixels_the_high_scale():
-    x, v_c, v_u = velocities(10)
-    v, _ = guided_velocity(samg(5, 12), x, 0.4, v_c, v_u)
-    d = v_c - v_u
-    for i in range(3):
-        energy = (d[i] ** 2).mean(0)
-        share = (energy - energy.min()) / (energy.max() - energy.min())
-        torch.testing.assert_close(v[i], v_u[i] + (12 - share * 7) * d[i])
-
-
-@pytest.mark.parametrize(("t", "scale"), [(0.0, W), (0.49, W), (0.5, 0.0), (0.99, 0.0)])
-def test_early_high_ends_unconditional(t, scale):
-    x, v_c, v_u = velocities(11)
-    v, _ = guided_velocity(early_high(W), x, t, v_c, v_u)
-    torch.testing.assert_close(v, v_u + scale * (v_c - v_u))
-    torch.testing.assert_close(v, guided_velocity(CFG(scale), x, t, v_c, v_u)[0])
-
-
-@pytest.mark.parametrize("shape", [SHAPE, (2, 16, 12)])
-def test_pipelines_and_servers_renormalise_the_velocity(shape):
-    x, v_c, v_u = velocities(12, shape)
-    cfg = v_u + W * (v_c - v_u)
-    capped = cfg * (norm(v_c) / norm(cfg)).clamp(max=1)
-    torch.testing.assert_close(guided_velocity(renorm(W), x, 0.4, v_c, v_u)[0], capped)
-    along = cfg * v_c.norm(dim=-1, keepdim=True) / cfg.norm(dim=-1, keepdim=True)
-    torch.testing.assert_close(guided_velocity(renorm(W, form="lumina2"), x, 0.4, v_c, v_u)[0], along)
 
 
 def printed_steps(m, d, scale, gamma, tiny):

@@ -1,11 +1,8 @@
-"""Parts that scale or turn the gap, beside their formulas written out in the space of their authors."""
-
-import math
+"""Laws of single parts beside their formulas: what they miss, refuse and share."""
 
 import pytest
 import torch
-import torch.nn.functional as F
-from rule_cases import SHAPE, norm, velocities
+from rule_cases import SHAPE, dot, velocities
 
 from cases import random_prediction
 from meancap import CFG, Prediction, guide, guided_velocity, heun, trajectory
@@ -17,15 +14,13 @@ from meancap.rules import (
     Gain,
     Normalise,
     PowerLaw,
-    Rectify,
     Renorm,
-    adg,
-    beta_cfg,
-    displace,
-    recfg,
+    Rescale,
+    catalogue,
     tag,
-    tcfg,
+    zeresfdg,
 )
+from meancap.rules.frequency import collapse, pyramid
 
 
 def test_from_unconditional_is_cfg_until_the_gap_is_touched():
@@ -67,71 +62,16 @@ def test_cfgpp_says_what_it_misses():
         guided_velocity(CFGPP(0.6), x, 0.4, v_c, v_u, t_next=0.4)
 
 
-def test_tangential_damping_is_the_singular_value_decomposition():
-    x, v_c, v_u = velocities(2, (5, 30))
-    v, _ = guided_velocity(tcfg(4), x, 0.4, v_c, v_u)
-    for i in range(5):
-        e = torch.linalg.svd(torch.stack([v_c[i], v_u[i]]), full_matrices=False).Vh[0]
-        kept = (v_u[i] @ e) * e
-        torch.testing.assert_close(v[i], kept + 4 * (v_c[i] - kept))
-
-
-def test_tag_stretches_the_step_across_the_state():
+def test_tag_of_a_ddim_step_in_a_rescaled_state_is_tag_of_the_flow():
     x, v_c, v_u = velocities(2, (5, 30))
     v = v_u + 4 * (v_c - v_u)
-    along = ((v * x).sum(1) / x.square().sum(1))[:, None] * x
     found, _ = guided_velocity(tag(4, eta=1.3), x, 0.4, v_c, v_u)
-    torch.testing.assert_close(found, along + 1.3 * (v - along))
-    torch.testing.assert_close(guided_velocity(tag(4, eta=1), x, 0.4, v_c, v_u)[0], v)
-    # On a DDIM step of the same network in a rescaled state the next state is the same.
     s, unit, unit_next = 0.5, 1.7, 1.2
     delta = unit_next * (x + (s - 0.4) * v) - unit * x
-    radial = ((delta * x).sum(1) / x.square().sum(1))[:, None] * x
+    radial = dot(delta, x) / dot(x, x) * x
     torch.testing.assert_close(
         (unit * x + radial + 1.3 * (delta - radial)) / unit_next, x + (s - 0.4) * found
     )
-
-
-def test_adg_is_its_formula_up_to_the_limit():
-    p = random_prediction(6, 30)
-    theta = torch.acos(F.cosine_similarity(p.m_c, p.m_u))
-    for scale in (1.0, 1.3, 4.0, 12.0):
-        turn = ((scale - 1) * theta).clamp(max=math.pi / 3)
-        across = p.m_c - ((p.m_c * p.m_u).sum(1) / p.m_u.square().sum(1))[:, None] * p.m_u
-        expected = turn.cos()[:, None] * p.m_c + (turn.sin() / theta.sin())[:, None] * across
-        m, _ = guide(adg(scale), p)
-        torch.testing.assert_close(m, expected)
-        assert (m.norm(dim=1) <= math.sqrt(2) * p.m_c.norm(dim=1) * (1 + 1e-12)).all()
-
-
-def test_recfg_is_stated_for_noise_predictions():
-    x, v_c, v_u = velocities(1)
-    ratios = [torch.rand(4, 8, 8, dtype=torch.float64) for _ in range(2)]
-    rule = recfg(3.0, [0.2, 0.6], [r.tolist() for r in ratios])
-    for t in (0.2, 0.3, 0.6, torch.tensor([0.2, 0.3, 0.6], dtype=torch.float64)):
-        v, _ = guided_velocity(rule, x, t, v_c, v_u)
-        share = (torch.as_tensor(t, dtype=torch.float64) - 0.2) / 0.4
-        time, share = (torch.as_tensor(a, dtype=torch.float64).reshape(-1, 1, 1, 1) for a in (t, share))
-        r = (1 - share) * ratios[0] + share * ratios[1]
-        noise = 3 * (x - time * v_c) - 2 * r * (x - time * v_u)
-        torch.testing.assert_close(v, (x - noise) / time)
-    one = Rectify([0.0, 1.0], [1.0, 1.0]) | CFG(3)
-    torch.testing.assert_close(guided_velocity(one, x, 0.0, v_c, v_u)[0], v_u + 3 * (v_c - v_u))
-
-
-def test_beta_cfg_is_stated_for_noise_predictions():
-    x, v_c, v_u = velocities(5)
-    t = 0.3
-    v, _ = guided_velocity(beta_cfg(7.5, a=2, b=3, gamma=0.5), x, t, v_c, v_u)
-    d = -t * (v_c - v_u)
-    density = t * (1 - t) ** 2 * math.gamma(5) / (math.gamma(2) * math.gamma(3))
-    noise = (x - t * v_u) + 7.5 * density * d / norm(d) ** 0.5
-    torch.testing.assert_close(v, (x - noise) / t)
-    for end in (0.0, 1.0):
-        torch.testing.assert_close(guided_velocity(beta_cfg(7.5), x, end, v_c, v_u)[0], v_u)
-    p = random_prediction(2, 6)
-    g, _ = displace(Normalise(1.0, "mean"), p)
-    torch.testing.assert_close(g.vector.norm(dim=1), torch.ones(2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("rule", [Damp(-1e6), PowerLaw(1.0, 400.0), Aligned(4.0, -1e9), Normalise(-1e4)])
@@ -141,3 +81,32 @@ def test_what_is_too_large_is_too_large_for_few_samples_and_for_many(rule):
     many = guide(rule, p)[0]
     assert not many[0].isfinite().any()
     assert torch.equal(guide(rule, one)[0].isfinite(), many[:1].isfinite())
+
+
+def test_a_pyramid_collapses_to_its_image():
+    for size in ((8, 8), (9, 13), (12, 20)):
+        image = torch.randn(2, 3, *size, dtype=torch.float64)
+        for levels in (1, 2, 3):
+            torch.testing.assert_close(collapse(pyramid(image, levels), image.shape), image)
+    with pytest.raises(ValueError, match="too small for 4 levels"):
+        pyramid(torch.randn(1, 1, 8, 8), 4)
+
+
+@pytest.mark.parametrize("entry", [e for e in catalogue() if e.axes > 3], ids=lambda e: e.name)
+def test_a_rule_for_images_refuses_vectors_and_tokens(entry):
+    for shape in ((2, 12), (2, 16, 12)):
+        with pytest.raises(ValueError, match="needs images"):
+            guide(entry.rule(), random_prediction(*shape))
+
+
+def test_zeresfdg_smooths_over_both_sides_of_an_image():
+    with pytest.raises(ValueError, match="height and width of 2 or more"):
+        guide(zeresfdg(4), random_prediction(2, 3, 1, 8))
+
+
+def test_a_sample_of_one_value_has_no_spread_to_match():
+    x, v_c, v_u = velocities(4, (3, 1))
+    assert torch.equal(
+        guided_velocity(CFG(3) | Rescale(0.7), x, 0.4, v_c, v_u)[0],
+        guided_velocity(CFG(3) | Rescale(0), x, 0.4, v_c, v_u)[0],
+    )

@@ -93,7 +93,7 @@ class Entry:
     use       when to use it: a clause that goes on from "use it when"
     call      the rule as text, with {scale} for the scale if it has one; Python for a method that is no rule
     kind      'rule', or where it belongs instead: 'model' (wraps predict), 'solver' (moves x), 'laboratory'
-    check     the guided velocity of the worked example in tests/rules/worked_example.py, at the usual scale
+    check     the guided velocity of the worked example in tests/rules/rule_cases.py, at the usual scale
     zero_gap  whether equal predictions give the unguided mean
     unit      whether scale 1 gives the conditional mean
     axes      the fewest axes a tensor needs, the batch included
