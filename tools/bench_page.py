@@ -204,20 +204,21 @@ def reading(result: Result) -> str:
             aligned.pop(FIXED.name, None)
             for what, logs in ((f"tuned, {n} evaluations", tuned), ("at equal alignment", aligned)):
                 found = {name: result.by("kind", one)[kind] for name, one in logs.items()}
-                words.append(f"{what}: {_decided(found)}")
+                words.append(f"{what}: {_decided(found, named=n == few)}")
         lines.append(f"- **{kind}**. {'. '.join(one[0].upper() + one[1:] for one in words)}.")
     return "\n".join(lines)
 
 
-def _decided(found: dict[str, Ratio]) -> str:
-    """Rules that are better or worse, with their ratios, and the names of the undecided ones."""
+def _decided(found: dict[str, Ratio], named: bool) -> str:
+    """Rules that are better or worse, with their ratios, and the names or the number of the undecided ones."""
     clear = {name: one for name, one in found.items() if one.verdict in ("better", "worse")}
     open_ = [name for name, one in found.items() if one.verdict == "undecided"]
-    few = [name for name, one in found.items() if one.verdict == "too few"]
-    if len(few) == len(found):
+    few = sum(one.verdict == "too few" for one in found.values())
+    if few == len(found):
         return "fewer than ten problems"
-    parts = [_sorted(clear) if clear else "", f"undecided: {', '.join(open_)}" if open_ else ""]
-    parts.append(f"on fewer than ten problems: {', '.join(few)}" if few else "")
+    undecided = f"undecided: {', '.join(open_)}" if named else f"{len(open_)} undecided"
+    parts = [_sorted(clear) if clear else "", undecided if open_ else ""]
+    parts.append(f"{few} with fewer than ten problems" if few else "")
     return "; ".join(part for part in parts if part) or "all even"
 
 
