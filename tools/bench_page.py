@@ -210,7 +210,7 @@ def reading(result: Result) -> str:
 
 
 def _decided(found: dict[str, Ratio], named: bool) -> str:
-    """Rules that are better or worse, with their ratios, and the names or the number of the undecided ones."""
+    """Rules that are better or worse with their ratios, and the undecided ones by name or number."""
     clear = {name: one for name, one in found.items() if one.verdict in ("better", "worse")}
     open_ = [name for name, one in found.items() if one.verdict == "undecided"]
     few = sum(one.verdict == "too few" for one in found.values())
