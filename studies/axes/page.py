@@ -13,42 +13,28 @@ from matplotlib.ticker import NullLocator
 from torch import Tensor
 
 from meancap.metrics.score import Estimate, difference
+from meancap.report import style
 from meancap.report.score_page import cell
-from meancap.report.style import (
-    AMBER,
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    PAGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    YELLOW,
-    panels,
-)
+from meancap.report.style import PAGE, panels
 from studies.common import markdown, read_csv
 
-NAMES = {
-    "garments": "garments",
-    "scenes": "scenes, right captions",
-    "wrong": "scenes, a fifth of the captions wrong",
-}
+NAMES = {"garments": "garments", "scenes": "scenes, right captions", "wrong": "scenes, wrong captions"}
 ADHERENCE = {"garments": "alignment", "scenes": "right", "wrong": "right"}
 ANCHORED, INTERVAL = "Cap(1.1, anchor='first')", "Interval(0.2, 1)"
 COLUMNS = {
     "garments": ("FD", "alignment", "recall", "diversity", "SW2", "brightness", "white"),
-    "scenes": ("right", "drawn", "right and drawn", "FD", "recall", "diversity", "SW2", "tv background",
-               "tv radius", "saturation", "clipped"),
-}  # fmt: skip
+    "scenes": ("right", "drawn", "FD", "SW2", "tv background", "tv radius", "saturation", "clipped"),
+}
 JUDGED = {
-    "garments": ("alignment", "FD", "SW2", "recall", "diversity"),
-    "scenes": ("right", "drawn", "FD", "SW2", "diversity", "clipped"),
+    "garments": ("FD", "SW2", "recall"),
+    "scenes": ("right", "FD", "SW2"),
+    "wrong": ("drawn", "FD", "SW2"),
 }
 COLOURS = {
-    "real": YELLOW, "CFG": VERMILION, ANCHORED: INK, INTERVAL: BLUE, "Cap(1.1)": GREEN, "apg, tuned": AMBER,
-    "CapDisplacement(1.15)": SKY, "calibrated cap": PURPLE, "Rescale(0.7)": "#8C6D31", "Cap(1.05)": GREY,
-    "learned λ(t)": GREY, "path-matched": INK,
+    "real": style.YELLOW, "CFG": style.VERMILION, ANCHORED: style.INK, INTERVAL: style.BLUE,
+    "Cap(1.1)": style.GREEN, "apg, tuned": style.AMBER,
+    "CapDisplacement(1.15)": style.SKY, "calibrated cap": style.PURPLE,
+    "Rescale(0.7)": "#8C6D31", "Cap(1.05)": style.GREY, "learned λ(t)": style.GREY, "path-matched": "#8C1C5A",
 }  # fmt: skip
 SCALELESS = ("learned λ(t)", "path-matched")
 DRAWS = 1000
@@ -110,9 +96,6 @@ class Comparison:
         self.log_scales = torch.tensor([math.log(r.scale) for r in self.fixed], dtype=torch.float64)
         self.weights = drawn_again(len(_parts(self.fixed[0], "SW2")))
 
-    def find(self, method: str, scale: float) -> Reading:
-        return next(r for r in self.own if (r.method, r.scale) == (method, scale))
-
     def curve(self, number: str) -> Tensor:
         """(scales, draws) of fixed guidance."""
         return torch.stack([self.weights @ _parts(r, number) for r in self.fixed])
@@ -170,11 +153,10 @@ def parts(folder: Path) -> dict[str, str]:
         if not any((r.model, r.evaluations) == (model, 20) for r in readings):
             found |= {model: "Not run.", f"{model} compared": "Not run."}
             continue
-        c, numbers = Comparison(readings, model), JUDGED["garments" if model == "garments" else "scenes"]
-        found[model] = table(readings, model)
         # With right captions nearly every prompt is right from λ = 1.5 on, which leaves nothing to match.
-        matched = [n for n in numbers if n != c.adherence]
-        found[f"{model} compared"] = best_table(c, numbers) if model == "scenes" else equal_table(c, matched)
+        compare = best_table if model == "scenes" else equal_table
+        found[model] = table(readings, model)
+        found[f"{model} compared"] = compare(Comparison(readings, model), JUDGED[model])
     return found
 
 
@@ -186,10 +168,10 @@ def _at_twenty(readings: Sequence[Reading], model: str) -> list[Reading]:
 
 
 def table(readings: Sequence[Reading], model: str) -> str:
-    """All settings of a model at 20 evaluations; values with half of their 95 % interval."""
+    """All settings of a model at 20 evaluations."""
     columns = COLUMNS["garments" if model == "garments" else "scenes"]
     own = _at_twenty(readings, model)
-    lines = [[*_named(r), *(cell(r.numbers[c]) for c in columns)] for r in own]
+    lines = [[*_named(r), *(f"{r.numbers[c].value:.3f}" for c in columns)] for r in own]
     return markdown(["rule", "λ", *columns], lines)
 
 
@@ -199,8 +181,8 @@ def equal_table(c: Comparison, numbers: Sequence[str]) -> str:
     for r in (r for r in c.own if r.method != "CFG"):
         found = [c.matched(r, number) for number in numbers]
         scale = "not reached" if math.isnan(found[0][1]) else f"{found[0][0]:.2f}"
-        lines.append([*_named(r), cell(r.numbers[c.adherence]), scale, *(_less(*f[1:]) for f in found)])
-    return markdown(["rule", "λ", c.adherence, "fixed λ", *numbers], lines)
+        lines.append([*_named(r), scale, *(_less(*f[1:]) for f in found)])
+    return markdown(["rule", "λ", "fixed λ", *numbers], lines)
 
 
 def best_table(c: Comparison, numbers: Sequence[str]) -> str:
@@ -225,10 +207,13 @@ def _less(value: float, low: float, high: float) -> str:
 
 
 def seeds_line(readings: Sequence[Reading]) -> str:
-    """How many seeds are complete."""
-    counts = {r.model: len(r.seeds) for r in readings if r.evaluations == 20}
-    words = [f"{NAMES[model]}: {n}" for model, n in counts.items() if model in NAMES]
-    return f"Complete seeds of five: {'; '.join(words)}."
+    """How many seeds and settings have run."""
+    words = []
+    for model, name in NAMES.items():
+        own = [r for r in readings if (r.model, r.evaluations) == (model, 20)]
+        seeds = len(own[0].seeds) if own else 0
+        words.append(f"{name}: {seeds} of five seeds, {len(own)} settings")
+    return f"Run so far: {'; '.join(words)}."
 
 
 def evaluations_table(readings: Sequence[Reading]) -> str:
@@ -259,11 +244,9 @@ def precision_table(readings: Sequence[Reading]) -> str:
 
 
 FRONTS = (
-    ("garments", "alignment"),
-    ("garments", "FD"),
-    ("scenes", "right and drawn"),
-    ("wrong", "right and drawn"),
-)
+    ("garments", "alignment"), ("garments", "FD"),
+    ("scenes", "right and drawn"), ("wrong", "right and drawn"),
+)  # fmt: skip
 ROBUST = {
     "garments": ("FD", "alignment", "recall", "SW2", "brightness"),
     "scenes": ("FD", "right and drawn", "tv background", "SW2", "clipped"),
@@ -285,7 +268,9 @@ def draw_fronts(readings: Sequence[Reading]) -> Figure:
             sizes = [110.0 if real else 8 + 3 * r.scale for r in some]
             look = {"marker": "*" if real else "o", "color": COLOURS[method], "label": some[0].label}
             place.plot(x, y, color=COLOURS[method], linewidth=0.9, zorder=2)
-            place.scatter(x, y, sizes, edgecolor=INK if real else "white", linewidth=0.4, zorder=3, **look)
+            place.scatter(
+                x, y, sizes, edgecolor=style.INK if real else "white", linewidth=0.4, zorder=3, **look
+            )
             for r, *at in zip(some, x, y, strict=True) if method == "CFG" else ():
                 place.annotate(f"{r.scale:g}", at, (3, 3), textcoords="offset points", fontsize=5.5)
         place.set_title(NAMES[model])
@@ -315,7 +300,7 @@ def draw_robustness(readings: Sequence[Reading]) -> Figure:
                 look = {"color": COLOURS[method], "linewidth": 1, "marker": "o", "markersize": 2}
                 place.errorbar(x, y, bars, elinewidth=0.6, label=method, **look)
             level = real.numbers[number].value
-            place.axhline(level, color=GREY, linestyle="--", linewidth=0.8, label="real pictures")
+            place.axhline(level, color=style.GREY, linestyle="--", linewidth=0.8, label="real pictures")
             place.set_xscale("log")
             place.set_xticks([1, 2, 4, 8, 15], ["1", "2", "4", "8", "15"])
             place.xaxis.set_minor_locator(NullLocator())

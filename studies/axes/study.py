@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meancap import Record
 from meancap.files import write_whole
 from meancap.metrics.score import Estimate
 from meancap.models import data
@@ -109,12 +108,9 @@ def settings(pilots: dict[str, Any]) -> Iterator[Setting]:
 @cache
 def network(model: str, dtype: torch.dtype = torch.bfloat16) -> ClassModel | SceneModel:
     """One of the three models."""
-    opened = {
-        "garments": fashion,
-        "scenes": scenes,
-        "wrong": partial(scenes, HERE / "scenes_wrong.safetensors"),
-    }
-    return opened[model]().to("cpu", dtype)
+    if model == "garments":
+        return fashion().to("cpu", dtype)
+    return scenes(HERE / "scenes_wrong.safetensors" if model == "wrong" else None).to("cpu", dtype)
 
 
 def prompts_of(count: int, seed: int) -> Tensor:
@@ -132,13 +128,11 @@ def conditions(model: str, count: int, seed: int) -> Tensor:
 def make_pictures(
     model: str, rule: str, count: int, evaluations: int, seed: int, dtype: torch.dtype = torch.bfloat16
 ) -> dict[str, Tensor]:
-    """uint8 pictures, and the effective scale, mean over steps and pictures."""
-    net, made, used = network(model, dtype), [], []
+    """uint8 pictures."""
+    net, made = network(model, dtype), []
     for predict, x in batches(net, conditions(model, count, seed), seed):
-        record = Record()
-        made.append(net.decode(sample(predict, parse(rule), x, grid(model, evaluations), record=record)))
-        used.append(record.stacked()["scale"].mean() * len(x) / count)
-    return {"pictures": torch.cat(made), "used": torch.stack(used).sum()}
+        made.append(net.decode(sample(predict, parse(rule), x, grid(model, evaluations))))
+    return {"pictures": torch.cat(made)}
 
 
 def grid(model: str, evaluations: int) -> Times:
@@ -281,22 +275,15 @@ class Work:
 
         def measured() -> dict[str, Tensor]:
             estimates = self.truth.measure(model.split()[0], pictures, seed)
-            none = torch.empty(0)  # too few pictures for an error
-            parts = [none if e.parts is None else e.parts for e in estimates]
-            return {
-                e.name: torch.tensor([e.value, *p], dtype=torch.float64)
-                for e, p in zip(estimates, parts, strict=True)
-            }
+            empty = torch.empty(0)  # too few pictures for an error
+            values = {e.name: [e.value, *(empty if e.parts is None else e.parts)] for e in estimates}
+            return {name: torch.tensor(numbers, dtype=torch.float64) for name, numbers in values.items()}
 
+        columns = ("model", "evaluations", "method", "scale", "seed", "pictures", "number", "value", "parts")
         for number, values in self.cells.make(f"measured-{name}", measured).items():
             value, *parts = (f"{v:.5g}" for v in values.tolist())
-            row = dict(zip(("model", "evaluations", "method", "scale", "seed"), about, strict=True))
-            yield row | {
-                "pictures": len(pictures),
-                "number": number,
-                "value": value,
-                "parts": " ".join(parts),
-            }
+            row = (*about, len(pictures), number, value, " ".join(parts))
+            yield dict(zip(columns, row, strict=True))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
