@@ -91,23 +91,19 @@ def chosen(args: argparse.Namespace, full: T, quick: T) -> T:
 
 
 def run(
-    argv: Sequence[str] | None,
-    doc: str,
-    example: str,
-    sizes: tuple[T, T],
-    readings: Callable[[T, Cells], Iterable[Row]],
-    parts: Callable[[Path], Mapping[str, str]],
-    drawings: Mapping[str, Callable[[Path], Any]],
-    packages: Sequence[str] = (),
-) -> None:
-    """The command of a study: `sizes` is the full and the quick one, a drawing is a function of a folder."""
+    argv: Sequence[str] | None, doc: str, example: str, sizes: tuple[T, T],
+    readings: Callable[[T, Cells], Iterable[Row]], parts: Callable[[Path], Mapping[str, str]],
+    drawings: Mapping[str, Callable[[Cells], Any]],
+) -> None:  # fmt: skip
+    """The command of a study; `sizes` is the full and the quick one."""
     args = command(doc, example, sizes[0]).parse_args(argv)
     if args.page:
         folder = Path(__file__).parent / example.split()[2].partition(".")[2]
         return write_page(folder, parts(folder))
     study = chosen(args, *sizes)
-    write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study, packages)))
-    return write_figures(args.out, {name: partial(draw, args.out) for name, draw in drawings.items()})
+    cells = Cells(args.out, study)
+    write_csv(args.out / "readings.csv", readings(study, cells))
+    return write_figures(args.out, {name: partial(draw, cells) for name, draw in drawings.items()})
 
 
 def start(main: Callable[[Sequence[str] | None], None]) -> None:
@@ -140,13 +136,12 @@ class Cells:
         **more: Any,
     ) -> None:
         """Begins the folder or resumes it; only the options in `free` may differ from those before."""
-        self.folder = out
-        fields = json.loads(json.dumps(dataclasses.asdict(asked) | more))
+        self.folder, self.asked = out, json.loads(json.dumps(dataclasses.asdict(asked) | more))
         path = out / "study.json"
         if path.is_file():
-            need_same(out, json.loads(path.read_text(encoding="utf-8"))["asked"], fields, free)
+            need_same(out, json.loads(path.read_text(encoding="utf-8"))["asked"], self.asked, free)
         (out / "cells").mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"asked": fields, "versions": versions(packages)}, indent=1) + "\n")
+        write_whole(path, json.dumps({"asked": self.asked, "versions": versions(packages)}, indent=1) + "\n")
 
     def __contains__(self, name: str) -> bool:
         return self._path(name).is_file()

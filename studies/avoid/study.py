@@ -17,14 +17,13 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
-from matplotlib.ticker import NullLocator
 from torch import Tensor
 
 from meancap.lab import Condition
 from meancap.lab.measures import Ruler
 from meancap.lab.problems import Circle
 from meancap.metrics.classifiers import fashion_classifier
-from meancap.models.classes import ClassModel, fashion
+from meancap.models.classes import fashion
 from meancap.report.style import BLUE, GREEN, GREY, PAGE, panels
 from meancap.rules import parse
 from meancap.runs.config import sample_seed
@@ -115,20 +114,14 @@ def mixture_cell(study: Study, line: Line, seed: int) -> dict[str, Tensor]:
     return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
-@cache
-def _garments() -> ClassModel:
-    return fashion()
-
-
 def garment_cell(study: Study, line: Line, seed: int) -> dict[str, Tensor]:
-    """The class that the shipped classifier sees, and the share of clipped pixels, for each picture."""
-    model = _garments()
-    third = line.as_reference or bool(parse(line.rule).needs)
-    predict = model.predict([SHIRT] * study.pictures, **({"negative": PULLOVER} if third else {}))
+    """The class that the shipped classifier sees in each picture."""
+    model, rule = fashion(), parse(line.rule)
+    third = {"negative": PULLOVER} if line.as_reference or rule.needs else {}
+    predict = model.predict([SHIRT] * study.pictures, **third)
     x = noise([sample_seed(seed, i) for i in range(study.pictures)], model.shape)
-    pictures = model.decode(sample(predict, parse(line.rule), x, uniform(study.picture_steps)))
-    features = fashion_classifier()(pictures.permute(0, 2, 3, 1))
-    return {"seen": features["logits"].argmax(1), "clipped": features["clipped"][:, 0]}
+    pictures = model.decode(sample(predict, rule, x, uniform(study.picture_steps)))
+    return {"seen": fashion_classifier()(pictures.permute(0, 2, 3, 1))["logits"].argmax(1)}
 
 
 def readings(study: Study, cells: Cells) -> Iterator[Row]:
@@ -141,7 +134,6 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
         if garments:
             seen = torch.cat([cell["seen"] for cell in made])
             values = {"avoided": seen == PULLOVER, "wanted": seen == SHIRT}
-            row["clipped"] = float(torch.cat([cell["clipped"] for cell in made]).mean())
         else:
             values = {k: torch.stack([cell[k] for cell in made]) for k in ("avoided", "wanted", "sw2")}
         for name, value in values.items():
@@ -159,49 +151,44 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
 
 def parts(folder: Path) -> dict[str, str]:
     """The table of the page: each rule plain and capped, its scales in order."""
-    rows = common.read_csv(folder / "readings.csv")
-    groups: dict[tuple[str, bool], dict[str, list[dict[str, str]]]] = {}
-    for row in rows:
-        key = (row["method"], row["rule"].endswith("Cap(1.1)"))
-        groups.setdefault(key, {}).setdefault(row["subject"], []).append(row)
-
-    def cell(found: list[dict[str, str]], name: str) -> str:
-        return ", ".join(f"{float(row[name]):.2f}" for row in found) or "–"
-
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for row in common.read_csv(folder / "readings.csv"):
+        name = row["method"] + (", Cap(1.1)" if row["rule"].endswith("Cap(1.1)") else "")
+        groups.setdefault(name, {}).setdefault(row["subject"], []).append(row)
     columns = [("narrow", "avoided"), ("narrow", "sw2"), ("wide", "avoided"), ("wide", "sw2"),
                ("garments", "avoided"), ("garments", "wanted")]  # fmt: skip
     table = [
-        [f"{method}, Cap(1.1)" if capped else method, *(cell(of.get(s, []), name) for s, name in columns)]
-        for (method, capped), of in groups.items()
+        [name, *(", ".join(f"{float(r[key]):.2f}" for r in of.get(s, [])) or "–" for s, key in columns)]
+        for name, of in groups.items()
     ]
     head = ["rule", "narrow: avoided", "distance", "wide: avoided", "distance", "pullovers", "shirts"]
     return {"readings": common.markdown(head, table)}
 
 
-def draw(folder: Path):
-    """What should be avoided over the distance to the truth: left of a rule's point is better, and below."""
+def draw(cells: Cells):
+    """What should be avoided over the distance to the truth or the share of shirts."""
     figure, axes = panels(1, 3, PAGE, 2.4)
-    rows = [
-        row for row in common.read_csv(folder / "readings.csv") if row["rule"] or row["subject"] == "garments"
-    ]
+    rows = [row for row in common.read_csv(cells.folder / "readings.csv") if row["rule"]]
     for place, subject in zip(axes[0], (*WIDTHS, "garments"), strict=True):
         x = "wanted" if subject == "garments" else "sw2"
-        for capped, colour in ((False, BLUE), (True, GREEN)):
-            own = [r for r in rows if r["subject"] == subject and r["rule"].endswith("Cap(1.1)") == capped]
-            points = [(float(r[x]), float(r["avoided"])) for r in own if r["method"] != "unguided"]
-            label = "under Cap(1.1)" if capped else "plain"
-            place.plot(*zip(*points, strict=True), "o", color=colour, markersize=3, label=label)
-        plain = next(r for r in rows if r["subject"] == subject and r["method"] == "unguided")
-        place.plot(float(plain[x]), float(plain["avoided"]), "D", color=GREY, markersize=4, label="unguided")
-        place.set_title(subject)
-        place.set_xlabel("shirts" if x == "wanted" else "distance to the truth (SW2)")
+        for label, colour, mark in (("plain", BLUE, "o"), ("Cap(1.1)", GREEN, "o"), ("unguided", GREY, "D")):
+            own = [r for r in rows if r["subject"] == subject and _label(r) == label]
+            points = [[float(r[key]) for r in own] for key in (x, "avoided")]
+            place.plot(*points, mark, color=colour, markersize=3, label=label)
+        place.set(title=subject, xlabel="shirts" if x == "wanted" else "distance to the truth (SW2)")
         if x == "sw2":
             place.set_xscale("log")
             place.set_xticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
-            place.xaxis.set_minor_locator(NullLocator())
+            place.set_xticks([], minor=True)
     axes[0, 0].set_ylabel("share that should be avoided")
     axes[0, 2].legend(fontsize=6)
     return figure
+
+
+def _label(row: dict[str, str]) -> str:
+    if row["method"] == "unguided":
+        return "unguided"
+    return "Cap(1.1)" if row["rule"].endswith("Cap(1.1)") else "plain"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

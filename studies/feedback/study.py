@@ -131,9 +131,9 @@ def parts(folder: Path) -> dict[str, str]:
     return {"readings": common.markdown(head, table), "scale": f"{curve}."}
 
 
-def draw_ratios(folder: Path):
+def draw_ratios(cells: Cells):
     """Feedback and a perfect model over tuned CFG, one pair of points for each mixture."""
-    rows = [row for row in common.read_csv(folder / "readings.csv") if row["mixture"].isdigit()]
+    rows = [row for row in common.read_csv(cells.folder / "readings.csv") if row["mixture"].isdigit()]
     figure, axes = panels(1, 2, COLUMN, 2.0, sharey=True)
     for place, sampler in zip(axes[0], SAMPLERS, strict=True):
         own = [row for row in rows if row["sampler"] == sampler]

@@ -4,27 +4,16 @@
               --wrong 0.3`); the file says the share
     pi        what the rule needs to know of it, 1 - share * 10 / 9: a wrong label names another class
     arm       a rule and its sampler; an arm with several candidates is tuned on noise of its own seed
-    calls     of the network for each sample, probes and rival classes included; all arms have `calls` at most
+    calls     of the network for each sample, probes included; all arms have `calls` at most
 
 The shipped classifier scores everything against the class that was asked for: accuracy, FD-fashion and recall
 against the test pictures, diversity within a class; float32. Arms share their noise seed by seed, so that
 differences are paired. Tuning chooses the candidate with the lowest FD-fashion.
-
-Two predictors take log R of a class from elsewhere than `density_feedback`:
-
-    Renoised   R of the guided mean itself, from fresh noise: no path that guidance has driven is believed
-    Rivals     R of the asked class against all classes along a memoryless run, normalised: the mean of R over
-               classes is 1 by definition, so that a drift common to all classes cancels
-
-log p(m | condition) - log p(m) of a picture m is half the integral over SNR = (t / (1 - t))^2 of
-|m - m_u|^2 - |m - m_c|^2 at x_t = t m + (1 - t) noise. `Renoised` takes the integrand at one time, the
-current one or `until` where that is earlier, and the mean over the steps, each weighted by its SNR.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,15 +30,13 @@ from meancap.metrics.manifold import recall_at
 from meancap.metrics.per_image import class_hits, diversity_estimate
 from meancap.metrics.score import Estimate, difference, mean_estimate
 from meancap.models.classes import ClassModel, open_sit
-from meancap.prediction import Prediction
 from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
-from meancap.rules import CFG, Cap, DensityFeedback, Rule, apg, density_feedback, fbg, feedback_scale
+from meancap.rules import CFG, Cap, Rule, apg, density_feedback, fbg
 from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
 from meancap.runs.config import sample_seed
 from meancap.runs.scoring import shipped_fashion
-from meancap.sampling import Predict, ancestral, noise, trajectory, uniform
+from meancap.sampling import ancestral, noise, trajectory, uniform
 from meancap.sampling.ratio_tracker import memoryless_gain
-from meancap.tensors import per_sample
 from studies import common
 from studies.common import Cells, Row, interval, interval_columns, option
 
@@ -79,11 +66,9 @@ class Arm:
     candidates: tuple[Rule, ...]
     eta: float = 0.0
     per_step: int = 2  # network calls
-    ratio: str = ""  # 'renoised' or 'rivals': another way to log R
 
     def steps(self, calls: int) -> int:
-        """Rivals need ten more calls in each of the first steps, before t = 1/4."""
-        return calls // self.per_step if self.ratio != "rivals" else max(4, calls // 5)
+        return calls // self.per_step
 
     def cell(self, share: float, candidate: int, seed: int) -> str:
         return f"noise{share:g}-{self.name.replace('π', 'pi')}-{candidate}-seed{seed}"
@@ -113,66 +98,7 @@ def arms(share: float, learned: LearnedScale, calls: int) -> list[Arm]:
         Arm("APG", tuple(apg(v, radius=15.0) for v in (3.0, 6.0, 12.0))),
         Arm("FBG, ancestral", tuple(fbg(calls // 2, pi=v) for v in (pi, 0.95)), eta=1.0),
         Arm("feedback, tuned, ancestral", tuned, eta=1.0),
-        Arm("feedback, re-noised R", (density_feedback(pi, most=10.0),), per_step=4, ratio="renoised"),
-        Arm("feedback, rival classes, ancestral", (density_feedback(pi, most=10.0),), 1.0, ratio="rivals"),
     ]
-
-
-class Renoised:
-    """Four network calls a step, for any sampler; one run."""
-
-    follows_ratio = True
-
-    def __init__(
-        self, predict: Predict, rule: DensityFeedback, seeds: Sequence[int], until: float = 0.4
-    ) -> None:
-        self.predict, self.rule, self.until = predict, rule, until
-        self._streams = [torch.Generator().manual_seed(sample_seed(7, seed)) for seed in seeds]
-        self._sum = torch.zeros(len(self._streams), dtype=torch.float64)
-        self._weight = 0.0
-
-    @property
-    def log_ratio(self) -> Tensor:
-        """The weighted mean so far."""
-        return self._sum / self._weight if self._weight else self._sum
-
-    def __call__(self, x: Tensor, t: float) -> Prediction:
-        p = self.predict(x, t)
-        if t > 0:
-            scale = feedback_scale(self.log_ratio, self.rule.pi, self.rule.most)
-            m = p.m_u + per_sample(scale, p.m_u) * p.delta
-            at = min(t, self.until)
-            fresh = torch.stack([torch.randn(x.shape[1:], generator=one) for one in self._streams])
-            q = self.predict(torch.lerp(fresh.to(m), m, at), at)
-            snr = (at / (1 - at)) ** 2
-            off = (m - (q.m_c + q.m_u) / 2).flatten(1).double()
-            self._sum += snr * snr * (q.delta.flatten(1).double() * off).sum(1)
-            self._weight += snr
-        return p.beside(log_ratio=self.log_ratio)
-
-
-class Rivals:
-    """Two calls a step, and one more for each class before `until`; for `ancestral` steps, one run."""
-
-    follows_ratio = True
-
-    def __init__(self, model: ClassModel, labels: Sequence[int], until: float = 0.25) -> None:
-        self.predict = model.predict(labels)
-        self.classes = [model.predict([c] * len(labels)) for c in range(model.classes)]
-        self.labels, self.until = torch.tensor(labels)[:, None], until
-        self.evidence = torch.zeros(len(labels), model.classes, dtype=torch.float64)
-        self._last: list[Prediction] = []
-
-    def __call__(self, x: Tensor, t: float) -> Prediction:
-        p = self.predict(x, t)
-        if self._last:
-            self.evidence += torch.stack([memoryless_gain(last, p) for last in self._last], 1)
-        self._last = []
-        if t < self.until:
-            means = [one.conditional(x, t).m_c for one in self.classes]
-            self._last = [Prediction.from_mean(p.x, t, m, p.m_u) for m in means]
-        shares = self.evidence.log_softmax(1).gather(1, self.labels)[:, 0]
-        return p.beside(log_ratio=shares + math.log(self.evidence.shape[1]))
 
 
 def share_of(path: Path) -> float:
@@ -210,15 +136,9 @@ def make_cell(model: ClassModel, arm: Arm, rule: Rule, study: Study, seed: int) 
     made = []
     for rows in (range(i, min(i + BATCH, study.samples)) for i in range(0, study.samples, BATCH)):
         labels, seeds = [i % 10 for i in rows], [sample_seed(seed, i) for i in rows]
-        predict: Predict = model.predict(labels)
-        if arm.ratio == "renoised":
-            assert isinstance(rule, DensityFeedback)
-            predict = Renoised(predict, rule, seeds)
-        elif arm.ratio == "rivals":
-            predict = Rivals(model, labels)
         x, ratios = noise(seeds, model.shape), []
         times = uniform(arm.steps(study.calls))
-        for step in trajectory(predict, rule, x, times, ancestral(seeds, arm.eta)):
+        for step in trajectory(model.predict(labels), rule, x, times, ancestral(seeds, arm.eta)):
             x = step.x_next
             if "log_ratio" in step.prediction.extra:
                 ratios.append(step.prediction.extra["log_ratio"].float())

@@ -26,7 +26,8 @@ from meancap.prediction import Prediction
 PRESETS = ("1ch", "2ch", "3ch")
 REGIMES = ("low", "mid", "high")
 SHARES = (0.25, 0.5, 0.25)  # of real days in each regime: its edges are quartiles of the daily mean
-STEPS = 288
+CONDITIONS = "enerdatasynth.generators.wind_conditioning"
+TRANSFORMS = "enerdatasynth.resources.wind.data.transforms"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class WindModel:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return int(self.generator.config.n_model_channels), STEPS
+        return int(self.generator.config.n_model_channels), 288
 
     @property
     def bound(self) -> float:
@@ -48,36 +49,31 @@ class WindModel:
 
     def times(self, steps: int) -> tuple[float, ...]:
         """The grid of its DDIM sampler on the linear path: data at 1, a last step from its step 0."""
-        return (*(self._time(i) for i in self._indices(steps)), 1.0)
+        last = len(self._alphas) - 1
+        indices = sorted({round(last * i / (steps - 1)) for i in range(steps)}, reverse=True)
+        return (*map(self._time, indices), 1.0)
 
-    def predict(self, regimes: Sequence[str], month: int = 6, *, clip: bool = False) -> WindPredictor:
-        """The predictor for one regime per day; the other conditions are the package's defaults.
+    def predict(self, regimes: Sequence[str], *, clip: bool = False) -> WindPredictor:
+        """The predictor for one regime per day; June, and the package's defaults of the other conditions.
 
         `clip` bounds both means before guidance. At its first step the package divides the error of a noise
         prediction by alpha = 0.00025, and a log density ratio would be made of that error alone.
         """
-        build = importlib.import_module("enerdatasynth.generators.wind_conditioning").wind_condition_builder
-        rows = [
-            torch.from_numpy(build({"wind_regime": one, "month": month}, self.metadata, 1, None))
-            for one in regimes
-        ]
-        return WindPredictor(self, torch.cat(rows), clip)
+        build = importlib.import_module(CONDITIONS).wind_condition_builder
+        rows = [build({"wind_regime": one, "month": 6}, self.metadata, 1, None) for one in regimes]
+        return WindPredictor(self, torch.cat([torch.from_numpy(row) for row in rows]), clip)
 
     def speed(self, days: Tensor) -> Tensor:
         """Metres per second, (n, 288), of days in units of the bound, by the package's own decoding."""
-        transforms = importlib.import_module("enerdatasynth.resources.wind.data.transforms")
-        stats = self.generator.norm_stats
+        own, stats = importlib.import_module(TRANSFORMS), self.generator.norm_stats
         plain = (days * self.bound).transpose(1, 2).double().numpy()
-        decoded, _ = transforms.decode_channels(
-            transforms.destandardize_windows(plain, stats.target_mean, stats.target_std), self.preset
-        )
-        return torch.from_numpy(decoded)
+        days_in_units = own.destandardize_windows(plain, stats.target_mean, stats.target_std)
+        return torch.from_numpy(own.decode_channels(days_in_units, self.preset)[0])
 
     def regime(self, speed: Tensor) -> list[str]:
         """The regime that each day is in by its own mean, as the package labels its data."""
-        transforms = importlib.import_module("enerdatasynth.resources.wind.data.transforms")
-        edges = self.generator.norm_stats.wind_bucket_edges
-        return [str(transforms.assign_wind_bucket(float(v), *edges)) for v in speed.mean(1)]
+        own, edges = importlib.import_module(TRANSFORMS), self.generator.norm_stats.wind_bucket_edges
+        return [str(own.assign_wind_bucket(float(v), *edges)) for v in speed.mean(1)]
 
     def coefficients(self, t: float) -> tuple[int, float, float]:
         """Its own step, alpha and sigma of a time of the grid; means are in units of the bound."""
@@ -94,50 +90,38 @@ class WindModel:
         alpha, sigma = self._alphas[index]
         return self.bound * alpha / (self.bound * alpha + sigma)
 
-    def _indices(self, steps: int) -> list[int]:
-        last = len(self._alphas) - 1
-        return sorted({round(last * i / (steps - 1)) for i in range(steps)}, reverse=True)
-
 
 class WindPredictor:
-    """(x, t) -> Prediction on the linear path; `conditional` asks the network once."""
+    """(x, t) -> Prediction on the linear path; `conditional` calls the network once."""
 
     def __init__(self, model: WindModel, z: Tensor, clip: bool) -> None:
-        where = importlib.import_module("enerdatasynth.resources.wind.data.transforms")
-        config = model.generator.config
-        regime = where.wind_regime_slice(
-            config.condition_on, wind_regime_encoding=config.wind_regime_encoding
-        )
-        null = z.clone()
-        null[:, regime] = 0.0
-        self.model, self.z, self.null, self.clip, self.calls = model, z, null, clip, 0
+        own, config = importlib.import_module(TRANSFORMS), model.generator.config
+        encoding = config.wind_regime_encoding
+        self.model, self.z, self.null, self.clip = model, z, z.clone(), clip
+        self.null[:, own.wind_regime_slice(config.condition_on, wind_regime_encoding=encoding)] = 0.0
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
-        return self._asked(x, t, self.z, self.null)
+        return self._prediction(x, t, self.null)
 
     def conditional(self, x: Tensor, t: float) -> Prediction:
-        return self._asked(x, t, self.z, None)
+        return self._prediction(x, t, None)
 
     @torch.no_grad()
-    def _asked(self, x: Tensor, t: float, z: Tensor, null: Tensor | None) -> Prediction:
+    def _prediction(self, x: Tensor, t: float, null: Tensor | None) -> Prediction:
         index, alpha, sigma = self.model.coefficients(t)
-        shown = x.float() * (alpha + sigma)
-        at = torch.full((len(x),), index, dtype=torch.long)
+        shown, at = x.float() * (alpha + sigma), torch.full((len(x),), index, dtype=torch.long)
         network = self.model.generator.model
-        with_ = network(shown, at, z)
-        without = with_ if null is None else network(shown, at, null)
-        self.calls += 1 if null is None else 2
-        p = Prediction.from_noise(shown, with_, without, alpha=alpha, sigma=sigma)
+        conditional = network(shown, at, self.z)
+        reference = conditional if null is None else network(shown, at, null)
+        p = Prediction.from_noise(shown, conditional, reference, alpha=alpha, sigma=sigma)
         return Prediction.from_mean(p.x, p.t, p.m_c.clamp(-1, 1), p.m_u.clamp(-1, 1)) if self.clip else p
 
 
 @cache
 def wind_model(preset: str) -> WindModel:
     """The preset's network, from the installed package."""
-    if preset not in PRESETS:
-        raise ValueError(f"the presets are {', '.join(PRESETS)}; got {preset!r}")
     try:
-        package = importlib.import_module("enerdatasynth.generators.wind_conditioning")
+        package = importlib.import_module(CONDITIONS)
     except ImportError as error:
         raise ImportError(f'the wind models need {error.name}: pip install "enerdatasynth>=0.8.4"') from error
     made = package.wind_construct(preset)

@@ -103,24 +103,20 @@ def learn_from_own_days(model: WindModel, study: Study) -> dict[str, Tensor]:
     return {key: torch.tensor(getattr(learned, key)) for key in ("times", "values", "low", "high")}
 
 
-def speed_cell(model: WindModel, rule: Rule, clip: bool, study: Study, seed: int) -> dict[str, Tensor]:
-    """Wind speeds, (3 days, 288): the regimes one after another."""
-    regimes = [regime for regime in REGIMES for _ in range(study.days)]
-    return {"speed": model.speed(make_days(model, rule, clip, regimes, study.steps, seed)).float()}
-
-
 def readings(study: Study, cells: Cells) -> Iterator[Row]:
     """One row for each preset and rule, and its difference to the authors' setting."""
+    regimes = [regime for regime in REGIMES for _ in range(study.days)]
     for preset in study.presets:
         model = wind_model(preset)
         speeds: dict[str, Tensor] = {}
+
+        def work(rule: Rule, clip: bool, seed: int, model: WindModel = model) -> dict[str, Tensor]:
+            return {"speed": model.speed(make_days(model, rule, clip, regimes, study.steps, seed)).float()}
+
         for name, (rule, clip) in rules_of(cells, model, study).items():
-            made = [
-                cells.make(cell_name(preset, name, s), partial(speed_cell, model, rule, clip, study, s))
-                for s in study.seeds
-            ]
-            each = [cell["speed"].double() for cell in made]
-            speeds[name] = torch.cat([one.reshape(len(REGIMES), -1, one.shape[-1]) for one in each], dim=1)
+            made = [cells.make(f"{preset}-{name}-seed{s}", partial(work, rule, clip, s)) for s in study.seeds]
+            each = [cell["speed"].double().reshape(len(REGIMES), study.days, -1) for cell in made]
+            speeds[name] = torch.cat(each, dim=1)
         authors = regime_hits(model, speeds[AUTHORS])
         for name, speed in speeds.items():
             hits = regime_hits(model, speed)
@@ -129,11 +125,6 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
             row |= interval_columns(hits, "hits")
             row |= interval_columns(difference(hits, authors), "hits less authors")
             yield row | measures(model, speed)
-
-
-def cell_name(preset: str, rule: str, seed: int) -> str:
-    """The name of a cell."""
-    return f"{preset}-{rule}-seed{seed}"
 
 
 def regime_hits(model: WindModel, speed: Tensor) -> Estimate:
@@ -163,13 +154,16 @@ def training_profile(regime: str) -> Tensor:
     return torch.tensor(wind_model("1ch").generator.norm_stats.diurnal_profile_by_regime[regime]).double()
 
 
-def draw_days(cells: Cells, preset: str, seed: int, shown: int = 4):
-    """Rows are rules, columns regimes; thin lines are days, the thick one their mean, dashed the data's."""
+def draw_days(cells: Cells, shown: int = 4):
+    """The first preset and seed. Rows are rules, columns regimes; thin lines are days, the thick one their
+    mean, dashed the data's.
+    """
+    preset, seed = cells.asked["presets"][0], cells.asked["seeds"][0]
     rows = common.read_csv(cells.folder / "readings.csv")
     names = [row["rule"] for row in rows if row["preset"] == preset]
     figure, axes = panels(len(names), len(REGIMES), PAGE, 0.95 * len(names) + 0.4, sharex=True, sharey=True)
     for number, (line, name) in enumerate(zip(axes, names, strict=True)):
-        speed = cells.load(cell_name(preset, name, seed))["speed"]
+        speed = cells.load(f"{preset}-{name}-seed{seed}")["speed"]
         days = speed.reshape(len(REGIMES), -1, speed.shape[-1])
         hours = torch.arange(days.shape[-1]) * 24 / days.shape[-1]
         for place, regime, some in zip(line, REGIMES, days, strict=True):
@@ -201,11 +195,4 @@ def parts(folder: Path) -> dict[str, str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     example = "python -m studies.wind --presets 1ch --out out/wind"
-    args = common.command(__doc__, example, Study()).parse_args(argv)
-    if args.page:
-        return common.write_page(HERE, parts(HERE))
-    study = common.chosen(args, Study(), QUICK)
-    cells = Cells(args.out, study, ["enerdatasynth"])
-    common.write_csv(args.out / "readings.csv", readings(study, cells))
-    drawings = {f"days-{p}": partial(draw_days, cells, p, study.seeds[0]) for p in study.presets}
-    return common.write_figures(args.out, drawings)
+    common.run(argv, __doc__, example, (Study(), QUICK), readings, parts, {"days": draw_days})

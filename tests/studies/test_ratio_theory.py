@@ -1,18 +1,16 @@
-"""Studies of guidance by density ratios: equal calls, ratios of their own, and the wind package's days."""
-
-from dataclasses import replace
+"""Studies of guidance by density ratios: equal calls, and the wind package's days."""
 
 import pytest
 import torch
 
-from meancap import CFG, ancestral, noise, sample, uniform
+from meancap import CFG, sample
 from meancap.models.classes import ClassModel
 from meancap.models.sit import Predictor, SiTConfig
-from meancap.rules import Threshold, density_feedback
+from meancap.rules import Threshold
 from meancap.runs.calibrate import LearnedScale
 from small_sit import pixels, random_sit
 from studies.feedback.study import geometric_mean
-from studies.label_noise.study import Renoised, Rivals, Study, arms, make_cell
+from studies.label_noise.study import Study, arms, make_cell
 
 GARMENT = SiTConfig(size=28, channels=1, patch=14, width=8, depth=1, heads=2, classes=10, learn_sigma=False)
 LEARNED = LearnedScale((0.5,), (1.2,), (1.1,), (1.3,), 32)
@@ -36,32 +34,6 @@ def test_no_arm_asks_the_network_more_often_than_the_others_may(model, monkeypat
         asked.clear()
         make_cell(model, arm, arm.candidates[0], study, seed=0)
         assert 0.7 * study.calls < sum(asked) / study.samples <= study.calls, arm.name
-
-
-def test_a_fresh_ratio_belongs_to_its_sample(model):
-    rule, seeds, labels = density_feedback(0.6), [3, 4, 5], [1, 2, 3]
-
-    def made(rows):
-        predict = Renoised(model.predict([labels[i] for i in rows]), rule, [seeds[i] for i in rows])
-        x = noise([seeds[i] for i in rows], model.shape)
-        sample(predict, rule, x, uniform(4))
-        return predict.log_ratio
-
-    together = made([0, 1, 2])
-    assert together.unique().numel() == 3
-    assert torch.allclose(together, torch.cat([made([i]) for i in range(3)]), rtol=1e-3, atol=1e-5)
-
-
-def test_rivals_share_one_ratio_and_a_network_that_ignores_its_class_has_none(model):
-    blind = random_sit(GARMENT)
-    blind.y_embedder.embedding_table.weight[:] = blind.y_embedder.embedding_table.weight[0]
-    seeds = range(10)
-    for network in (model.network, blind):
-        rivals = Rivals(replace(model, network=network), list(range(10)), until=0.6)
-        sample(rivals, density_feedback(0.6), noise(seeds, model.shape), uniform(4), ancestral(seeds))
-        total = (rivals.evidence.log_softmax(1) + torch.tensor(10.0).log()).exp().mean(1)
-        assert torch.allclose(total, torch.ones_like(total))
-        assert bool((rivals.evidence.std(1) > 1e-3).all()) == (network is not blind)
 
 
 def test_equal_ratios_have_that_mean_and_no_interval():

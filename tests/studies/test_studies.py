@@ -30,8 +30,9 @@ def test_a_study_is_a_folder_with_a_page_a_command_and_readings(name):
     if name in MEASURED:
         assert (folder / "readings.csv").is_file() and "**Verdict.**" in page
     assert all((folder / picture).is_file() for picture in re.findall(r"!\[.*?\]\((.*?)\)", page))
-    limit = 1500 if name == "path_matching" else 2850 if name == "axes" else 800
-    assert len(page.split()) <= limit
+    unfinished = name in ("axes", "path_matching")  # their tables are still long
+    prose = [line for line in page.split("\n") if not (unfinished and line.startswith("|"))]
+    assert len(" ".join(prose).split()) <= 800
     index = (ROOT / "studies" / "README.md").read_text(encoding="utf-8")
     assert f"[{name}]({name}/README.md)" in index
 
