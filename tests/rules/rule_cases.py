@@ -1,9 +1,9 @@
-"""Velocities to guide: the same for every test of the parts, and the worked example of every check value."""
+"""Velocities for every test of the parts, the worked example, and a network that counts its calls."""
 
 import torch
 
 from cases import V_C, V_U, T, X
-from meancap import Rule, guided_velocity
+from meancap import Prediction, Rule, guided_velocity
 
 SHAPE = (3, 4, 8, 8)
 _V_N = torch.tensor([[0.4, -0.9, 0.3, 0.1]], dtype=torch.float64)  # under what is to be avoided, or the image
@@ -29,3 +29,19 @@ def guided_example(rule: Rule, axes: int = 2) -> tuple[float, ...]:
     x, v_c, v_u, v_n = (v.reshape(shape) for v in (X, V_C, V_U, _V_N))
     v, _ = guided_velocity(rule, x, T, v_c, v_u, t_next=0.5, extra={"negative": v_n, "image": v_n})
     return tuple(v.flatten().tolist())
+
+
+class Network:
+    """A predictor that counts its calls, for both predictions and for the conditional one alone."""
+
+    def __init__(self, shift=0.0):
+        self.shift, self.both, self.half = shift, 0, 0
+
+    def __call__(self, x, t):
+        self.both += 1
+        return Prediction.from_velocity(x, t, torch.sin(3 * x + self.shift + t), torch.cos(x) - t)
+
+    def conditional(self, x, t):
+        self.half += 1
+        v = torch.sin(3 * x + self.shift + t)
+        return Prediction.from_velocity(x, t, v, v)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from rule_cases import Network
 
 from cases import random_prediction
 from meancap import CFG, Cap, Prediction, field, guide, noise, parse, sample, trajectory, uniform
@@ -177,46 +178,30 @@ def test_further_means_come_by_the_same_edge_in_every_parametrisation():
         torch.testing.assert_close(p.lead("negative"), m_n - m_u)
 
 
-class Network:
-    """A predictor that counts its calls."""
-
-    def __init__(self, shift):
-        self.shift, self.calls = shift, 0
-
-    def __call__(self, x, t):
-        self.calls += 1
-        return Prediction.from_velocity(x, t, torch.sin(3 * x + self.shift), torch.cos(x) - t)
-
-
 def test_a_predictor_that_no_rule_looks_at_is_never_called():
     x, times = torch.randn(3, 5, dtype=torch.float64), uniform(6)
     main, negative, weak = Network(0.0), Network(1.0), Network(0.3)
     predict = beside(main, negative=negative, weak=weak)
     plain = sample(predict, CFG(3) | Cap(1.1), x, times)
     assert torch.equal(plain, sample(main, CFG(3) | Cap(1.1), x, times))
-    assert (main.calls, negative.calls, weak.calls) == (12, 0, 0)
+    assert (main.both, negative.both, weak.both) == (12, 0, 0)
     sample(predict, perp_neg(3), x, times)
     sample(predict, perp_neg(3) | Interval(0.2, 0.6), x, times)
-    assert (negative.calls, weak.calls) == (12, 0)
+    assert (negative.both, weak.both) == (8, 0)  # two steps lie in the interval
     for one in trajectory(predict, CFG(3) | AwayFrom("weak", 2), x, times):
         assert one.prediction.extra.keys() == {"weak"}
     field(predict, CFG(3) | AwayFrom("weak", 2))(0.3, x)
-    assert (negative.calls, weak.calls) == (12, 7)
+    assert (negative.both, weak.both) == (8, 7)
     with pytest.raises(ValueError, match="'other'"):
         sample(predict, CFG(3) | AwayFrom("other", 2), x, times)
 
 
 def test_idle_steps_are_asked_of_the_conditional_half_alone():
-    class Half(Network):
-        def conditional(self, x, t):
-            v = torch.sin(3 * x + self.shift)
-            return Prediction.from_velocity(x, t, v, v)
-
-    main, negative = Half(0.0), Network(1.0)
+    main, negative = Network(0.0), Network(1.0)
     sample(
         beside(main, negative=negative), perp_neg(3) | Interval(0.25, 0.65), torch.randn(3, 5), uniform(10)
     )
-    assert main.calls == negative.calls == 4
+    assert (main.both, main.half, negative.both) == (4, 6, 4)
 
 
 def test_predictions_beside_are_those_of_the_other_predictor():

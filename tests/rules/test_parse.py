@@ -107,20 +107,7 @@ def test_errors_say_where_and_what_would_do(text, message):
 
 def test_random_texts_raise_nothing_but_our_error():
     rng = random.Random(7)
-    words = [
-        "CFG",
-        "Cap",
-        "apg",
-        "pmc",
-        "Linear",
-        "Interval",
-        "Clip",
-        "Momentum",
-        "Rescale",
-        "anchor",
-        "None",
-        "inf",
-    ]
+    words = ["CFG", "Cap", "apg", "pmc", "Linear", "Interval", "Clip", "Rescale", "anchor", "None", "inf"]
     marks = [*"()[],|=.'\"+-_ \n\t0123456789eE\\\0é∞{}@:;#", "1.1", "7", "1e999", "'first'", "nan", "True"]
     parsed = 0
     for i in range(15_000):

@@ -228,7 +228,13 @@ def test_what_an_entry_says_of_state_is_so(entry):
     assert carries == (not entry.state.startswith("none")), f"write {said} into @method above {entry.name}"
 
 
-def traced(entry):
+FEW = ("apg_mix", "mambo_g", "fbg", "adg", "fdg", "skimmed")  # the others take minutes
+
+
+@pytest.mark.parametrize(
+    "entry", [pytest.param(e, marks=() if e.name in FEW else pytest.mark.slow, id=e.name) for e in ENTRIES]
+)
+def test_it_compiles_without_a_graph_break(entry):
     rule = entry.rule()
     given = [torch.randn(2, 4, 16, 16) for _ in range(4)]
 
@@ -240,15 +246,14 @@ def traced(entry):
     torch.compiler.reset()
 
 
-FEW = ("apg_mix", "mambo_g", "fbg", "adg", "fdg", "skimmed")
+SMOOTH = ("CFG(4) | Interval(0.2, 0.6)", "CFG(4) | Clip(0.5)", "CFG(4) | Rescale(1, space='mean')")
 
 
-@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.name in FEW], ids=lambda e: e.name)
-def test_a_few_compile_without_a_graph_break(entry):
-    traced(entry)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.name not in FEW], ids=lambda e: e.name)
-def test_the_others_compile_without_a_graph_break(entry):
-    traced(entry)
+@pytest.mark.parametrize("text", [*SMOOTH, "CFG(3)", "apg(4, radius=0.3)", *OPTIONS])
+def test_the_velocity_is_continuous_at_the_data(text):
+    g = torch.Generator().manual_seed(3)
+    x, v_c, v_u = (torch.randn(4, 3, 6, generator=g, dtype=torch.float64) for _ in range(3))
+    near, at = (guided_velocity(parse(text), x, t, v_c, v_u)[0] for t in (1 - 1e-7, 1.0))
+    assert at.isfinite().all()
+    if "floor" not in text and "first" not in text:
+        torch.testing.assert_close(at, near, rtol=1e-4, atol=1e-4)

@@ -6,9 +6,6 @@ import torch
 from meancap import CFG, guided_velocity
 from meancap.rules import (
     Rescale,
-    ZeroStar,
-    apg,
-    cfg_zero_star,
     dynamic_threshold,
     fdg,
     mambo_g,
@@ -47,51 +44,30 @@ def same(guider, rule, shape, *, rtol=1e-9):
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=rtol)
 
 
-@every_shape
-def test_cfg(shape):
-    same(ClassifierFreeGuidance(guidance_scale=4.0), CFG(4), shape)
-    same(ClassifierFreeGuidance(guidance_scale=4.0, use_original_formulation=True), CFG(5), shape)
+PLAIN = {"guidance_scale": 4.0}
+PROJECTED = {**PLAIN, "adaptive_projected_guidance_rescale": 6.0, "eta": 0.3}
+ORIGINAL = {**PROJECTED, "guidance_scale": 3.0, "use_original_formulation": True}
+MOMENTUM = {"adaptive_projected_guidance_momentum": -0.5}
 
 
 @every_shape
-@pytest.mark.parametrize("momentum", [None, -0.5])
-def test_apg_in_diffusers_own_form(shape, momentum):
-    guider = AdaptiveProjectedGuidance(
-        guidance_scale=4.0,
-        adaptive_projected_guidance_momentum=momentum,
-        adaptive_projected_guidance_rescale=6.0,
-        eta=0.3,
-    )
-    same(guider, apg(4, form="diffusers", eta=0.3, radius=6.0, momentum=momentum), shape)
-
-
-@every_shape
-def test_published_apg_is_diffusers_original_formulation_at_one_less(shape):
-    guider = AdaptiveProjectedGuidance(
-        guidance_scale=3.0,
-        adaptive_projected_guidance_momentum=-0.5,
-        adaptive_projected_guidance_rescale=6.0,
-        eta=0.0,
-        use_original_formulation=True,
-    )
-    same(guider, apg(4, eta=0.0, radius=6.0, momentum=-0.5, space="velocity"), shape)
-
-
-@every_shape
-def test_apg_mix(shape):
-    same(AdaptiveProjectedMixGuidance(), parse("apg_mix()"), shape)
-
-
-@every_shape
-def test_cfg_zero_star(shape):
-    guider = ClassifierFreeZeroStarGuidance(guidance_scale=4.0, zero_init_steps=1)
-    same(guider, cfg_zero_star(4, zero_steps=1), shape, rtol=1e-6)  # theirs rounds the factor to float32
-    same(
-        ClassifierFreeZeroStarGuidance(guidance_scale=4.0, zero_init_steps=0),
-        ZeroStar() | CFG(4),
-        shape,
-        rtol=1e-6,
-    )
+@pytest.mark.parametrize(
+    ("guider", "options", "text"),
+    [
+        (ClassifierFreeGuidance, PLAIN, "CFG(4)"),
+        (ClassifierFreeGuidance, {**PLAIN, "use_original_formulation": True}, "CFG(5)"),
+        (AdaptiveProjectedGuidance, PROJECTED, "apg_diffusers(4, eta=0.3, radius=6)"),
+        (AdaptiveProjectedGuidance, PROJECTED | MOMENTUM, "apg(4, form='diffusers', eta=0.3, radius=6)"),
+        (AdaptiveProjectedGuidance, ORIGINAL | MOMENTUM, "apg(4, eta=0.3, radius=6, space='velocity')"),
+        (AdaptiveProjectedMixGuidance, {}, "apg_mix()"),
+        (ClassifierFreeZeroStarGuidance, {**PLAIN, "zero_init_steps": 1}, "cfg_zero_star(4)"),
+        (ClassifierFreeZeroStarGuidance, {**PLAIN, "zero_init_steps": 0}, "ZeroStar() | CFG(4)"),
+    ],
+    ids=str,
+)
+def test_a_guider_is_our_rule(guider, options, text, shape):
+    rtol = 1e-6 if guider is ClassifierFreeZeroStarGuidance else 1e-9  # theirs rounds the factor to float32
+    same(guider(**options), parse(text), shape, rtol=rtol)
 
 
 @every_shape

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from rule_cases import SHAPE, dot, norm, velocities
 
-from meancap import guided_velocity, parse, uniform
-from meancap.rules import Decay
+from cases import V_C, V_U, T, X, adversarial
+from meancap import CFG, Cap, Prediction, guided_velocity, parse, uniform
+from meancap.rules import Decay, LiteralCap, displace, tv_cfg
 from meancap.rules.frequency import SYM4
 
 FORMULAS, RECURSIONS = [], []
@@ -413,3 +414,228 @@ def test_a_rule_with_memory_is_its_recursion(text, times, written):
     for (t, x, v_c, v_u), expected in zip(steps, written(steps), strict=True):
         v, state = guided_velocity(rule, x, t, v_c, v_u, state)
         torch.testing.assert_close(v, expected)
+
+
+def stepped(text, times, inputs=None):
+    """The guided velocities of successive steps, and what was predicted at each."""
+    inputs = inputs or [velocities(seed) for seed in range(len(times))]
+    rule, state, found = parse(text), None, []
+    for t, (x, v_c, v_u) in zip(times, inputs, strict=True):
+        v, state = guided_velocity(rule, x, t, v_c, v_u, state)
+        found.append((v, x, v_c, v_u))
+    return found
+
+
+def test_tsr_samples_a_gaussian_at_another_temperature():
+    """For data N(0, s^2) the exact score times the factor is the exact score of N(0, s^2 / k)."""
+    x, _, _ = velocities(3)
+    t, s, k = 0.6, 2.0, 1.7
+    mean = t * s**2 / (t**2 * s**2 + (1 - t) ** 2) * x
+    sharper = t * s**2 / k / (t**2 * s**2 / k + (1 - t) ** 2) * x
+    v = (mean - x) / (1 - t)
+    found, _ = guided_velocity(parse(f"tsr(1, k={k}, sigma={s})"), x, t, v, v)
+    torch.testing.assert_close(x + (1 - t) * found, sharper)
+
+
+@pytest.mark.parametrize(("below", "corrected"), [(0.5, 0), (0.911, 1), (1.5, 3)])
+def test_oec_is_what_the_paper_writes_with_predictions_carried_on(below, corrected):
+    times = (0.2, 0.4)
+    first, (v, x, v_c, v_u) = stepped(f"cfg_oec(4, below={below})", times)
+    (c0, u0), (c, u) = (
+        [x - t * v for v in pair] for t, x, pair in ((0.2, first[1], first[2:]), (0.4, x, (v_c, v_u)))
+    )
+    ahead_c, ahead_u = 2 * c - c0, 2 * u - u0
+    a, b = c - ahead_c, u - ahead_u
+    s = dot(a, b) / (norm(a) * norm(b))
+    moved = ahead_u + b - dot(a, b) / dot(a, a) * a
+    reference = torch.where(s < below, (1 - s) * moved + s * u, u)
+    torch.testing.assert_close(x - times[1] * v, reference + 4 * (c - reference))
+    assert int((s < below).sum()) == corrected
+
+
+def test_guidance_begins_when_the_gap_has_passed_its_first_minimum():
+    x, v_c, other = velocities(5)
+    t, gaps = 0.5, (3.0, 2.0, 1.0, 1.5, 0.5)  # the minimum is the third, so the fourth step is guided
+    inputs = [(x, v_c, v_c - gap * other) for gap in gaps]
+    scales = (1, 1, 1, 4, 4)
+    for (v, _, c, u), scale in zip(stepped("transition_point(4)", [t] * 5, inputs), scales, strict=True):
+        torch.testing.assert_close(v, u + scale * (c - u))
+    falling = [(x, v_c, v_c - gap * other) for gap in (3.0, 2.0, 1.0)]
+    for v, _, c, u in stepped("transition_point(4, before=-1)", [t] * 3, falling):
+        torch.testing.assert_close(v, u - (c - u))
+
+
+def test_lf_cfg_is_its_four_terms():
+    times, share = (0.2, 0.4), 0.5
+    x, v_c, v_u = velocities(7)
+    calm = [a + 0.05 * b for a, b in zip((v_c, v_u), velocities(8)[1:], strict=True)]
+    (first, _, _, _), (v, _, c, u) = stepped("lf_cfg(4, 0.5, 2)", times, [(x, v_c, v_u), (x, *calm)])
+    torch.testing.assert_close(first, v_u + 4 * (v_c - v_u))
+
+    def low(v):
+        return F.interpolate(F.avg_pool2d(v, 2), scale_factor=2, mode="bilinear", align_corners=False)
+
+    def mask(now, last):
+        rate = (low(now) - low(last)).square().sum(1, keepdim=True).sqrt()
+        flat = rate.flatten(1)
+        return (rate < (flat.mean(1) + flat.std(1)).reshape(-1, 1, 1, 1)).double()
+
+    m_c, m_u, c_low, u_low = mask(c, v_c), mask(u, v_u), low(c), low(u)
+    wanted = (
+        u_low
+        + share * 4 * (m_c * c_low - m_u * u_low)
+        + 4 * ((1 - m_c) * c_low - (1 - m_u) * u_low)
+        + (u - u_low)
+        + 4 * ((c - c_low) - (u - u_low))
+    )
+    assert 0 < m_c.mean() < 1
+    torch.testing.assert_close(v, wanted)
+
+
+def blurred(v):
+    line = torch.tensor([math.exp(-0.5), 1, math.exp(-0.5)], dtype=torch.float64)
+    kernel = line[:, None] * line[None, :] / line.sum() ** 2
+    padded = F.pad(v, (1, 1, 1, 1), mode="reflect")
+    return F.conv2d(padded, kernel.expand(v.shape[1], 1, 3, 3), groups=v.shape[1])
+
+
+def test_zeresfdg_is_one_of_its_two_forms_and_keeps_it_between_the_thresholds():
+    x, v_c, v_u = velocities(9)
+    fine, coarse = v_c - v_u, blurred(blurred(blurred(v_c - v_u)))
+
+    def weighed(v):
+        return 0.6 * blurred(v) + 1.3 * (v - blurred(v))
+
+    def share(d):
+        low, high = blurred(d).square().sum(), (d - blurred(d)).square().sum()
+        return float(high / (low + high))
+
+    def zero(c, u):
+        a = dot(c, u) / dot(u, u)
+        return a * u + 4 * weighed(c - a * u)
+
+    def rescale(c, u):
+        y = u + 4 * weighed(c - u)
+        ratio = (u + weighed(c - u)).flatten(1).std(1) / y.flatten(1).std(1)
+        return (0.7 * ratio + 0.3).reshape(-1, 1, 1, 1) * y
+
+    assert share(fine[:1]) > 0.6 > 0.45 > share(coarse[:1])
+    inputs = [(x[:1], (v_u + d)[:1], v_u[:1]) for d in (coarse, fine, fine, fine, coarse)]
+    running, form = None, zero
+    forms = []
+    for v, _, c, u in stepped("zeresfdg(4, keep=0.5)", [0.4] * 5, inputs):
+        now = share(c - u)
+        running = now if running is None else 0.5 * running + 0.5 * now
+        form = rescale if running >= 0.6 else zero if running <= 0.45 else form
+        forms.append(form)
+        torch.testing.assert_close(v, form(c, u))
+    assert {zero, rescale} == set(forms)
+
+
+def printed_steps(m, d, scale, gamma, tiny):
+    """The numbered steps of the paper's appendix for one sample, in Python's numbers."""
+    if math.sqrt(sum((u + (scale - 1) * v) ** 2 for u, v in zip(m, d, strict=True))) <= gamma * math.hypot(
+        *m
+    ):
+        return scale - 1
+    a, b, q = (sum(u * v for u, v in zip(*pair, strict=True)) for pair in ((d, d), (m, d), (m, m)))
+    if a <= tiny:
+        return 0.0
+    root = math.sqrt(max(0.0, b * b + (gamma**2 - 1) * a * q))
+    if b < 0:
+        return min(scale - 1, (root - b) / a)
+    return min(scale - 1, (gamma**2 - 1) * q / (b + root)) if b + root > 0 else 0.0
+
+
+@pytest.mark.parametrize("gamma", [1.05, 2.0])
+def test_the_literal_cap_is_the_papers_numbered_steps(gamma):
+    m, gap = (v.double() for v in adversarial(3, 200, 5))
+    p = Prediction.from_mean(m, 0.4, m, m - gap)
+    found = displace(parse(f"pmc_literal(7, {gamma}, tiny=1e-4)"), p)[0].coefficient
+    lists = zip(p.m_c.tolist(), p.delta.tolist(), strict=True)
+    wanted = torch.tensor([printed_steps(a, b, 7, gamma, 1e-4) for a, b in lists], dtype=torch.float64)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    assert (wanted == 0).any() and (wanted == 6).any()
+
+
+def test_the_literal_cap_is_the_cap_where_its_epsilon_does_not_act():
+    m, gap = (v.double() for v in adversarial(1, 500, 12))
+    p = Prediction.from_mean(m, 0.4, m, m - gap)
+    ours, printed = (displace(CFG(7) | cap, p)[0].coefficient for cap in (Cap(1.1), LiteralCap(1.1, 0.0)))
+    torch.testing.assert_close(ours, printed, rtol=1e-11, atol=1e-11)
+    tiny = Prediction.from_mean(m, 0.4, 1e-9 * m, 1e-9 * (m - gap))
+    assert (displace(CFG(7) | LiteralCap(1.1), tiny)[0].coefficient == 0).any()
+
+
+P = Prediction.from_velocity(X, T, V_C, V_U)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("apg(4, eta=0, radius=0.3, momentum=None)", [0.119065, -1.672382, 0.071411, 0.426050]),
+        (
+            "apg(4, eta=0, radius=0.3, momentum=None, space='velocity')",
+            [0.379391, -1.316317, 0.214425, 0.841264],
+        ),
+        (
+            "apg(4, eta=0, radius=0.3, momentum=None, form='diffusers')",
+            [0.205854, -0.755089, 0.252566, 0.388353],
+        ),
+        (
+            "apg(4, eta=0, radius=0.3, momentum=None, form='comfy')",
+            [0.058753, -1.829843, -0.138119, 0.434733],
+        ),
+        ("cfg_zero_star(4, zero_steps=0)", [0.880328, -2.881967, -0.077049, 2.239344]),
+        ("rescaled(4, space='mean')", [0.205118, -1.962190, -0.039879, 0.701943]),
+    ],
+)
+def test_the_guided_velocity_of_the_worked_example(text, expected):
+    v, _ = guided_velocity(parse(text), X, T, V_C, V_U)
+    torch.testing.assert_close(v, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1.1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "scale"),
+    [
+        ("pmc(4, 1.05)", 1.31633699),
+        ("pmc(4, 1.10)", 1.62733099),
+        ("pmc(4, 1.15)", 1.93389317),
+        ("pmc(4, 1.5)", 4.0),
+        ("pmc_displacement(4, 1.05)", 1.26918247),
+        ("pmc_displacement(4, 1.10)", 1.53836494),
+        ("pmc_displacement(4, 1.15)", 1.80754741),
+        ("pmc_displacement(4, 1.5)", 3.69182469),
+        ("power_law(3, 0.9)", 2.883778),
+        ("vags(7)", 5.968418),
+        ("c2fg(4, 0.2)", 4 * math.exp(0.2 * T)),
+    ],
+)
+def test_the_effective_scale_of_the_worked_example(text, scale):
+    g, _ = displace(parse(text), P.until(0.5))
+    assert 1 + float(g.coefficient) == pytest.approx(scale, abs=1e-6)
+
+
+def test_what_pmc_reads_off_the_example():
+    m, d, along = (float(v) for v in P.lengths)
+    assert (d**2, along * d, m**2) == pytest.approx((0.288, 1.3068, 8.3473))
+    assert along / m == pytest.approx(0.842830, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("count", "slope", "first", "peak", "after"),
+    [
+        (50, "paper", (1.0, 1.08, 1.16), 3.0, 2.92),
+        (50, "repo", (1.0, 1.08, 1.16), 3.0, 2.92),
+        (49, "repo", (1.009477, 1.090235, 1.170993), 3.028430, 2.866914),
+        (49, "paper", (1.0, 1.08, 1.16), 3.0, 2.916667),
+    ],
+)
+def test_the_triangle_of_tv_cfg(count, slope, first, peak, after):
+    values = tv_cfg(2, count, slope=slope).scale.values
+    top = values.index(max(values))
+    assert values[:3] == pytest.approx(first, abs=1e-6)
+    assert (values[top], values[top + 1]) == pytest.approx((peak, after), abs=1e-6)
+    assert sum(values) / count == pytest.approx(2)
+    if (count, slope) == (49, "repo"):
+        assert values[0] == pytest.approx(1.0094767, abs=1e-7)

@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 import torch
+from rule_cases import Network
 
 from cases import random_prediction
 from meancap import Linear, Piecewise, Prediction, Record, euler, heun, midpoint, sample, trajectory, uniform
@@ -154,22 +155,6 @@ def test_after_a_kept_gap_a_chain_reads_nothing_of_the_unconditional_prediction(
         other = Prediction(second.x, 0.3, second.m_c, second.m_c + 1)
         a, b = (guide(rule, p, state) for p in (Prediction(second.x, 0.3, second.m_c, second.m_u), other))
         assert torch.equal(a[0], b[0]) and torch.equal(a[1][0][1], b[1][0][1])
-
-
-class Network:
-    """A predictor that counts what it is asked for."""
-
-    def __init__(self):
-        self.both = self.half = 0
-
-    def __call__(self, x, t):
-        self.both += 1
-        return Prediction.from_velocity(x, t, torch.sin(3 * x + t), torch.cos(x) - t)
-
-    def conditional(self, x, t):
-        self.half += 1
-        v = torch.sin(3 * x + t)
-        return Prediction.from_velocity(x, t, v, v)
 
 
 @pytest.mark.parametrize("step", [euler, heun, midpoint], ids=lambda s: s.__name__)

@@ -1,14 +1,17 @@
 """Laws of single parts beside their formulas: what they miss, refuse and share."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from rule_cases import SHAPE, dot, velocities
 
 from cases import random_prediction
-from meancap import CFG, Prediction, guide, guided_velocity, heun, trajectory
+from meancap import CFG, Prediction, euler, guide, guided_velocity, heun, trajectory, uniform
 from meancap.rules import (
     CFGPP,
     Aligned,
+    Converged,
     Damp,
     FromUnconditional,
     Gain,
@@ -16,6 +19,9 @@ from meancap.rules import (
     PowerLaw,
     Renorm,
     Rescale,
+    Reuse,
+    StepInterval,
+    ZeroInit,
     catalogue,
     tag,
     zeresfdg,
@@ -110,3 +116,42 @@ def test_a_sample_of_one_value_has_no_spread_to_match():
         guided_velocity(CFG(3) | Rescale(0.7), x, 0.4, v_c, v_u)[0],
         guided_velocity(CFG(3) | Rescale(0), x, 0.4, v_c, v_u)[0],
     )
+
+
+def test_rules_that_count_count_steps_and_not_evaluations():
+    seen = []
+
+    def predict(x, t):
+        seen.append(t)
+        return Prediction.from_mean(x, t, 0.5 * x + 1, 0.5 * x)
+
+    x = torch.ones(1, 2, dtype=torch.float64)
+    for step in (euler, heun):
+        gated = list(trajectory(predict, CFG(3) | StepInterval(1, 2), x, uniform(4), step))
+        for one in gated:
+            active = one.index in (1, 2)
+            torch.testing.assert_close(one.m, one.prediction.m_c + (2 if active else 0))
+        still = list(trajectory(predict, CFG(3) | ZeroInit(2), x, uniform(4), step))
+        assert [torch.equal(one.m, one.x) for one in still] == [True, True, False, False]
+        assert torch.equal(still[1].x_next, x)
+    assert len(seen) == 2 * 4 + 2 * 7
+
+
+def test_each_sample_stops_computing_gaps_at_its_own_time():
+    first, second = random_prediction(2, 6, seed=1), random_prediction(2, 6, seed=2)
+    late = replace(second, t=torch.tensor([0.4, 0.7], dtype=torch.float64))
+    _, state = guide(Reuse(1, until=0.5), first)
+    m, _ = guide(Reuse(1, until=0.5), late, state)
+    torch.testing.assert_close(m, late.m_c + torch.stack([late.delta[0], first.delta[1]]))
+
+
+def test_adaptive_guidance_stops_for_good():
+    rule = CFG(4) | Converged(0.9, "mean")
+    c = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    apart = Prediction(c, 0.5, c, torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64))
+    one = Prediction(c, 0.5, c, torch.tensor([[0.0, 1.0], [0.9, 0.1]], dtype=torch.float64))
+    _, state = guide(rule, apart)
+    m, state = guide(rule, one, state)
+    assert torch.equal(m[1], c[1]) and not torch.equal(m[0], c[0])
+    m, _ = guide(rule, apart, state)
+    assert torch.equal(m[1], c[1]) and not torch.equal(m[0], c[0])
