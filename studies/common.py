@@ -19,7 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,9 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from meancap.files import write_whole
+from meancap.files import csv_text, write_whole
 from meancap.metrics.score import Estimate
-from meancap.report.document import with_parts
 from meancap.report.style import look, save_png
 from meancap.runs.config import versions
 
@@ -172,13 +171,8 @@ def slug(name: str) -> str:
 def write_csv(path: Path, rows: Iterable[Row]) -> Path:
     """Rows with four decimals, one column for each key; the file appears whole or not at all."""
     rows = [{k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
-    text = StringIO()
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
     print(f"wrote {path}", file=sys.stderr)
-    return write_whole(path, text.getvalue())
+    return write_whole(path, csv_text(rows))
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -199,6 +193,17 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def with_parts(text: str, parts: Mapping[str, str]) -> str:
+    """A page whose parts between <!-- name --> and <!-- /name --> are replaced, each exactly once."""
+    for name, content in parts.items():
+        start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        if (text.count(start), text.count(end)) != (1, 1):
+            raise ValueError(f"the page needs one place for {name!r}; it has {text.count(start)}")
+        head, _, old = text.partition(start)
+        text = f"{head}{start}{content.rstrip()}\n{end}{old.partition(end)[2]}"
+    return text
 
 
 def page(folder: Path, parts: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from meancap.bench.leaderboard import write_report
 from meancap.bench.ratios import FEWEST, Ratio, Result, stratified_mean
 from meancap.bench.result import EVALUATIONS
 from meancap.files import write_whole
-from meancap.report.document import with_parts
+from studies.common import with_parts
 from tools.bench_apart import APART, RULES, read_apart
 
 PAGES = ("benchmark.md", "choosing.md")

@@ -14,13 +14,15 @@ no code from the file.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import pickle
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -63,6 +65,16 @@ def write_whole(path: str | Path, content: bytes | str) -> Path:
     with writing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     return Path(path)
+
+
+def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as CSV; columns in the order in which their keys first appear, empty if a row lacks one."""
+    text = StringIO()
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def is_temporary(path: Path) -> bool:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from meancap.bench.families import families
-from meancap.bench.leaderboard import csv_text, tables
+from meancap.bench.leaderboard import tables
 from meancap.bench.ratios import Result
+from meancap.files import csv_text
 from tools.bench_page import PAGES, TABLE, pages, ran
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -13,7 +13,7 @@ from meancap.cli import main
 from meancap.metrics import protocol
 from meancap.metrics.extractor import Extractor
 from meancap.metrics.images import Unreadable, open_images, open_npz
-from meancap.runs.scoring import Damaged, open_target, read_scores, score_target
+from meancap.runs.scoring import open_target, read_scores, score_target
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_prompt_protocols_need_prompts(tmp_path: Path, garments: tuple[Tensor, T
 @pytest.mark.parametrize("content", [b"{torn", b"[1]\n", b'{"name": "FID"}\n', b"\xff\xfe\n"])
 def test_damaged_scores_are_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "scores.jsonl").write_bytes(content)
-    with pytest.raises(Damaged, match="delete it and score again"):
+    with pytest.raises(ValueError, match="delete it and score again"):
         read_scores(tmp_path)
 
 

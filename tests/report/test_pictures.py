@@ -12,7 +12,6 @@ from PIL import Image
 
 from meancap.cli import main
 from meancap.report.pictures import (
-    Unmatched,
     bundle,
     gallery,
     mean_lengths,
@@ -53,11 +52,11 @@ def meter_of(count):
 
 def test_runs_with_other_noise_or_conditions_are_refused(tmp_path):
     a, b = run_of(tmp_path / "a"), run_of(tmp_path / "b", seed=1)
-    with pytest.raises(Unmatched, match="differ in their seeds"):
+    with pytest.raises(ValueError, match="differ in their seeds"):
         need_matched([a, b])
     c = run_of(tmp_path / "c", prompts=["x"] * 6)
     d = run_of(tmp_path / "d", prompts=["y"] * 6)
-    with pytest.raises(Unmatched, match="differ in their prompts"):
+    with pytest.raises(ValueError, match="differ in their prompts"):
         sheet([c, d])
     need_matched([a, run_of(tmp_path / "e", rule="CFG(1)", count=4)])
 

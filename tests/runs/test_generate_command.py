@@ -1,13 +1,9 @@
-"""`meancap generate`, `train`, `reproduce`, `pictures` as a user types them."""
+"""`meancap generate` as a user types it."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,29 +39,10 @@ def test_torchrun_with_two_processes_makes_the_files_of_one(tmp_path, model, cap
     more = ("--per-class", "4", "--batch", "8", "--npz", "--diagnostics")
     assert main(options(model, tmp_path / "one", *more)) == 0
     assert "40 samples, CFG(4) | Cap(1.1)" in capsys.readouterr().out
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--standalone",
-        "-m",
-        "meancap",
-    ]
-    subprocess.run(
-        [*launch, *options(model, tmp_path / "two", *more)], env=ENVIRONMENT, check=True, capture_output=True
-    )
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m", "meancap"]
+    command = [sys.executable, *launch, *options(model, tmp_path / "two", *more)]
+    subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-
-
-def test_processes_started_here_make_the_same_files(tmp_path, model, capfd):
-    assert main(options(model, tmp_path / "one", "--batch", "8")) == 0
-    assert main(options(model, tmp_path / "two", "--batch", "8", "--processes", "2")) == 0
-    assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    capfd.readouterr()
-    assert main(options(model, tmp_path / "bad", "--classes", "99", "--processes", "2")) == 2
-    assert capfd.readouterr().err.count("classes 0 to 9; got 99") == 1
 
 
 def test_a_task_of_slurm_makes_its_share_and_says_what_is_missing(tmp_path, model, monkeypatch, capsys):
@@ -78,52 +55,6 @@ def test_a_task_of_slurm_makes_its_share_and_says_what_is_missing(tmp_path, mode
     assert main(options(model, tmp_path / "two", "--batch", "8")) == 0
     assert "unfinished" not in capsys.readouterr().err
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-
-
-def interrupted(command: list[str], out: Path, how: signal.Signals) -> int:
-    """The exit code of a run that got this signal after a block."""
-    before = len(list(out.glob("blocks/*.json")))
-    # A shell starts what it runs in the background with SIGINT ignored, and that would be inherited.
-    heeded = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
-    with subprocess.Popen(command, env=ENVIRONMENT, preexec_fn=heeded, **pipes) as first:
-        try:
-            while len(list(out.glob("blocks/*.json"))) == before and first.poll() is None:
-                time.sleep(0.01)
-            first.send_signal(how)  # to this process alone, as a job manager does
-            first.communicate(timeout=60)  # the pipe ends with the last process that holds it
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(first.pid, signal.SIGKILL)
-    assert json.loads((out / "run.json").read_text())["finished"] is None
-    return first.returncode
-
-
-def test_processes_end_with_the_one_that_started_them_and_the_run_goes_on(tmp_path, model):
-    # Blocks that take a while: a busy machine may notice the first of them late.
-    out, more = tmp_path / "run", ("--batch", "1", "--per-class", "10", "--steps", "40", "--npz")
-    command = [sys.executable, "-m", "meancap", *options(model, out, *more), "--processes", "2"]
-    assert interrupted(command, out, signal.SIGTERM) == -signal.SIGTERM
-    assert interrupted(command, out, signal.SIGINT) == 130
-    assert main(options(model, out, *more)) == 0
-    assert main(options(model, tmp_path / "whole", *more)) == 0
-    assert contents(out) == contents(tmp_path / "whole")
-
-
-@pytest.mark.skipif(not Path("/proc").exists(), reason="not run: the system does not list its processes")
-def test_a_process_that_is_killed_is_told_of(tmp_path, model):
-    command = [sys.executable, "-m", "meancap", *options(model, tmp_path / "run", "--per-class", "2000")]
-    with subprocess.Popen([*command, "--processes", "2"], env=ENVIRONMENT, stderr=subprocess.PIPE) as first:
-        helpers = Path(f"/proc/{first.pid}/task/{first.pid}/children")
-        while first.poll() is None:
-            if (tmp_path / "run").exists():
-                with suppress(ProcessLookupError, FileNotFoundError):
-                    for helper in helpers.read_text().split():
-                        os.kill(int(helper), signal.SIGKILL)
-            time.sleep(0.05)
-        said = first.stderr.read().decode()
-    assert first.returncode == signal.SIGKILL
-    assert "ended by signal 9" in said and "Traceback" not in said
 
 
 def test_classes_by_number_and_name(tmp_path, model):
@@ -149,6 +80,7 @@ def test_classes_by_number_and_name(tmp_path, model):
         (("--prompts", "p.txt"), "--prompts goes with scenes"),
         (("--guidance-scale", "3"), "--guidance-scale goes with"),
         (("--threads", "0"), "--threads"),
+        (("--device", "abacus"), "--device abacus is not on this machine; it has cpu"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, model, capsys, more, words):
@@ -183,20 +115,6 @@ def test_a_full_disk_keeps_the_blocks_and_the_same_command_finishes(tmp_path, mo
     assert main(options(model, tmp_path / "r", *more)) == 0
     assert main(options(model, tmp_path / "whole", *more)) == 0
     assert contents(tmp_path / "r") == contents(tmp_path / "whole")
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (("--device", "abacus"), "--device abacus is not on this machine; it has cpu"),
-        (("--processes", "0"), "--processes must be at least 1; got 0"),
-    ],
-)
-def test_a_machine_that_is_not_there_is_one_sentence(tmp_path, model, capsys, more, words):
-    assert main(options(model, tmp_path / "run", *more)) == 2
-    err = capsys.readouterr().err
-    assert words in err and err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_ancestral_sampler_is_part_of_a_run_and_belongs_to_samples(tmp_path, model, capsys):

@@ -1,6 +1,5 @@
 """The study of path matching runs, and the page on choosing a rule quotes its readings."""
 
-from meancap.report.document import with_parts
 from pages import ROOT
 from studies import common
 from studies.path_matching import study
@@ -20,4 +19,4 @@ def test_a_small_study_runs_and_resumes(tmp_path, capsys):
 
 def test_the_page_on_gamma_quotes_the_regret_of_auto():
     page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
-    assert with_parts(page, {"regret": study.parts(study.HERE)["regret"]}) == page
+    assert common.with_parts(page, {"regret": study.parts(study.HERE)["regret"]}) == page

@@ -6,9 +6,7 @@ aligned   the error over that of CFG where both have the alignment of the truth
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
 import math
 import re
@@ -21,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ..files import write_whole
+from ..files import csv_text, write_whole
 from ..report import style
 from .cases import KINDS
 from .families import FIXED, UNGUIDED
@@ -97,16 +95,6 @@ def _short(value: Any) -> Any:
     if not isinstance(value, float):
         return value
     return float(f"{value:.4g}") if math.isfinite(value) else None
-
-
-def csv_text(table: Table) -> str:
-    """The table as CSV, keys in the order in which they first appear."""
-    keys = list(dict.fromkeys(key for row in table for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, keys, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue()
 
 
 def page_text(result: Result) -> str:

@@ -57,11 +57,3 @@ def bar(steps: Iterable[T], total: int | None, name: str, unit: str = "block") -
         for step in steps:
             yield step
             line.update()
-
-
-def comma_numbers(text: str, kind: type[float] | type[int]) -> list[float]:
-    """The numbers of an option such as 1.5,2,3, each once."""
-    try:
-        return list(dict.fromkeys(kind(part) for part in text.split(",")))
-    except ValueError:
-        raise ValueError(f"numbers with commas between them are needed, like 1.5,2; got {text!r}") from None

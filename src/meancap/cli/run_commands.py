@@ -1,10 +1,8 @@
-"""`meancap generate` and `reproduce KIND`: samples into run folders, in this process or in several."""
+"""`meancap generate` and `reproduce KIND`: samples into run folders."""
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import signal
 import sys
 from dataclasses import replace
 from itertools import chain
@@ -14,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ..extras import need
 from ..rules.path_matching import load_path_match
 from ..runs.config import add_options, config_of
-from ..runs.processes import ENDED, end_with_parent, place, without_interrupts
-from .command import add_command, bar, comma_numbers, progress
+from ..runs.processes import place
+from .command import add_command, bar, progress
 
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
@@ -41,16 +39,9 @@ def add_generate(commands: Any) -> None:
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
     add_options(p)
     p.add_argument("--calibration", type=Path, metavar="FILE", help="of `meancap calibrate`, for --rule auto")
-    _add_processes(p)
-
-
-def _add_processes(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--processes", type=int, default=1, metavar="N", help="processes to start here (1)")
 
 
 def generate(args: argparse.Namespace) -> int:
-    if _starts_processes(args):
-        return _start_processes(args)
     from ..runs.generate import make_run, open_model
 
     rank, world, local = place()
@@ -75,12 +66,16 @@ def generate(args: argparse.Namespace) -> int:
         print(f"{args.out}: {prepared.config.count} samples, {prepared.config.rule or 'no rule'}")
     else:
         missing = len(store.missing(range(prepared.config.blocks)))
-        print(
-            f"meancap: {args.out} is unfinished: {missing} of {prepared.config.blocks} blocks are missing, "
-            f"none of process {rank} of {world}; if the other processes have ended, rerun the command",
-            file=sys.stderr,
-        )
+        _print_unfinished(args.out, f"{missing} of {prepared.config.blocks} blocks are missing", rank, world)
     return 0
+
+
+def _print_unfinished(out: Path, state: str, rank: int, world: int) -> None:
+    print(
+        f"meancap: {out} is unfinished: {state}, none of process {rank} of {world}; if the other processes "
+        "have ended, rerun the command",
+        file=sys.stderr,
+    )
 
 
 def _unwritable(out: Path, error: OSError, kept: str) -> int:
@@ -104,59 +99,6 @@ def _device_of(args: argparse.Namespace, local: int = 0) -> str:
     if device == "cpu":
         torch.set_num_threads(args.threads)
     return f"cuda:{local % torch.cuda.device_count()}" if device == "cuda" else device
-
-
-def _starts_processes(args: argparse.Namespace) -> bool:
-    """Whether --processes asks for several and no launcher has started this one among others."""
-    if args.processes < 1:
-        raise ValueError(f"--processes must be at least 1; got {args.processes}")
-    return args.processes > 1 and place()[1] == 1
-
-
-def _start_processes(args: argparse.Namespace) -> int:
-    """Runs this command in several processes, each with its rank, as torchrun starts them."""
-    fresh = multiprocessing.get_context("spawn")
-    running = [fresh.Process(target=_one_of, args=(args, rank)) for rank in range(args.processes)]
-    try:
-        with without_interrupts():
-            for one in running:
-                one.start()
-        for one in running:
-            one.join()
-    except KeyboardInterrupt:  # the others do not hear it
-        started = [one for one in running if one.pid]
-        for one in started:
-            one.terminate()
-        for one in started:
-            one.join()
-        raise
-    codes = [one.exitcode or 0 for one in running]
-    if (killed := min(codes)) < 0:  # such a process could not print why
-        print(
-            f"meancap: {args.out} is unfinished: a process was ended by signal {-killed}, perhaps for want "
-            "of memory; rerun the command to go on",
-            file=sys.stderr,
-        )
-    return max(map(abs, codes))
-
-
-def _one_of(args: argparse.Namespace, rank: int) -> None:
-    """One process of several; only the first prints errors that all of them meet."""
-    import os
-
-    end_with_parent()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))  # in order: semaphores are given back
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": args.processes}
-    os.environ.update({name: str(value) for name, value in place.items()})
-    try:
-        code = args.run(args)
-    except (ValueError, OSError, ImportError) as error:
-        if rank == 0:
-            print(f"meancap: {error}", file=sys.stderr)
-        code = 2
-    except KeyboardInterrupt:
-        code = 130
-    raise SystemExit(code)
 
 
 _MACHINE = ("dtype", "device", "threads")
@@ -212,10 +154,19 @@ def _add_sd35(kinds: Any) -> None:
 
 def _add_fashion(kinds: Any) -> None:
     p = _parser(kinds, "fashion", fashion, "the ImageNet protocol on the shipped model", "--per-class 20")
-    p.add_argument("--scales", default="2,3,6", metavar="L", help="guidance scales (2,3,6)")
-    p.add_argument("--evaluations", default="20", metavar="N", help="network evaluations, like 20,50 (20)")
+    p.add_argument("--scales", default="2,3,6", type=_floats, metavar="L", help="guidance scales (2,3,6)")
+    how = "network evaluations, like 20,50 (20)"
+    p.add_argument("--evaluations", default="20", type=_integers, metavar="N", help=how)
     add_options(p, "per_class", "batch", "seed", "device", "threads")
     p.set_defaults(per_class=20)
+
+
+def _floats(text: str) -> list[float]:
+    return list(dict.fromkeys(map(float, text.split(","))))
+
+
+def _integers(text: str) -> list[int]:
+    return list(dict.fromkeys(map(int, text.split(","))))
 
 
 def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> argparse.ArgumentParser:
@@ -227,7 +178,6 @@ def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> a
         kinds, name, run, about, "\n".join(lines) + "\n\nRerun a command to resume it after a stop."
     )
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of all its runs")
-    _add_processes(p)
     if not example:
         how = p.add_mutually_exclusive_group()
         how.add_argument(
@@ -319,8 +269,7 @@ def sd35(args: argparse.Namespace) -> int:
 def fashion(args: argparse.Namespace) -> int:
     from ..runs import paper_protocols
 
-    scales, counts = comma_numbers(args.scales, float), comma_numbers(args.evaluations, int)
-    protocol = paper_protocols.fashion(args.per_class, scales, [int(n) for n in counts], args.seed)
+    protocol = paper_protocols.fashion(args.per_class, args.scales, args.evaluations, args.seed)
     return _run(protocol, config_of(args, model="fashion", images="npz", diagnostics=True), args, "fashion")
 
 
@@ -328,8 +277,6 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
     """Makes the runs of a protocol and shows the table."""
     from ..runs.reproduce import finish, reproduce
 
-    if _starts_processes(args):
-        return _start_processes(args)
     rank, world, local = place()
     steps = reproduce(protocol, base, args.out, device=_device_of(args, local), rank=rank, world=world)
     try:
@@ -345,11 +292,7 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
             _draw(protocol, args.out)
         print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
     else:
-        print(
-            f"meancap: {args.out} is unfinished: process {rank} of {world} has made its blocks; if the other "
-            "processes have ended, rerun the command",
-            file=sys.stderr,
-        )
+        _print_unfinished(args.out, "blocks are missing", rank, world)
     return 0
 
 

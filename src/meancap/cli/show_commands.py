@@ -59,7 +59,6 @@ def pipelines(args: argparse.Namespace) -> int:
 
 
 _EXPLORE = """\
-examples:
   meancap explore
   meancap explore --port 8123 --no-browser
   meancap explore --state 'images?classes=7&seeds=0-15' --export sneakers.html
@@ -70,20 +69,13 @@ network. The page needs no network and is reachable from this machine alone. Ctr
 
 
 def add_explore(commands: Any) -> None:
-    p = commands.add_parser(
-        "explore",
-        help="see what guidance does, in the browser",
-        description="Opens a page on which to move scales and caps and to compare rules on the same noise.",
-        epilog=_EXPLORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    p = add_command(commands, "explore", _explore, "see what guidance does, in the browser", _EXPLORE)
     p.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (a free one)")
     p.add_argument("--no-browser", action="store_true", help="only print the address")
     p.add_argument("--state", metavar="LINK", help="open this state, copied from the page's address")
     p.add_argument(
         "--export", type=Path, metavar="FILE", help="write the state as one HTML file, open nothing"
     )
-    p.set_defaults(run=_explore)
 
 
 def _explore(args: argparse.Namespace) -> int:

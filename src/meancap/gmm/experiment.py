@@ -23,14 +23,12 @@ as many independent samples; their standard error comes from independent scrambl
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import platform
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..files import remove_leftovers, write_whole, writing
+from ..files import csv_text, remove_leftovers, write_whole, writing
 from ..lab.branches import branches
 from ..lab.condition import STD, TRIPLE, Condition, Scene
 from ..lab.mixture import Mixture
@@ -320,12 +318,8 @@ def _read_rows(path: Path) -> Rows:
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Numbers with six digits; text as it is."""
-    text = StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    write_whole(path, text.getvalue())
+    text = csv_text([{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows])
+    write_whole(path, text)
 
 
 def figure_data(config: GMMConfig) -> Iterator[tuple[str, _Arrays | list[dict[str, object]]]]:

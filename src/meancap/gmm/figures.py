@@ -8,12 +8,9 @@ meter, contraction                  numbers: guidance over time, what Euler's st
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +22,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
 from ..report import style
+from ..runs.folder import Ledger, read_npz
 
 Row = dict[str, str]
 _Array = npt.NDArray[Any]
@@ -45,11 +43,8 @@ _METER = {
 
 def read_run(folder: Path) -> dict[str, Any]:
     """run.json of a finished run."""
-    path = folder / "run.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no run folder: it has no run.json")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if content.get("experiment") != "gmm" or content.get("finished") is None:
+    content = Ledger(folder, "gmm").read()
+    if content is None or content["finished"] is None:
         raise ValueError(f"{folder} holds no finished `reproduce gmm` run; rerun its command to finish it")
     return content
 
@@ -84,18 +79,9 @@ def _rows(path: Path) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-@lru_cache(maxsize=4)
-def _arrays(path: Path) -> dict[str, _Array]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return dict(archive)
-    except (BadZipFile, ValueError, EOFError):
-        raise ValueError(f"{path} is damaged; rerun the command of its run.json to write it again") from None
-
-
 def _landscape(folder: Path) -> Figure:
     """log p(A | x) at five times: the posterior rises outward without end, and peaks on the middle ray."""
-    data = _arrays(folder / "data" / "landscape.npz")
+    data = read_npz(folder / "data" / "landscape.npz")
     figure, axes = style.panels(1, len(data["times"]), style.PAGE, 1.62, sharey=True)
     grid, members = data["axis"], data["members"]
     extent = (grid[0], grid[-1], grid[0], grid[-1])
@@ -120,7 +106,7 @@ def _landscape(folder: Path) -> Figure:
 
 def _endpoints(folder: Path) -> Figure:
     """Samples at t = 1, all nine settings, with the numbers of the table in each panel."""
-    data, table = _arrays(folder / "data" / "endpoints.npz"), read_table(folder)
+    data, table = read_npz(folder / "data" / "endpoints.npz"), read_table(folder)
     figure, axes = style.panels(3, 3, style.PAGE, style.PAGE * 1.12, sharex=True, sharey=True)
     for panel, members, guidance, colour in _nine(axes, table):
         row, means = table[members, guidance], data["means"]
@@ -157,7 +143,7 @@ def _nine(axes: Any, table: dict[tuple[str, str], Row]) -> Iterator[tuple[Axes, 
 
 def _marginals(folder: Path) -> Figure:
     """Histograms of both coordinates, 101 bins, against the exact marginals of the target."""
-    data, table = _arrays(folder / "data" / "endpoints.npz"), read_table(folder)
+    data, table = read_npz(folder / "data" / "endpoints.npz"), read_table(folder)
     figure, axes = style.panels(3, 6, style.PAGE, style.PAGE * 0.55)
     for j, members in enumerate(SCENES):
         for axis in (0, 1):
@@ -214,7 +200,7 @@ def _zoom(panel: Axes, x: _Array, centre: _Array, colour: str) -> None:
 
 def _overview(folder: Path) -> Figure:
     """One real state: both posterior means, and where fixed CFG and the cap put the guided one."""
-    data = _arrays(folder / "data" / "overview.npz")
+    data = read_npz(folder / "data" / "overview.npz")
     figure, axes = style.panels(1, 1, style.COLUMN, style.COLUMN * 0.86)
     panel, grid = axes[0, 0], data["axis"]
     every = np.stack([np.zeros(2), data["x"], *(data[name] for name in _MEANS)])
@@ -309,7 +295,7 @@ def _meter(folder: Path) -> Figure:
 
 def _trajectories(folder: Path) -> Figure:
     """Paths from noise to data with the posterior means they follow; the same noise in a column."""
-    data, table = _arrays(folder / "data" / "trajectories.npz"), read_table(folder)
+    data, table = read_npz(folder / "data" / "trajectories.npz"), read_table(folder)
     figure, axes = style.panels(3, 3, style.PAGE, style.PAGE * 1.02, sharex=True, sharey=True)
     for panel, members, guidance, colour in _nine(axes, table):
         x, m, m_u = (data[f"{members} {guidance} {name}"] for name in ("x", "m", "m_u"))

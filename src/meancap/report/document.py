@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -85,24 +84,6 @@ def aligned(table: Table) -> str:
         "  ".join(f"{cell:{m}{w}}" for cell, m, w in zip(row, marks, widths, strict=True)).rstrip()
         for row in rows
     )
-
-
-def with_parts(text: str, parts: Mapping[str, str]) -> str:
-    """A page by hand whose parts between <!-- name --> and <!-- /name --> are worked out: each once."""
-    for name, content in parts.items():
-        text, found = re.subn(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
-            partial(_filled, content.rstrip()),
-            text,
-            flags=re.DOTALL,
-        )
-        if found != 1:
-            raise ValueError(f"the page needs one place for {name!r}; it has {found}")
-    return text
-
-
-def _filled(content: str, place: re.Match[str]) -> str:
-    return f"{place[1]}{content}\n{place[2]}"
 
 
 def html(blocks: Sequence[Block], folder: Path) -> str:

@@ -11,7 +11,6 @@ demo       the page of `meancap demo`: one picture, the meter, and four numbers 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -25,7 +24,7 @@ from matplotlib.patches import Circle
 
 from ..files import read_tensors, write_whole
 from ..models.data import FASHION
-from ..runs.folder import Run
+from ..runs.folder import Run, png_bytes
 from ..runs.scoring import read_scores
 from .document import Heading, Table, Text, html, markdown
 from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look, save_png
@@ -33,14 +32,8 @@ from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look,
 _MARGIN = 1.3  # inches for what a sample was asked to be
 
 
-class Unmatched(ValueError):
-    """Runs that do not share their noise and conditions."""
-
-
 def need_matched(runs: Sequence[Run]) -> None:
     """Refuses runs that differ in more than the rule: a comparison of them would not show the rule."""
-    if not runs:
-        raise ValueError("a sheet needs at least one run")
     first = runs[0]
     for other in runs[1:]:
         for what, mine, theirs in (
@@ -50,7 +43,7 @@ def need_matched(runs: Sequence[Run]) -> None:
         ):
             shared = min(len(mine), len(theirs))
             if mine[:shared] != theirs[:shared]:
-                raise Unmatched(
+                raise ValueError(
                     f"{first.folder.name} and {other.folder.name} differ in their {what}; only runs of one "
                     "seed and one list of classes or prompts can stand side by side"
                 )
@@ -137,7 +130,7 @@ def gallery(runs: Sequence[Run], count: int = 40) -> str:
     images = [run.images(range(shown)) for run in runs]
     rows: list[tuple[str | bytes, ...]] = []
     for i, seed in enumerate(runs[0].seeds[:shown]):
-        rows.append((f"{condition(runs[0], i)}, seed {seed}", *(_png(batch[i]) for batch in images)))
+        rows.append((f"{condition(runs[0], i)}, seed {seed}", *(png_bytes(batch[i]) for batch in images)))
     first = runs[0].config
     note = (
         f"{first['model']}, {len(first['times']) - 1} steps, {first['solver']}. "
@@ -146,14 +139,6 @@ def gallery(runs: Sequence[Run], count: int = 40) -> str:
     heads = ("sample", *(run.rule or "no rule" for run in runs))
     table = Table(heads, (tuple(rows),), names=len(heads))
     return html([Heading("Matched samples", 1), Text(note), table], Path())
-
-
-def _png(image: npt.NDArray[np.uint8]) -> bytes:
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 _EPSILON = 1e-12  # epsilon_m of chi, which the paper does not state

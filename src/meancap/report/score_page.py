@@ -7,11 +7,8 @@ diamond where all curves begin. No table claims more than an interval supports.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
-from io import StringIO
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from .. import __version__
-from ..files import write_whole
+from ..files import csv_text, write_whole
 from ..metrics.protocols import PROTOCOLS, direction
 from ..metrics.score import Estimate
 from ..runs.paper_protocols import paper_source, paper_table
@@ -33,14 +30,12 @@ from .scored_runs import (
     ScoredRun,
     alignment_of,
     at_alignment,
-    both_have,
     clear,
     collect,
     companions,
     contrast,
     sweeps,
 )
-from .style import save_figure
 
 _ARROWS = {-1: "↓", 0: "", 1: "↑"}
 # Which table of the paper a protocol belongs to, and what its columns are called there.
@@ -139,10 +134,9 @@ def equal_scale(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[s
     for e in (e for e in chosen if e.name.method != _BASE):
         at = [b for b in chosen if b.evaluations == e.evaluations and b.name.scale == e.name.scale]
         for b in companions([b for b in at if b.name.method == _BASE], e)[:1]:
-            cells = [
-                marked(contrast(e, b, protocol, c), c) if both_have(e, b, protocol, c) else "—"
-                for c in columns
-            ]
+            # A run without labels, or with one image per class, has fewer numbers than others.
+            shared = e.scores[protocol].keys() & b.scores[protocol].keys()
+            cells = [marked(contrast(e, b, protocol, c), c) if c in shared else "—" for c in columns]
             line = (e.name.method, _number(e.name.scale), _gamma(e), str(e.evaluations), *cells)
             groups.setdefault((b.evaluations, b.name.scale or 0.0), []).append(line)
     head = ("method − fixed CFG", "λ", "Γ", "evaluations")
@@ -175,18 +169,17 @@ def equal_alignment(entries: Sequence[ScoredRun], protocol: str, columns: Sequen
 
 def _as_csv(entries: Sequence[ScoredRun]) -> str:
     """Everything as one plain table: a line per run and number."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    head = ["run", "rule", "method", "scale", "gamma", "evaluations", "n", "mean_effective_scale"]
-    writer.writerow([*head, "number", "value", "low", "high", "protocol"])
-    for e in entries:
-        for protocol, scores in e.scores.items():
-            for number, s in ((k, v) for k, v in scores.items() if _measures(protocol, k)):
-                low, high = s.interval() or ("", "")
-                name = [e.name.method, e.name.scale, e.name.gamma]
-                own = [e.folder.name, e.rule, *name, e.evaluations, s.n, e.kept]
-                writer.writerow([*own, number, s.value, low, high, e.protocols[protocol]])
-    return text.getvalue()
+    columns = ("run", "rule", "method", "scale", "gamma", "evaluations", "n", "mean_effective_scale",
+               "number", "value", "low", "high", "protocol")  # fmt: skip
+    rows = [
+        (e.folder.name, e.rule, e.name.method, e.name.scale, e.name.gamma, e.evaluations, s.n, e.kept,
+         number, s.value, *(s.interval() or ("", "")), e.protocols[protocol])
+        for e in entries
+        for protocol, scores in e.scores.items()
+        for number, s in scores.items()
+        if _measures(protocol, number)
+    ]  # fmt: skip
+    return csv_text([dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def marked(e: Estimate, number: str) -> str:
@@ -232,11 +225,8 @@ def _shown(entries: Sequence[ScoredRun], protocol: str) -> list[tuple[str, str]]
     return pairs if sweeps(entries, protocol) else []
 
 
-def fronts(entries: Sequence[ScoredRun], protocol: str, real: Mapping[str, float] | None = None) -> Figure:
-    """One row per evaluation count: distance and recall, alignment and diversity, colour and scale.
-
-    `real` are the numbers of real pictures, a star in every panel.
-    """
+def fronts(entries: Sequence[ScoredRun], protocol: str) -> Figure:
+    """One row per evaluation count: distance and recall, alignment and diversity, colour and scale."""
     curves, pairs = sweeps(entries, protocol), _shown(entries, protocol)
     counts = sorted({n for n, _ in curves})
     labels = list(dict.fromkeys(label for _, label in curves))
@@ -251,31 +241,13 @@ def fronts(entries: Sequence[ScoredRun], protocol: str, real: Mapping[str, float
                 axis.set_xlabel("scale λ" if x == "scale" else x)
             axis.set_ylabel(y)
             axis.margins(0.08)
-            if real:
-                _mark(axis, real, x, y)
         row[0].set_title(f"{n} evaluations", loc="left")
     handles = [Line2D([], [], color=style.BLUE, marker="D", linestyle="", markersize=5, label="Conditional")]
     handles += [
         Line2D([], [], **_look(label, k), markersize=4, label=label) for k, label in enumerate(labels)
     ]
-    if real:
-        handles.append(Line2D([], [], **_STAR, label="test pictures"))
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
     return figure
-
-
-_STAR: dict[str, Any] = {
-    "color": style.YELLOW, "markeredgecolor": style.INK, "marker": "*", "linestyle": "", "markersize": 9,
-}  # fmt: skip
-
-
-def _mark(axis: Axes, real: Mapping[str, float], x: str, y: str) -> None:
-    """Where real pictures lie; they have no scale, so that there they are a line."""
-    if x == "scale":
-        axis.axhline(real[y], color=style.INK, linewidth=0.8, linestyle=":")
-        axis.set_xscale("log")
-    elif x in real and y in real:
-        axis.plot(real[x], real[y], **_STAR, zorder=4)
 
 
 def _panels(have: set[str]) -> list[tuple[str, str]]:
@@ -338,9 +310,13 @@ def write_report(folder: Path) -> list[Path]:
     """Writes the page and its figures into the folder that holds the runs; returns what was written."""
     entries = _with_alignment(collect(folder))
     written = []
+
+    def draw(_: Path) -> Figure:
+        return fronts(entries, protocol)
+
     for protocol in _protocols(entries):
         if _shown(entries, protocol):
-            written += save_figure(partial(_fronts, entries, protocol), folder, f"fronts-{protocol}")
+            written += style.save_figure(draw, folder, f"fronts-{protocol}")
     page = blocks(entries, folder)
     for name, text in (
         ("scores.csv", _as_csv(entries)),
@@ -385,10 +361,6 @@ def _tables(entries: Sequence[ScoredRun], protocol: str) -> list[Block]:
             page += [Heading("At equal alignment", 3), Text(_ALIGNED), aligned]
     page += [Heading("All numbers", 3), results(entries, protocol)]
     return page
-
-
-def _fronts(entries: Sequence[ScoredRun], protocol: str, folder: Path) -> Figure:
-    return fronts(entries, protocol)
 
 
 def _with_alignment(entries: list[ScoredRun]) -> list[ScoredRun]:
@@ -439,17 +411,13 @@ _FRONTS = (
 )
 _SCALE = """Differences to fixed CFG at the same nominal scale, image by image, ± half of the 95 % interval;
 strong where the rule is better and the interval leaves zero out. Arrows point to the better side: ↓ less,
-↑ more. A cap does less than the scale it is told,
-so this table
-favours it: read it with the next one."""
+↑ more. A cap does less than the scale it is told, so this table favours it: read it with the next one."""
 _ALIGNED = """Differences to fixed CFG where the rule aligns as well as fixed CFG does at the scale named on
-the left,
-read off the rule's own sweep over scales by straight lines between neighbours."""
+the left, read off the rule's own sweep over scales by straight lines between neighbours."""
 _NOTES = (
     """Intervals tell how a number would move with other seeds and the same model and reference. Those of
-    recall
-and coverage are on the safe side, up to 1.5 times too wide.""",
+    recall and coverage are on the safe side, up to 1.5 times too wide.""",
     """A Frechet distance depends on the number of images; compare only equal counts, and only within one
-protocol.""",
+    protocol.""",
     "One model and one seed of its training stand behind these numbers.",
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -68,11 +68,6 @@ def collect(folder: Path) -> list[ScoredRun]:
         raise ValueError(
             f"there are no scored runs in {folder}; score them first: meancap score RUN --protocol NAME"
         )
-    return in_order(runs)
-
-
-def in_order(runs: Iterable[ScoredRun]) -> list[ScoredRun]:
-    """In the order of the paper's tables."""
     return sorted(runs, key=_place)
 
 
@@ -156,11 +151,6 @@ def alignment_of(scores: dict[str, Estimate]) -> str | None:
 def companions(entries: Sequence[ScoredRun], e: ScoredRun) -> list[ScoredRun]:
     """Those that share their noise with e, so that several seeds stay apart; all where none does."""
     return [one for one in entries if one.pairing == e.pairing] or list(entries)
-
-
-def both_have(a: ScoredRun, b: ScoredRun, protocol: str, number: str) -> bool:
-    """A run without labels, or with one image per class, has fewer numbers than others."""
-    return number in a.scores[protocol] and number in b.scores[protocol]
 
 
 def contrast(a: ScoredRun, b: ScoredRun, protocol: str, number: str) -> Estimate:

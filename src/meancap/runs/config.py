@@ -19,15 +19,8 @@ from typing import Any
 
 _STRIDE = 1_000_003
 _DTYPES = ("float32", "tf32", "bfloat16", "float16")
-# Which models take an option, as an error message names them.
+# Which models take an option, as help and error messages name them.
 _MODELS = {"class": "fashion, sit:PATH", "scenes": "scenes", "pipeline": "diffusers:PATH"}
-_GROUPS = {
-    ("class", "scenes"): "class models and scenes (fashion, scenes, sit:)",
-    ("class",): "class models (fashion, sit:)",
-    ("scenes",): "scenes",
-    ("scenes", "pipeline"): "prompts (scenes, diffusers:)",
-    ("pipeline",): "pipelines (diffusers:)",
-}
 
 
 def sample_seed(seed: int, index: int) -> int:
@@ -146,8 +139,7 @@ class RunConfig:
         for f in fields(self):
             kinds = f.metadata.get("kinds", ())
             if kinds and kind not in kinds and getattr(self, f.name) != f.default:
-                takers = " and ".join(_MODELS[k] for k in kinds)
-                raise ValueError(f"--{_flag(f)} goes with {takers}; got --model {self.model}")
+                raise ValueError(f"--{_flag(f)} goes with {_takers(kinds)}; got --model {self.model}")
 
     @property
     def noise_level(self) -> float:
@@ -186,7 +178,7 @@ def add_options(parser: argparse.ArgumentParser, *only: str) -> None:
             continue
         kinds = f.metadata["kinds"]
         if kinds not in groups:
-            groups[kinds] = parser if only else parser.add_argument_group(_GROUPS[kinds])
+            groups[kinds] = parser if only else parser.add_argument_group(f"for {_takers(kinds)}")
         argument = dict(f.metadata["argument"])
         argument.pop("flag", None)
         default = {} if f.default is MISSING else {"default": f.default}
@@ -197,6 +189,10 @@ def config_of(args: argparse.Namespace, **given: Any) -> RunConfig:
     """The run that parsed options describe, and what is given beside them."""
     named = {f.name: getattr(args, f.name) for f in fields(RunConfig) if hasattr(args, f.name)}
     return RunConfig(**{**named, **given})
+
+
+def _takers(kinds: Sequence[str]) -> str:
+    return " and ".join(_MODELS[kind] for kind in kinds)
 
 
 def _flag(f: Any) -> str:

@@ -208,7 +208,7 @@ class Store:
         """One block: pictures first, then the meter, and last the records that make it count."""
         if self.config.images == "png":
             for record, image in zip(records, images, strict=True):
-                self._write(sample_name(record["index"]), _png(image))
+                self._write(sample_name(record["index"]), png_bytes(image))
         else:
             self._write(f"blocks/{block:06d}.npy", _filled(lambda file: np.save(file, images)))
         if meter is not None:
@@ -241,7 +241,7 @@ class Store:
                 write_npz(file, {"arr_0": pixels}, {"arr_1": labels})
         if self.config.diagnostics:
             paths = [self._block(b, "meter.npz") for b in blocks]
-            meters = [_load(path) for path in paths if path.is_file()]
+            meters = [read_npz(path) for path in paths if path.is_file()]
             fields = list(meters[0]) if meters else []
             with writing(self.folder / "diagnostics.npz") as temporary, temporary.open("wb") as file:
                 write_npz(file, {}, {k: np.concatenate([m[k] for m in meters], axis=-1) for k in fields})
@@ -286,15 +286,17 @@ def _filled(write: Callable[[BytesIO], object]) -> bytes:
     return buffer.getvalue()
 
 
-def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
+def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an .npz file, without pickled objects."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return dict(archive)
     except (ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete the folder and make the run again") from None
+        raise ValueError(f"{path} is damaged ({error}); delete its folder and rerun the command") from None
 
 
-def _png(image: Bytes) -> bytes:
+def png_bytes(image: Bytes) -> bytes:
+    """One picture, (height, width, channels), as the content of a PNG file."""
     Image = need("PIL.Image", "images")
 
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
@@ -362,7 +364,7 @@ class Run:
         path = self.folder / "diagnostics.npz"
         if not path.is_file():
             raise ValueError(f"the run in {self.folder} kept no diagnostics; make it with --diagnostics")
-        return _load(path)
+        return read_npz(path)
 
 
 def _read_records(path: Path, count: int) -> list[dict[str, Any]]:

@@ -132,14 +132,8 @@ def imagenet(per_class: int = 50) -> ImageProtocol:
 
 def sd35(prompts: int = 5000) -> ImageProtocol:
     """Table 3 of the paper."""
-    settings = []
-    for scale in (3.0, 5.0, 7.0, 9.0):
-        settings += [
-            ImageSetting("CFG", scale, CFG(scale), 10),
-            ImageSetting("APG", scale, apg(scale), 10),
-            ImageSetting("C2FG", scale, CFG(Exponential(scale, 0.2)), 10),
-            ImageSetting("PMC", scale, CFG(scale) | CapDisplacement(1.15), 10, gamma=1.15),
-        ]
+    scales = (3.0, 5.0, 7.0, 9.0)
+    settings = [s for scale in scales for s in _compared(scale, 10, 15.0, CapDisplacement, (1.15,))]
     choices = (
         *_PIPELINE,
         Choice("APG", "eta 0, radius 15, momentum -0.5, on means", "not stated; APG's own row for SDXL"),
@@ -226,13 +220,14 @@ def fashion(
 PINNED_SIGMAS = tuple(1 + i * (0.002994012087583542 - 1) / 9 for i in range(10))
 
 
-def _compared(scale: float, evaluations: int, radius: float) -> list[ImageSetting]:
+def _compared(
+    scale: float, n: int, radius: float, cap: type[Cap] = Cap, gammas: Sequence[float] = (1.05, 1.10)
+) -> list[ImageSetting]:
     return [
-        ImageSetting("CFG", scale, CFG(scale), evaluations),
-        ImageSetting("APG", scale, apg(scale, radius=radius), evaluations),
-        ImageSetting("C2FG", scale, CFG(Exponential(scale, 0.2)), evaluations),
-        ImageSetting("PMC", scale, CFG(scale) | Cap(1.05), evaluations, gamma=1.05),
-        ImageSetting("PMC", scale, CFG(scale) | Cap(1.10), evaluations, gamma=1.10),
+        ImageSetting("CFG", scale, CFG(scale), n),
+        ImageSetting("APG", scale, apg(scale, radius=radius), n),
+        ImageSetting("C2FG", scale, CFG(Exponential(scale, 0.2)), n),
+        *(ImageSetting("PMC", scale, CFG(scale) | cap(gamma), n, gamma) for gamma in gammas),
     ]
 
 
@@ -404,6 +399,8 @@ def plan_text(
         "needed:",
     ]
     lines += [f"  [{'x' if n.here else ' '}] {n.what}" + ("" if n.here else f": {n.how}") for n in needs]
+    if imagenet:
+        lines.append("      converted by `meancap weights inception`, it has no last layer and gives no IS")
     return "\n".join([*lines, "", *_commands(protocol, out, given)])
 
 

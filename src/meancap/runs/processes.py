@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from threading import Thread, current_thread, main_thread
 
-ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
+_ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # accelerate sets them too
 _SRUN = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
 
@@ -63,6 +63,6 @@ def end_with_parent() -> None:
 
     def follow() -> None:
         parent.join()  # the system closes a pipe when the parent dies, by whatever signal
-        os._exit(ENDED)
+        os._exit(_ENDED)
 
     Thread(target=follow, daemon=True).start()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,14 +113,12 @@ def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) ->
         if config.size is not None:
             call["height"], call["width"] = config.size
         meter, calls = None, []
-        with torch.no_grad(), _denoiser(pipe).register_forward_pre_hook(lambda *_: calls.append(1)):
-            if config.rule:
-                with guided(pipe, parse(config.rule)) as record:
-                    image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
-                if config.diagnostics and len(record):
-                    meter = {name: value.numpy() for name, value in record.stacked().items()}
-            else:
-                image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
+        guidance = guided(pipe, parse(config.rule)) if config.rule else nullcontext()
+        count = _denoiser(pipe).register_forward_pre_hook(lambda *_: calls.append(1))
+        with torch.no_grad(), count, guidance as record:
+            image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
+        if config.diagnostics and record:
+            meter = {name: value.numpy() for name, value in record.stacked().items()}
         record_line = {"index": block, "seed": seed, "prompt": prompt, "evaluations": len(calls)}
         picture = (np.asarray(image) * 255).round().clip(0, 255).astype(np.uint8)
         return MadeBlock(picture[None], [record_line], meter)

@@ -12,17 +12,16 @@ makes the runs of `meancap demo`.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..files import write_tensors, write_whole
+from ..files import csv_text, write_tensors, write_whole
 from ..lab import SINGLE, flow
 from ..models.classes import fashion
 from ..models.sit import SiT, SiTConfig
@@ -107,12 +106,7 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
         }
         write_whole(out / "protocol.json", json.dumps(about, indent=1) + "\n")
         rows = [_setting_row(s, Run.open(out / s.name), score_by) for s in protocol.settings]
-        text = StringIO()
-        columns = list(dict.fromkeys(key for r in rows for key in r))
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_whole(out / "table.csv", text.getvalue())
+        write_whole(out / "table.csv", csv_text(rows))
         return True
 
 
@@ -145,7 +139,7 @@ def tiny_imagenet(folder: Path) -> tuple[Path, Path]:
         if not weights.is_file():
             _tiny_sit(weights)
         if not vae.is_dir():
-            _tiny_vae(vae)
+            _tiny_vae(scaling_factor=0.18215).save_pretrained(vae)
     return weights, vae
 
 
@@ -161,7 +155,7 @@ def tiny_sd35(folder: Path) -> tuple[Path, Path]:
     return pipeline, prompts
 
 
-def _tiny_sit(path: Path) -> Path:
+def _tiny_sit(path: Path) -> None:
     """A bare `.pt` like the released SiT files: a published width, one block, 8 x 8 latents."""
     config = SiTConfig(size=8, channels=4, patch=2, width=384, depth=1, heads=6, classes=1000)
     model = SiT(config).requires_grad_(False)
@@ -170,10 +164,10 @@ def _tiny_sit(path: Path) -> Path:
         model.y_embedder.embedding_table.weight.mul_(40)  # classes far apart, so that a cap has work to do
     content = BytesIO()  # a file would hold its temporary name
     torch.save(model.state_dict(), content)
-    return write_whole(path, content.getvalue())
+    write_whole(path, content.getvalue())
 
 
-def _tiny_vae(folder: Path) -> Path:
+def _tiny_vae(**factors: float) -> Any:
     """An autoencoder of 4-channel latents that doubles height and width."""
     from diffusers import AutoencoderKL
 
@@ -186,11 +180,10 @@ def _tiny_vae(folder: Path) -> Path:
         norm_num_groups=2,
         down_block_types=["DownEncoderBlock2D"] * 2,
         up_block_types=["UpDecoderBlock2D"] * 2,
-        scaling_factor=0.18215,
+        **factors,
     )
     _randomise(vae, 0, 0.3)
-    vae.save_pretrained(folder)
-    return folder
+    return vae
 
 
 def tiny_sd3(folder: Path) -> Path:
@@ -230,13 +223,12 @@ def tiny_sd3(folder: Path) -> Path:
         vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=37, num_layers=1, num_heads=4, pad_token_id=0
     )
     encoders: list[Any] = [*(CLIPTextModelWithProjection(text) for _ in range(2)), T5EncoderModel(third)]
-    from diffusers import AutoencoderKL
-
-    vae: Any = AutoencoderKL.from_pretrained(_tiny_vae(folder / "tiny-vae"))  # type: ignore[no-untyped-call]
-    vae.register_to_config(shift_factor=0.0609, scaling_factor=1.5305)
     for i, module in enumerate((transformer, *encoders)):
         _randomise(module, i, 0.2)
-    parts: dict[str, Any] = {"transformer": transformer, "vae": vae}
+    parts: dict[str, Any] = {
+        "transformer": transformer,
+        "vae": _tiny_vae(shift_factor=0.0609, scaling_factor=1.5305),
+    }
     for end, encoder in zip(("", "_2", "_3"), encoders, strict=True):
         parts |= {f"text_encoder{end}": encoder, f"tokenizer{end}": tokenizer}
     scheduler: Any = FlowMatchEulerDiscreteScheduler

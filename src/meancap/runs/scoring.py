@@ -45,10 +45,6 @@ from .folder import Run, folder_lock
 _FIELDS = {field.name for field in fields(Score)}
 
 
-class Damaged(ValueError):
-    """A file of scores that cannot be read."""
-
-
 def read_scores(folder: str | Path) -> list[Score]:
     """The scores of a run, in the order they were written; none where there are none."""
     return [
@@ -66,7 +62,7 @@ def read_estimates(folder: str | Path, protocol: str) -> dict[str, Estimate]:
     try:
         parts = load_file(path) if path.is_file() else {}
     except SafetensorError:
-        raise Damaged(f"{path} is damaged; score again with --force") from None
+        raise ValueError(f"{path} is damaged; score again with --force") from None
     scores = [s for s in read_scores(folder) if s.protocol.startswith(f"{protocol}:")]
     return {s.name: Estimate(s.name, s.value, s.n, parts.get(s.name)) for s in scores}
 
@@ -93,7 +89,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     except ValueError:
         rows = [None]
     if not all(isinstance(r, dict) and r.keys() >= _FIELDS for r in rows):
-        raise Damaged(f"{path} is damaged; delete it and score again")
+        raise ValueError(f"{path} is damaged; delete it and score again")
     return rows
 
 
@@ -149,7 +145,7 @@ class FeatureCache:
             except SafetensorError:
                 written = None
             if written is None or written != _hash_of(blocks[-1]):
-                raise Damaged(f"{path} is damaged; score again with --force")
+                raise ValueError(f"{path} is damaged; score again with --force")
         return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
 
     def drop(self, protocol: str, *, own: bool) -> None:
