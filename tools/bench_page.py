@@ -36,12 +36,21 @@ _CAPS = (
     _PAPER, "Cap, Γ tuned", "anchored cap, Γ tuned", "displacement cap, Γ tuned", "calibrated cap, rms",
     "calibrated cap, q90",
 )  # fmt: skip
-_TUNED = (*_CAPS, "interval", "apg", "autoguidance", "density feedback", "density feedback, twice the calls")
+_TUNED = (
+    _PAPER, "anchored cap, Γ tuned", "displacement cap, Γ tuned", "calibrated cap, q90", "interval", "apg",
+    "autoguidance", "density feedback",
+)  # fmt: skip
+_ALIGNED = (
+    _PAPER,
+    "anchored cap, Γ tuned",
+    "displacement cap, Γ tuned",
+    "calibrated cap, q90",
+    "interval",
+    "apg",
+)
 _RECIPES = (
-    _LEARNED, "learned λ(t), 512 examples", "learned λ(t), 64 examples",
-    "learned λ(t), 512, labels as in training", "learned λ(t), 512, a fifth mislabelled",
-    "learned λ(t), 512, anchored cap 1.1", "CFG 2, calibrated cap rms", "CFG 5, anchored cap 1.1",
-    "CFG 2, Cap 1.1", "CFG 5, Cap 1.1", "CFG 9, Cap 1.1", "CFG 1.5", "CFG 5", UNGUIDED.name,
+    _LEARNED, "learned λ(t), 512, a fifth mislabelled", "CFG 2, calibrated cap rms", "CFG 2, Cap 1.1",
+    "CFG 5, anchored cap 1.1", "CFG 5, Cap 1.1", "CFG 1.5", "CFG 5", UNGUIDED.name,
 )  # fmt: skip
 _MARKS = {"better": " ▼", "worse": " ▲", "even": " =", "undecided": " ?", "too few": ""}
 
@@ -75,7 +84,7 @@ def pages(docs: Path) -> dict[str, str]:
             "where": where(result),
             "kinds tuned": kinds(result, few, _TUNED, "sw2 sw2"),
             "kinds recipes": kinds(result, few, _RECIPES, "all sw2"),
-            "reading": reading(result),
+            "kinds aligned": kinds(result, few, _ALIGNED, None),
             "feedback": feedback(result),
             "gamma reading": gammas(result),
         },
@@ -182,50 +191,21 @@ def where(result: Result) -> str:
     return "\n".join(lines)
 
 
-def kinds(result: Result, n: int, names: tuple[str, ...], column: str) -> str:
-    """Rules by the kind of error, with intervals where there are ten problems."""
+def kinds(result: Result, n: int, names: tuple[str, ...], column: str | None) -> str:
+    """Rules by the kind of error, with intervals where there are ten problems; by None at equal alignment."""
     lines = [f"| rule, {n} evaluations | {' | '.join(KINDS)} | all |", "|---|" + "---|" * (len(KINDS) + 1)]
     for name in names:
-        logs = result.logs(n, name, column)
+        logs = result.aligned_logs(n, name) if column is None else result.logs(n, name, column)
         found = result.by("kind", logs)
         cells = [_cell(found[kind]) for kind in KINDS] + [_cell(result.mean(logs))]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def reading(result: Result) -> str:
-    """For each kind of error who beats CFG, who loses and what is undecided."""
-    few, many, lines = min(result.runs), max(result.runs), []
-    for kind in KINDS:
-        words = []
-        for n in dict.fromkeys((few, many)):
-            tuned = {name: result.logs(n, name, "sw2 sw2") for name in _TUNED}
-            aligned = {name: result.aligned_logs(n, name) for name in result.runs[n]["aligned"]}
-            aligned.pop(FIXED.name, None)
-            for what, logs in ((f"tuned, {n} evaluations", tuned), ("at equal alignment", aligned)):
-                found = {name: result.by("kind", one)[kind] for name, one in logs.items()}
-                words.append(f"{what}: {_decided(found, named=n == few)}")
-        lines.append(f"- **{kind}**. {'. '.join(one[0].upper() + one[1:] for one in words)}.")
-    return "\n".join(lines)
-
-
-def _decided(found: dict[str, Ratio], named: bool) -> str:
-    """Rules that are better or worse with their ratios, and the undecided ones by name or number."""
-    clear = {name: one for name, one in found.items() if one.verdict in ("better", "worse")}
-    open_ = [name for name, one in found.items() if one.verdict == "undecided"]
-    few = sum(one.verdict == "too few" for one in found.values())
-    if few == len(found):
-        return "fewer than ten problems"
-    undecided = f"undecided: {', '.join(open_)}" if named else f"{len(open_)} undecided"
-    parts = [_sorted(clear) if clear else "", undecided if open_ else ""]
-    parts.append(f"{few} with fewer than ten problems" if few else "")
-    return "; ".join(part for part in parts if part) or "all even"
-
-
 def feedback(result: Result) -> str:
-    """Density feedback by the kind of error, at each number of evaluations."""
+    """Density feedback by the kind of error, at few and many evaluations."""
     lines = []
-    for n in result.runs:
+    for n in dict.fromkeys((min(result.runs), max(result.runs))):
         for name in ("density feedback", "density feedback, twice the calls"):
             logs = result.logs(n, name, "sw2 sw2")
             sides = [
@@ -243,7 +223,7 @@ def feedback(result: Result) -> str:
 def gammas(result: Result) -> str:
     """The paper's cap at three scales as one setting for all, and every cap tuned."""
     lines = []
-    for n in result.runs:
+    for n in dict.fromkeys((min(result.runs), max(result.runs))):
         rows = {s: result.row(n, f"CFG {s}, Cap 1.1") for s in (2, 5, 9)}
         costs = ", ".join(f"λ = {s}: {row.regret}, worst {row.regret_worst:.1f}" for s, row in rows.items())
         caps = _sorted({name: result.row(n, name).tuned for name in _CAPS})
