@@ -126,6 +126,9 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
                 yield about | one | dict(zip(("mismatch", "chosen"), more, strict=False))
 
 
+_UNSHOWN = ("best candidate", "with the length of x", "even weights", "squared weights", "256 examples")
+
+
 def summary(rows: Sequence[dict[str, str]]) -> dict[str, str]:
     """Geometric mean of the regret with its 95 % interval over problems, its 90 % quantile and worst."""
     logs = torch.tensor([float(row["regret"]) for row in rows], dtype=torch.float64).log()
@@ -151,6 +154,8 @@ def parts(folder: Path) -> dict[str, str]:
     rows = read_csv(folder / "readings.csv")
     groups, table = grouped(rows, "evaluations", "variant"), []
     for (evaluations, variant), own in groups.items():
+        if variant in _UNSHOWN or (evaluations != "10" and variant not in ("path matching", "no guidance")):
+            continue  # readings.csv has them
         s = summary(own)
         table.append(
             [variant, evaluations, s["n"], interval(s, "regret"), s["q90"], s["worst"], s["mismatch"]]
@@ -164,7 +169,7 @@ def parts(folder: Path) -> dict[str, str]:
         [match.model, str(match.examples), "`" + one.rule.replace("|", "\\|") + "`"]
         + [f"{v:.2f}" for v in (one.mismatch, one.low, one.high, one.chosen)]
         for match in map(load_path_match, sorted(folder.glob("*.json")))
-        for one in sorted(match.candidates, key=lambda one: one.mismatch)[:4]
+        for one in sorted(match.candidates, key=lambda one: one.mismatch)[:2]
     ]
     said = [(v, interval(summary(groups["10", v]), "regret")) for v in ("path matching", *FIXED_RULES)]
     head = ["variant", "evaluations", "problems", "regret", "q90", "worst", "median mismatch"]
