@@ -38,13 +38,13 @@ def test_from_unconditional_is_cfg_until_the_gap_is_touched():
     torch.testing.assert_close(guide(Gain(3), p)[0], guide(CFG(4), p)[0])
 
 
-@pytest.mark.parametrize("renoise", ["noise", "velocity"])
-def test_an_euler_step_under_cfgpp_is_the_cfgpp_step(renoise):
+@pytest.mark.parametrize("form", ["published", "adg"])
+def test_an_euler_step_under_cfgpp_is_the_cfgpp_step(form):
     scale, (x, v_c, v_u) = 0.6, velocities(0)
     for t, s in ((0.0, 0.1), (0.4, 0.5), (0.8, 0.97)):
-        v, _ = guided_velocity(CFGPP(scale, renoise), x, t, v_c, v_u, t_next=s)
+        v, _ = guided_velocity(CFGPP(scale, form), x, t, v_c, v_u, t_next=s)
         m = x + (1 - t) * (v_u + scale * (v_c - v_u))
-        step = s * m + (1 - s) * (x - t * v_u) if renoise == "noise" else m - (1 - s) * v_u
+        step = s * m + (1 - s) * (x - t * v_u) if form == "published" else m - (1 - s) * v_u
         torch.testing.assert_close(x + (s - t) * v, step)
 
 

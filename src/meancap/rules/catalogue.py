@@ -201,10 +201,10 @@ def alias(of: Build, name: str, options: dict[str, Any], **facts: Any) -> None:
             filled.pop("scale", None)
         return of(*args, **filled)
 
+    whole = next(known for known, one in _METHODS.items() if one.build is of)
     written = ", ".join(f"{key}={write(value)}" for key, value in options.items() if key != "scale")
-    call = facts.pop("call", f"{of.__name__}({{scale}}, {written})")
-    doc = f"An earlier name of `{of.__name__}` with {options}."
-    facts |= {"call": call, "form_of": of.__name__}
+    facts = {"call": f"{whole}({{scale}}, {written})", **facts, "form_of": whole}
+    doc = f"An earlier name of `{whole}` with {options}."
     _METHODS[name] = _Method(_named(build, name, of.__module__, doc), of.__doc__, facts)
 
 

@@ -13,31 +13,45 @@ from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample
 from .catalogue import alias, method, recipe
-from .rule import Map, Rule
+from .rule import Map
 from .scale import FromUnconditional
-from .spaces import need_image, need_text, part, spread
+from .spaces import need_image, part, spread
 
 
-@part()
+@method(name="skimmed", scale=9.0, check=(1.675, -5.325, -0.544444, 4.525))
+@part(form=("scaled", "linear"))
 class Skim(Map):
-    """CFG whose excess over the scale `skim` is taken off wherever it drives a value further from zero.
+    """Skimmed CFG. By Extraltodeus.
 
     flip      also asks that the guided value lies on the far side of x
-    negative  takes it off the unconditional prediction altogether (scale 0)
-    linear    the interpolating variant: u moves towards c by 1 - (skim - 1) / (scale - 1) there
+    negative  takes the excess off the unconditional prediction altogether (scale 0)
+    form      'scaled', or 'linear' for its linearly interpolating node
+
+    formula: where a, a - b and b + w (a - b) agree in sign, and the last with its way from x, a -=
+        (1 - skim/w)(a - b); for (a, b, w) = (m_u, m_c, scale), then (m_c, m_u, scale - 1); then CFG
+    space: mean
+    source: no paper; Extraltodeus
+    evidence: Extraltodeus/Skimmed_CFG @ 2712803a
+    use when: a large scale burns colours and you know a lower one that does not
+    defaults:
+        - any: skim 7; 2 to 3 against burning, 4 cruise, 5 to 7 colourful (its README)
+        - SD3.5 Turbo: skim 2 to 2.5 (its README)
+    notes:
+        - scale 1 divides by zero there; here it is the conditional mean
+        - linear: on the same mask m_u <- m_c + (skim - 1)/(scale - 1)(m_u - m_c), then CFG; its skim is 5
     """
 
     scale: Scale
     skim: float = 7.0
     flip: bool = True
     negative: bool = False
-    linear: bool = False
+    form: str = "scaled"
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         scale = at(self.scale, p.t)
         w = torch.as_tensor(per_sample(scale, g)).to(g)
         c, u = p.m_c, p.m_c - g
-        if self.linear:
+        if self.form == "linear":
             share = (self.skim - 1) / (w - 1)
             u = torch.where(self._outward(p.x, c, u, w), torch.lerp(c, u, share), u)
             u = torch.where(self._outward(p.x, u, c, w), torch.lerp(c, u, share), u)
@@ -178,33 +192,6 @@ class PixelScale(Map):
         return (self.high - share * (self.high - self.low) - 1) * g
 
 
-@method(scale=9.0, check=(1.675, -5.325, -0.544444, 4.525))
-def skimmed(
-    scale: Scale, *, skim: float = 7.0, flip: bool = True, negative: bool = False, form: str = "scaled"
-) -> Rule:
-    """Skimmed CFG. By Extraltodeus.
-
-    form='linear' is its linearly interpolating node.
-
-    formula: where a, a - b and b + w (a - b) agree in sign, and the last with its way from x, a -=
-        (1 - skim/w)(a - b); for (a, b, w) = (m_u, m_c, scale), then (m_c, m_u, scale - 1); then CFG
-    space: mean
-    source: no paper; Extraltodeus
-    evidence: Extraltodeus/Skimmed_CFG @ 2712803a
-    use when: a large scale burns colours and you know a lower one that does not
-    defaults:
-        - any: skim 7; 2 to 3 against burning, 4 cruise, 5 to 7 colourful (its README)
-        - SD3.5 Turbo: skim 2 to 2.5 (its README)
-    notes:
-        - scale 1 divides by zero there; here it is the conditional mean
-        - linear: on the same mask m_u <- m_c + (skim - 1)/(scale - 1)(m_u - m_c), then CFG; its skim is 5
-    """
-    need_text("skimmed", ("scaled", "linear"), form=form)
-    return Skim(scale, skim, flip, negative, linear=form == "linear")
-
-
-alias(skimmed, "skimmed_linear", {"form": "linear", "skim": 5.0}, scale=9.0, check=(1.1, -3.6, -0.1, 2.8))
-
-
 # Parts that are methods by themselves.
-automatic, mahiro, samg = Automatic, Mahiro, PixelScale
+automatic, mahiro, samg, skimmed = Automatic, Mahiro, PixelScale, Skim
+alias(skimmed, "skimmed_linear", {"form": "linear", "skim": 5.0}, scale=9.0, check=(1.1, -3.6, -0.1, 2.8))

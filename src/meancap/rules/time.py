@@ -266,15 +266,29 @@ class StepValue(NamedTuple):
     value: Any
 
 
-@part(renoise=("noise", "velocity"))
+@method(name="cfgpp", call="cfgpp(0.6)", unit=False, check=(0.46, -1.68, 0.54, 0.88))
+@part(form=("published", "adg"))
 class CFGPP(Rule):
-    """CFG at the scale that makes an Euler step t -> s the step of CFG++; `cfgpp` has the formula.
+    """CFG++. Guided denoising, unconditional renoising; the scale is in [0, 1].
 
-    renoise='velocity' renoises by the velocity. All evaluations of a step use the scale of the first.
+    form='adg' renoises by the velocity, as the baseline in ADG's code does. All evaluations of a step use the
+    scale of the first.
+
+    formula: x' = s m + (1 - s) n_u, m = m_u + scale (m_c - m_u): Euler at CFG scale scale (1 - t) s / (s - t)
+    space: any
+    source: Chung et al., ICLR 2025, arXiv 2406.08070
+    evidence: CFGpp-diffusion/CFGpp @ 80353525; the flow form agrees with ComfyUI's euler_cfg_pp
+    use when: you want a scale between 0 and 1 with Euler or DDIM, at a fixed number of steps
+    state: the scale of the step, for its later evaluations
+    defaults:
+        - SDXL and others: scale 0.6, in [0, 1], about CFG 7.5; Lightning 1 (its README)
+    notes:
+        - a fixed scale is not a fixed strength: on N equal steps the CFG scale peaks at scale * N / 4
+        - jinc7461/ADG @ b5fad684 lacks the factor s: x' = m - (1 - s) v_u, a first step N times stronger
     """
 
     scale: Scale
-    renoise: str = "noise"
+    form: str = "published"
 
     turns = False
     has_state = True  # the scale of the step
@@ -296,7 +310,7 @@ class CFGPP(Rule):
         if not (isinstance(s, Tensor) or isinstance(t, Tensor)) and s <= t:
             raise ValueError(f"CFGPP needs a step that moves towards the data; got t={t} and t_next={s}")
         scale = at(self.scale, t) * (1 - t) / (s - t)
-        return scale * s if self.renoise == "noise" else scale
+        return scale * s if self.form == "published" else scale
 
 
 # More would not be sampled, and a schedule of them could not be written down and read again.
@@ -426,28 +440,7 @@ def dg_cfg(scale: float, *, low: float = 0.1, high: float = 20.0) -> Rule:
     return CFG(DG(scale, low, high))
 
 
-@method(call="cfgpp(0.6)", unit=False, check=(0.46, -1.68, 0.54, 0.88))
-def cfgpp(scale: Scale, *, form: str = "published") -> Rule:
-    """CFG++. Guided denoising, unconditional renoising; the scale is in [0, 1].
-
-    form='adg' renoises by the velocity, as the baseline in ADG's code does.
-
-    formula: x' = s m + (1 - s) n_u, m = m_u + scale (m_c - m_u): Euler at CFG scale scale (1 - t) s / (s - t)
-    space: any
-    source: Chung et al., ICLR 2025, arXiv 2406.08070
-    evidence: CFGpp-diffusion/CFGpp @ 80353525; the flow form agrees with ComfyUI's euler_cfg_pp
-    use when: you want a scale between 0 and 1 with Euler or DDIM, at a fixed number of steps
-    state: the scale of the step, for its later evaluations
-    defaults:
-        - SDXL and others: scale 0.6, in [0, 1], about CFG 7.5; Lightning 1 (its README)
-    notes:
-        - a fixed scale is not a fixed strength: on N equal steps the CFG scale peaks at scale * N / 4
-        - jinc7461/ADG @ b5fad684 lacks the factor s: x' = m - (1 - s) v_u, a first step N times stronger
-    """
-    need_text("cfgpp", ("published", "adg"), form=form)
-    return CFGPP(scale, renoise="velocity" if form == "adg" else "noise")
-
-
+cfgpp = CFGPP  # a part that is a method by itself
 alias(
     cfgpp,
     "cfgpp_adg",
