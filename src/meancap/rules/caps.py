@@ -113,7 +113,7 @@ class Cap(Factor):
             short = (self.smooth - (s - 1).abs()).clamp(min=0)
             share = s.clamp(max=1) - short * short / (4 * self.smooth)
         if self.per == "channel":
-            share = share.reshape(len(p.shown), -1).amin(1)
+            share = share.reshape(p.shown.shape[:2]).amin(1)  # no -1: a batch may be empty
         return g.capped(share, bound), state
 
     def within_step(self, before: State, after: State) -> State:
