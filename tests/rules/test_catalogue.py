@@ -17,16 +17,7 @@ from meancap import Interval, parse
 from meancap.bench.families import families
 from meancap.bench.ratios import Result
 from meancap.cli import main
-from meancap.rules import (
-    CFG,
-    Rule,
-    apg,
-    catalogue,
-    pmc,
-    pmc_displacement,
-    register,
-    renorm,
-)
+from meancap.rules import CFG, Rule, apg, catalogue, pmc, pmc_displacement, register, renorm
 from meancap.rules.catalogue import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
 from meancap.rules.parse import all_names, part_classes
 from tools.rules_page import drawing, drawn_mean, rules_page

@@ -4,14 +4,7 @@ import pytest
 import torch
 
 from meancap import CFG, guided_velocity
-from meancap.rules import (
-    Rescale,
-    dynamic_threshold,
-    fdg,
-    mambo_g,
-    parse,
-    tcfg,
-)
+from meancap.rules import Rescale, dynamic_threshold, fdg, mambo_g, parse, tcfg
 
 pytest.importorskip("diffusers")
 from diffusers.guiders import (
