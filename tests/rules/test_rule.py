@@ -1,4 +1,4 @@
-"""The contract that every rule keeps, and the published formulas written out."""
+"""What rules and schedules accept, rules of one's own, and a host's nominal displacement."""
 
 import math
 from dataclasses import dataclass
