@@ -8,8 +8,7 @@ import diffusers
 import pytest
 import torch
 from spy import Spy
-from tiny_models import CASES
-from tiny_pipelines import call, model, pipeline
+from tiny_pipelines import CASES, call, model, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import guided

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_edits import teal
-from tiny_models import BATCH
+from tiny_models import BATCH, VIDEO, teal
 from tiny_pipelines import CASES, call, model, pipeline
-from tiny_variants import VIDEO
 
 from meancap import Cap
 from meancap.adapters.diffusers import LayoutError, guided

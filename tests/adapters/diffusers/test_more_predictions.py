@@ -11,8 +11,8 @@ import torch
 from diffusers import DDIMScheduler
 from diffusers.pipelines.deprecated.stable_diffusion_safe import StableDiffusionPipelineSafe
 from spy import Spy
-from tiny_models import BATCH, CASES
-from tiny_pipelines import call, model, pipeline
+from tiny_models import BATCH
+from tiny_pipelines import CASES, call, model, pipeline
 
 from meancap import CFG, Cap
 from meancap.adapters.diffusers import Layout, guided

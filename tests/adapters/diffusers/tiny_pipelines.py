@@ -9,36 +9,37 @@ from typing import Any
 
 import diffusers
 import torch
-from tiny_edits import EDITS
 from tiny_models import CASES as CLASSIC
-from tiny_models import STEPS
-from tiny_motion import MOTIONS
-from tiny_others import OTHERS
-from tiny_unets import UNETS
+from tiny_models import STEPS, component, components
 from tiny_variants import VARIANTS
-from tiny_videos import VIDEOS
 
-EVERY = CLASSIC | VARIANTS | UNETS | MOTIONS | OTHERS | EDITS | VIDEOS
+EVERY = CLASSIC | VARIANTS
 CASES = {name: case for name, case in EVERY.items() if not case.needs or find_spec(case.needs)}
 
 
 def model(name: str, config: dict[str, Any], std: float = 0.2, seed: int = 0) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    made = getattr(diffusers, name).from_config(config).eval().requires_grad_(False)
+    made = component(name, config, seed)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.normal_(0, std)
     return made
 
 
-def pipeline(name: str, dtype: torch.dtype = torch.float32, **components: Any) -> Any:
+def accepted(function: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that a function takes."""
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in given.items() if name in known}
+
+
+def pipeline(name: str, dtype: torch.dtype = torch.float32, **others: Any) -> Any:
     """The pipeline of one case; whatever is not given and not in the case is None."""
     case, cls = CASES[name], getattr(diffusers, name)
     needed = inspect.signature(cls.__init__).parameters
     given: dict[str, Any] = {k: None for k, v in needed.items() if k != "self" and v.default is v.empty}
     denoiser = "unet" if "unet" in needed else "transformer"
     given |= {denoiser: model(case.model, case.config, case.std), "scheduler": case.scheduler()}
-    pipe = cls(**(given | case.parts() | components))
+    parts = components(accepted(cls.__init__, case.parts))
+    pipe = cls(**(given | parts | others))
     pipe.set_progress_bar_config(disable=True)
     for key, value in case.settings.items():
         setattr(pipe, key, types.MethodType(value, pipe) if isinstance(value, types.FunctionType) else value)
@@ -57,9 +58,10 @@ def call(name: str, pipe: Any, seed: int = 0, **changes: Any) -> torch.Tensor:
     case = CASES[name]
     dtype = getattr(pipe, "unet", None) or pipe.transformer
     drawn = torch.Generator().manual_seed(1000 + seed)
-    arguments: dict[str, Any] = {k: draw(v, drawn, dtype.dtype) for k, v in case.inputs.items()}
+    inputs, options = (accepted(type(pipe).__call__, given) for given in (case.inputs, case.call))
+    arguments: dict[str, Any] = {k: draw(v, drawn, dtype.dtype) for k, v in inputs.items()}
     arguments |= {"num_inference_steps": STEPS, "output_type": "latent", "return_dict": False}
-    arguments |= {"generator": torch.Generator().manual_seed(seed)} | case.call
+    arguments |= {"generator": torch.Generator().manual_seed(seed)} | options
     if case.scale:
         arguments |= {case.scale: 7.0}
     torch.manual_seed(seed)  # some pipelines encode their images without the generator
