@@ -16,7 +16,6 @@ _RULES = """\
 """
 _PIPELINES = """\
   meancap pipelines                what `guided` from meancap.adapters.diffusers supports
-  meancap pipelines --markdown     the same as a Markdown table
 
 c is the conditional prediction, u the unconditional one, p a perturbed one; s is the pipeline's own scale and
 λ the scale of classifier-free guidance that it means. This package's tests run every pipeline of the list
@@ -45,16 +44,15 @@ def rules(args: argparse.Namespace) -> int:
 
 
 def add_pipelines(commands: Any) -> None:
-    p = add_command(
+    add_command(
         commands, "pipelines", pipelines, "list the diffusers pipelines that can be guided", _PIPELINES
     )
-    p.add_argument("--markdown", action="store_true", help="print a Markdown table")
 
 
 def pipelines(args: argparse.Namespace) -> int:
-    from ..adapters.diffusers.pipeline_table import table_markdown, table_text
+    from ..adapters.diffusers.pipeline_table import table_text
 
-    print(table_markdown() if args.markdown else table_text())
+    print(table_text())
     return 0
 
 

@@ -46,7 +46,10 @@ class PostCFG:
     def __init__(self, rule: Rule | str, start: float = 0.0, end: float = 1.0) -> None:
         self.rule = parse(rule) if isinstance(rule, str) else rule
         need_scale_first(self.rule)
-        need_window(start, end)
+        if not 0 <= start <= end <= 1:
+            raise ValueError(
+                f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"
+            )
         self.start, self.end = start, end
         self.stepper = Stepper(self.rule)
         self.runs: list[HookRun] = []
@@ -86,9 +89,11 @@ class PostCFG:
             if inside is False:
                 self.run.left_alone(measure(self._prediction(args), promoted(nominal)))
                 return nominal
-            self.run.acted()
+            self.run.at.append(self.run.calls)
             guided = self._guide(args, nominal)
-        return guided if inside is True else torch.where(_column(inside, nominal), guided, nominal)
+        if inside is True:
+            return guided
+        return torch.where(inside.reshape(-1, *[1] * (nominal.dim() - 1)), guided, nominal)
 
     def _guide(self, args: _Args, nominal: Tensor) -> Tensor:
         p = prediction(args) if self.rule.caps else self._prediction(args)
@@ -98,17 +103,17 @@ class PostCFG:
         return self.stepper.output(p, nominal, first=first, record=self.run.record)
 
     def _prediction(self, args: _Args) -> Prediction:
-        if self.rule.needs:
-            three = _three_means(args)
-            if three is None:
-                raise ValueError(
-                    f"{self.rule} looks at a third prediction, which this sampler does not make; use "
-                    "PerpNegGuider with a negative, an empty prompt and a neg_scale above 0"
-                )
-            return three
-        p = prediction(args)
-        # Outside its range the negative is all zeros, which is not a prediction: no gap, so nothing is added.
-        return p if _negative_in_range(args) else replace(p, out_u=p.out_c)
+        # Outside its range the negative is all zeros, which is not a prediction: nothing is added for it.
+        p, present = prediction(args), _negative_in_range(args)
+        if not self.rule.needs:
+            return p if present else replace(p, out_u=p.out_c)
+        if args.get("empty_cond") is None or args.get("uncond") is None:
+            raise ValueError(
+                f"{self.rule} looks at a third prediction, which this sampler does not make; use "
+                "PerpNegGuider with a negative, an empty prompt and a neg_scale above 0"
+            )
+        empty: Tensor = args["empty_cond_denoised"]
+        return replace(p, out_u=empty, extra={"negative": args["uncond_denoised"] if present else empty})
 
     def needs_negative(self, args: _Args, conds: Sequence[Any]) -> bool:
         """Whether the host must evaluate the negative of `conds` (positive, negative) at this call.
@@ -145,18 +150,6 @@ class PostCFG:
         sigma, level = _sigmas(args), noise_levels(args).level
         inside: Tensor = (sigma <= level(self.start)) & (sigma >= level(self.end))
         return bool(inside[0]) if bool((inside == inside[0]).all()) else inside
-
-
-def need_window(start: float, end: float) -> None:
-    """Raises unless start and end are shares of the run, in order."""
-    if not 0 <= start <= end <= 1:
-        raise ValueError(
-            f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"
-        )
-
-
-def _column(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(-1, *[1] * (like.dim() - 1))
 
 
 class PilotHook:
@@ -229,16 +222,6 @@ def prediction(args: _Args) -> Prediction:
     return Prediction.from_affine(args["input"], args["cond_denoised"], _negative(args)[1], how)
 
 
-def _three_means(args: _Args) -> Prediction | None:
-    """Its three means, the negative beside that of the empty prompt; None where it made two."""
-    if args.get("empty_cond") is None or args.get("uncond") is None:
-        return None
-    empty: Tensor = args["empty_cond_denoised"]
-    # Outside its range the negative is all zeros, which is not a prediction: then nothing is avoided.
-    avoided = args["uncond_denoised"] if _negative_in_range(args) else empty
-    return replace(prediction(args), out_u=empty, extra={"negative": avoided})
-
-
 def _grid(args: _Args) -> Tensor | None:
     """The noise levels that the sampler was given, from noise to data; None if the host passes none."""
     options = args.get("model_options") or {}
@@ -305,10 +288,6 @@ class HookRun:
         """Notes the latent that the host produced."""
         self._mark = _mark(latent)
 
-    def acted(self) -> None:
-        """Notes that this call is guided and will be the next entry of the record."""
-        self.at.append(self.calls)
-
     def left_alone(self, measure: Measure) -> None:
         """Notes what the workflow made in a call before start or after end."""
         self.outside.append(len(self.record))
@@ -351,7 +330,12 @@ class HookRun:
         s = self.record.stacked()
         inside = torch.ones(len(self.record), dtype=torch.bool)
         inside[self.outside] = False
-        lines = self._limits(s, inside) + self._others()
+        lines = self._limits(s, inside)
+        if self.later:
+            lines.append(
+                f"Acting after this node: {', '.join(self.later)}. The sampler used what they made of it, "
+                "and the numbers here are not theirs; put this node last."
+            )
         if not bool(inside.any()):
             return ["No step lay between start and end.", *lines]
         ratio = float(s["ratio"][inside].max())
@@ -379,14 +363,6 @@ class HookRun:
         return [
             f"{where}, the workflow's own result was used: CFG {span(s['scale'][~inside])}, "
             f"largest |m|/|m_c| {ratio:.3f}."
-        ]
-
-    def _others(self) -> list[str]:
-        if not self.later:
-            return []
-        return [
-            f"Acting after this node: {', '.join(self.later)}. The sampler used what they made of it, and "
-            "the numbers here are not theirs; put this node last."
         ]
 
     def about(self) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import ComfyExtension, io, ui
 
 from ...rules import Cap, CapDisplacement, Rule, parse
-from ...rules.caps import FEWEST, LEVELS, Calibration
+from ...rules.caps import FEWEST, LEVELS
 from ...sampling.checks import need_scale_first
-from .hooks import PilotHook, PostCFG, draw_run, need_window
+from .hooks import PilotHook, PostCFG, draw_run
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +79,6 @@ def _patched(model: Any, rule: Rule, start: float, end: float) -> Any:
 
 
 _FORMS = {"ball": Cap, "displacement": CapDisplacement}
-
-
 _CHANGED = (
     "This latent is not the one that a run made (it was changed since, or holds several tensors); this is "
     "the latest run of the model."
@@ -121,18 +119,7 @@ class PosteriorMeanCap(io.ComfyNode):
         )  # fmt: skip
 
     @classmethod
-    def validate_inputs(cls, start: float | None = None, end: float | None = None) -> bool | str:
-        """Of start and end only: ComfyUI leaves to a node what is named here, and shows a complaint there."""
-        try:
-            need_window(0.0 if start is None else start, 1.0 if end is None else end)
-        except ValueError as error:
-            return str(error)
-        return True
-
-    @classmethod
     def execute(cls, model: Any, gamma: float, form: str, start: float = 0.0, end: float = 1.0) -> Any:
-        if form not in _FORMS:  # older versions of ComfyUI do not look
-            raise ValueError(f"form is one of {', '.join(_FORMS)}; got {form!r}")
         return io.NodeOutput(_patched(model, _FORMS[form](gamma), start, end))
 
 
@@ -163,7 +150,7 @@ class GuidanceRule(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, rule: str | None = None) -> bool | str:
-        """Of the rule only; `execute` looks at start and end."""
+        """Of the rule only: ComfyUI leaves to a node what is named here."""
         if isinstance(rule, str):
             try:
                 need_scale_first(parse(rule))
@@ -222,7 +209,8 @@ class GuidanceReport(io.ComfyNode):
         if run.calls and not run.is_of(latent["samples"]):
             text = f"{text}\n{_CHANGED}"
         if cls.hidden and cls.hidden.extra_pnginfo is not None:  # what later nodes write into images
-            if _reports(cls.hidden.prompt) == 1:
+            kinds = [one.get("class_type") for one in (cls.hidden.prompt or {}).values()]
+            if kinds.count("MeancapGuidanceReport") == 1:
                 cls.hidden.extra_pnginfo["meancap"] = text
             else:  # every image of the workflow would carry the reports of all its branches
                 text = f"{text}\n{_SEVERAL}"
@@ -233,19 +221,10 @@ class GuidanceReport(io.ComfyNode):
             shown = saved.as_dict()
             if len(run.record):
                 run.record.about = run.about()
-                run.record.save(_beside(shown["images"][0]))
+                picture = shown["images"][0]  # ComfyUI has kept it inside its output folder
+                file = Path(folder_paths.get_output_directory(), picture["subfolder"], picture["filename"])
+                run.record.save(file.with_suffix(".json"))
         return io.NodeOutput(latent, text, plot, ui={**shown, "text": (text,)})
-
-
-def _reports(prompt: Any) -> int:
-    """How many reports a workflow has."""
-    return sum(one.get("class_type") == "MeancapGuidanceReport" for one in (prompt or {}).values())
-
-
-def _beside(saved: Any) -> Path:
-    """The JSON file next to a picture that ComfyUI saved, and has kept inside its output folder."""
-    picture = Path(folder_paths.get_output_directory(), saved["subfolder"], saved["filename"])
-    return picture.with_suffix(".json")
 
 
 _CFG = 2.0  # any but 1, at which ComfyUI skips the negative; the conditional mean alone is followed
@@ -307,8 +286,15 @@ class CalibrateGuidance(io.ComfyNode):
                 f"a pilot needs at least {FEWEST} samples; {len(lines)} prompts times the latent's batch of "
                 f"{latent['samples'].shape[0]} make {count}"
             )
-        positives = [clip.encode_from_tokens_scheduled(clip.tokenize(line)) for line in lines]
-        measured = _pilot(model, positives, negative, latent, seed, steps, scheduler)
+        from nodes import common_ksampler  # KSampler's function
+
+        hook, m = PilotHook(), model.clone()
+        m.set_model_sampler_post_cfg_function(hook)
+        for i, line in enumerate(lines):
+            positive = clip.encode_from_tokens_scheduled(clip.tokenize(line))
+            hook.pilot.begin()
+            common_ksampler(m, seed + i, steps, _CFG, "euler", scheduler, positive, negative, latent)
+        measured = hook.pilot.calibration(type(model.model).__name__, f"{len(lines)} runs")
         folder, name, counter, sub, _ = folder_paths.get_save_image_path(
             filename_prefix, folder_paths.get_output_directory()
         )
@@ -318,20 +304,6 @@ class CalibrateGuidance(io.ComfyNode):
         text = f"{measured.model}\n{measured.samples} samples, written to {shown}\n{rule}"
         _log.info("%s", text)
         return io.NodeOutput(rule, text, ui={"text": (text,)})
-
-
-def _pilot(
-    model: Any, positives: list[Any], negative: Any, latent: dict[str, Any], seed: int, steps: int,
-    scheduler: str,
-) -> Calibration:  # fmt: skip
-    from nodes import common_ksampler  # KSampler's function
-
-    hook, m = PilotHook(), model.clone()
-    m.set_model_sampler_post_cfg_function(hook)
-    for i, positive in enumerate(positives):
-        hook.pilot.begin()
-        common_ksampler(m, seed + i, steps, _CFG, "euler", scheduler, positive, negative, latent)
-    return hook.pilot.calibration(type(model.model).__name__, f"{len(positives)} runs")
 
 
 class Meancap(ComfyExtension):

@@ -104,9 +104,6 @@ class _RuleGuidance(BaseGuidance):
             self.record.idle = _OFF
         self._idle = not self.rule.caps and self._acts() and self._session.is_idle(float(self._edge().t))
 
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "rule": str(self.rule)}
-
     def prepare_inputs(self, data: Any) -> list[Any]:
         shown = data.get("hidden_states")
         self._x = shown[0] if isinstance(shown, tuple) else shown
@@ -162,7 +159,8 @@ class _RuleGuidance(BaseGuidance):
             warnings.warn(SAME_PREDICTIONS.format("the pipeline"), stacklevel=2)
         nominal = self._nominal(pred_cond, pred_uncond)
         x, edge = self._state(pred_cond), self._edge()
-        pred = self._session.guide(edge, x, pred_cond, pred_uncond, nominal, first=self._first())
+        first = self._scheduler is None or first_stage(self._scheduler)
+        pred = self._session.guide(edge, x, pred_cond, pred_uncond, nominal, first=first)
         return GuiderOutput(pred=pred, pred_cond=self._reported(pred, pred_cond), pred_uncond=pred_uncond)
 
     def _warn_if_never(self) -> None:
@@ -179,9 +177,6 @@ class _RuleGuidance(BaseGuidance):
 
     def _reported(self, pred: Tensor, pred_cond: Tensor) -> Tensor:
         return pred_cond
-
-    def _first(self) -> bool:
-        return self._scheduler is None or first_stage(self._scheduler)
 
     def _edge(self) -> Affine:
         if self._scheduler is not None:

@@ -91,7 +91,13 @@ class Layout:
         batch = nominal.shape[0]
         if self.calls == "apart":
             if len(outputs) < len(self.order):
-                self._refuse_together(_output_tensor(outputs[0], stream), batch, name)
+                rows = _output_tensor(outputs[0], stream).shape[0]
+                if rows == batch * len(self.order):  # all parts: no sign that guidance is off
+                    raise ValueError(
+                        f"{name} made its {len(self.order)} predictions in one call, {rows} rows for {batch} "
+                        "samples, and its layout says one call for each; "
+                        f'pass layout=Layout("together", "{self.order}")'
+                    )
                 return None
             pieces = [_output_tensor(out, stream) for out in outputs[: len(self.order)]]
         else:
@@ -127,15 +133,6 @@ class Layout:
         if v.shape != nominal.shape:
             raise self._misfit(name, v, nominal)
         return v if self.sign == 1 else -v
-
-    def _refuse_together(self, whole: Tensor, batch: int, name: str) -> None:
-        """One call that holds all parts is no sign that guidance is off."""
-        if whole.shape[0] == batch * len(self.order):
-            raise ValueError(
-                f"{name} made its {len(self.order)} predictions in one call, {whole.shape[0]} rows for "
-                f"{batch} samples, and its layout says one call for each; "
-                f'pass layout=Layout("together", "{self.order}")'
-            )
 
     def _misfit(self, name: str, v: Tensor, nominal: Tensor) -> ValueError:
         return ValueError(
@@ -184,7 +181,7 @@ def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows:
     told = size[..., 0, 1] * g.shape[-1] ** 0.5 > 8 * precision * whole
     scales = (along / rho)[told]
     return _Fit(
-        residual=_worst(torch.linalg.vector_norm(left.flatten(1), dim=1), g),
+        residual=_worst(left, g),
         rho=float(rho.flatten(1).median(1).values.min()),
         scale=float(scales.median()) if scales.numel() else float("nan"),
     )
@@ -224,9 +221,10 @@ def _rows(v: Tensor, rows: str) -> Tensor:
     return v.flatten(1, -2) if rows == "row" else v.flatten(1)[:, None]
 
 
-def _worst(left: Tensor, g: Tensor) -> float:
-    whole = torch.linalg.vector_norm(g.flatten(1), dim=1)
-    return float((left / torch.where(whole == 0, torch.ones_like(whole), whole)).max())
+def _worst(part: Tensor, whole: Tensor) -> float:
+    """|part| / |whole|, the worst of the samples."""
+    size, of = (torch.linalg.vector_norm(v.flatten(1), dim=1) for v in (part, whole))
+    return float((size / torch.where(of == 0, torch.ones_like(of), of)).max())
 
 
 def shown_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -272,6 +270,4 @@ def _apart(shown: Tensor, x: Tensor) -> float:
     """|shown - f x| / |shown| with the best factor f, the worst of the samples."""
     square = (x * x).sum(1, keepdim=True)
     factor = (shown * x).sum(1, keepdim=True) / torch.where(square == 0, torch.ones_like(square), square)
-    whole = torch.linalg.vector_norm(shown, dim=1)
-    left = torch.linalg.vector_norm(shown - factor * x, dim=1)
-    return float((left / torch.where(whole == 0, torch.ones_like(whole), whole)).max())
+    return _worst(shown - factor * x, shown)
