@@ -74,7 +74,7 @@ def add_options(p: argparse.ArgumentParser, full: Any) -> None:
         p.add_argument(name, type=reader, metavar="V", help=f"{f.metadata['about']} ({value})")
 
 
-def with_given(args: argparse.Namespace, full: Any) -> Any:
+def with_given(args: argparse.Namespace, full: T) -> T:
     """`full` with the options that were given."""
     names = [f.name for f in dataclasses.fields(full) if "about" in f.metadata]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -206,14 +206,10 @@ def with_parts(text: str, parts: Mapping[str, str]) -> str:
     return text
 
 
-def page(folder: Path, parts: Mapping[str, str]) -> str:
-    """The README.md of a study with its marked parts as given."""
-    return with_parts((folder / "README.md").read_text(encoding="utf-8"), parts)
-
-
 def write_page(folder: Path, parts: Mapping[str, str]) -> None:
     """Replaces the marked parts of a study's README.md."""
-    write_whole(folder / "README.md", page(folder, parts))
+    path = folder / "README.md"
+    write_whole(path, with_parts(path.read_text(encoding="utf-8"), parts))
 
 
 def interval(row: Mapping[str, str], name: str, sign: str = "") -> str:

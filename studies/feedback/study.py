@@ -87,9 +87,10 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
             for rule in ("feedback", "perfect"):
                 row[f"{rule} over CFG"] = means[rule] / means["CFG"]
             yield row
-        value, low, high = geometric_mean(torch.stack(ratios))
-        row = {"sampler": sampler, "mixture": "geometric mean", "feedback over CFG": value}
-        yield row | {"from": low, "to": high}
+        values = dict(
+            zip(("feedback over CFG", "from", "to"), geometric_mean(torch.stack(ratios)), strict=True)
+        )
+        yield {"sampler": sampler, "mixture": "geometric mean"} | values
 
 
 def geometric_mean(pairs: Tensor, resamples: int = 2000) -> tuple[float, float, float]:

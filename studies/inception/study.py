@@ -9,7 +9,7 @@ A cell holds the pool features of 100 images of one set. A row is a pair of sets
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from meancap import noise, sample, uniform
-from meancap.metrics import Extractor, extract, frechet_distance, kernel_estimate
+from meancap.metrics import extract, frechet_distance, kernel_estimate
 from meancap.metrics.inception import inception
 from meancap.models import fashion
 from meancap.models.data import fashion as fashion_mnist
@@ -30,6 +30,7 @@ from studies import common
 
 HERE = Path(__file__).parent
 BLOCK, STEPS = 100, 20
+Pool = Callable[[str, int], dict[str, Tensor]]  # the features of one block of a set
 RULES = {
     "garments, unguided": "CFG(1)",
     "garments, CFG 2": "CFG(2)",
@@ -77,37 +78,17 @@ def cifar10(folder: Path, train: bool) -> Tensor:
     return torch.cat(rows).reshape(-1, 32, 32, 3).permute(0, 3, 1, 2)
 
 
-def fill(study: Study, cells: common.Cells, network: Extractor, cifar: Path, garments: Path) -> None:
-    """Computes the blocks that are missing, the sets in turns up to their sizes."""
-
-    def pool(name: str, start: int) -> dict[str, Tensor]:
-        return {"pool": extract(network, pictures(name, start, cifar, garments))["pool"]}
-
-    for start in range(0, max(study.n, study.n_garments), BLOCK):
-        for name in dict.fromkeys(name for pair in PAIRS for name in pair):
-            if start < (study.n if name.startswith("CIFAR") else study.n_garments):
-                cells.make(block_name(name, start), partial(pool, name, start))
-
-
-def block_name(name: str, start: int) -> str:
-    return f"{name}-{start:05d}"
-
-
-def features(cells: common.Cells, name: str) -> Tensor:
-    """The pool features of a set, as far as blocks exist."""
-    blocks = []
-    while (cell := block_name(name, BLOCK * len(blocks))) in cells:
-        blocks.append(cells.load(cell)["pool"])
-    return torch.cat(blocks) if blocks else torch.empty(0, 2048)
-
-
-def readings(cells: common.Cells, identity: str) -> Iterator[common.Row]:
+def readings(study: Study, cells: common.Cells, pool: Pool, identity: str) -> Iterator[common.Row]:
     """A row for each pair of sets: CIFAR-10 at several n, to show the bias, and the others at the largest."""
+
+    def features(name: str, n: int) -> Tensor:
+        blocks = [cells.make(f"{name}-{i:05d}", partial(pool, name, i)) for i in range(0, n, BLOCK)]
+        return torch.cat([block["pool"] for block in blocks])
+
     for pair in PAIRS:
-        a, b = (features(cells, name) for name in pair)
-        most = min(len(a), len(b))
-        sizes = [n for n in (250, 500, 1000, 2000, 5000) if n < most] if pair == PAIRS[0] else []
-        for n in [*sizes, most] if most > 1 else []:
+        most = study.n if pair == PAIRS[0] else study.n_garments
+        a, b = (features(name, most) for name in pair)
+        for n in (*(n for n in (250, 500, 1000, 2000, 5000) if n < most and pair == PAIRS[0]), most):
             kid, rule = kernel_estimate("KID", b[:n], a[:n]), RULES.get(pair[0], "")
             yield {
                 "images": pair[0], "reference": pair[1], "n": n,
@@ -140,6 +121,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return common.write_page(HERE, parts(HERE))
     study, network = common.chosen(args, Study(), QUICK), inception("adm", args.weights)
     cells = common.Cells(args.out, study, free=("n", "n_garments"), extractor=network.identity)
-    fill(study, cells, network, args.cifar, args.garments)
-    common.write_csv(args.out / "readings.csv", readings(cells, network.identity))
+
+    def pool(name: str, start: int) -> dict[str, Tensor]:
+        return {"pool": extract(network, pictures(name, start, args.cifar, args.garments))["pool"]}
+
+    common.write_csv(args.out / "readings.csv", readings(study, cells, pool, network.identity))
     return None

@@ -103,30 +103,25 @@ def arms(share: float, learned: LearnedScale, calls: int) -> list[Arm]:
 
 def share_of(path: Path) -> float:
     """The share of wrong labels that a model was trained with, from its file."""
-    header = read_tensors(path)[1]
-    if "training" not in header:
-        raise ValueError(f"{path} does not say how it was trained; `python -m studies.training` writes that")
-    return float(json.loads(header["training"]).get("label_noise", 0.0))
+    return float(json.loads(read_tensors(path)[1]["training"]).get("label_noise", 0.0))
 
 
 def best_candidate(cells: Cells, model: ClassModel, share: float, arm: Arm, study: Study) -> int:
     """The place of the candidate with the lowest FD-fashion on the noise of tuning."""
-    if len(arm.candidates) == 1:
-        return 0
-    reference = shipped_fashion().features["pool"]
     scores = []
-    for k, rule in enumerate(arm.candidates):
-        work = partial(make_cell, model, arm, rule, study, TUNE_SEED)
-        scores.append(frechet_distance(cells.make(arm.cell(share, k, TUNE_SEED), work)["pool"], reference))
-    return scores.index(min(scores))
+    for k, rule in enumerate(arm.candidates if len(arm.candidates) > 1 else ()):
+        cell = cells.make(
+            arm.cell(share, k, TUNE_SEED), partial(make_cell, model, arm, rule, study, TUNE_SEED)
+        )
+        scores.append(frechet_distance(cell["pool"], shipped_fashion().features["pool"]))
+    return scores.index(min(scores)) if scores else 0
 
 
 def trusted_scale(out: Path, path: Path, share: float, study: Study, data: Path) -> LearnedScale:
     """The scale from test pictures with their right labels, learned once and kept in the folder."""
     kept = out / f"scale-{share:g}.json"
     if not kept.is_file():
-        batches = examples(f"sit:{path}", study.trusted, data=data)
-        learn_scale(batches, model=f"{share:.0%} of labels wrong").save(kept)
+        learn_scale(examples(f"sit:{path}", study.trusted, data=data)).save(kept)
     return load_scale(kept)
 
 
@@ -189,10 +184,8 @@ def measure_model(study: Study, cells: Cells, path: Path, data: Path) -> Iterato
     for arm in sorted(todo, key=lambda arm: arm.name != "CFG"):  # the others are compared with it
         best = best_candidate(cells, model, share, arm, study)
         rule = arm.candidates[best]
-        each = []
-        for seed in study.seeds:
-            work = partial(make_cell, model, arm, rule, study, seed)
-            each.append(cells.make(arm.cell(share, best, seed), work))
+        work = partial(make_cell, model, arm, rule, study)
+        each = [cells.make(arm.cell(share, best, s), partial(work, s)) for s in study.seeds]
         made = {key: torch.cat([one[key] for one in each]) for key in each[0]}
         own = estimates(made, reference)
         fixed = fixed or own
@@ -217,16 +210,9 @@ def estimates(made: dict[str, Tensor], reference: Tensor) -> dict[str, Estimate]
 
 
 def ratio_row(arm: str, hits: Tensor, misses: Tensor) -> Row:
-    """How well log R tells hits from misses."""
-    return {"arm": arm, "AUC": auc(hits, misses), "hits": float(hits.mean()), "misses": float(misses.mean())}
-
-
-def auc(positive: Tensor, negative: Tensor) -> float:
-    """The chance that a positive has the higher value, ties counting half."""
-    if not len(positive) or not len(negative):
-        return float("nan")
-    apart = positive[:, None] - negative[None]
-    return float((apart > 0).double().mean() + (apart == 0).double().mean() / 2)
+    """How well log R tells hits from misses: the chance that a hit has the higher value, and the means."""
+    auc = float((hits[:, None] > misses[None]).double().mean())
+    return {"arm": arm, "AUC": auc, "hits": float(hits.mean()), "misses": float(misses.mean())}
 
 
 def parts(folder: Path) -> dict[str, str]:
@@ -251,20 +237,18 @@ def draw_arms(folder: Path):
     place = axes[0, 0]
     colours = {"CFG": VERMILION, "feedback": BLUE}
     for number, r in enumerate(rows):
-        point, bars = (float(r["accuracy"]), float(r["FD"])), (_bars(r, "FD"), _bars(r, "accuracy"))
+        (x, left, right), (y, low, high) = (
+            [float(r[f"{name}{end}"]) for end in ("", " from", " to")] for name in ("accuracy", "FD")
+        )
         colour = colours.get(r["arm"].replace(",", "").split()[0], GREY)
-        place.errorbar(*point, *bars, color=colour, marker="o", markersize=3, linewidth=0.7)
-        place.annotate(str(number + 1), point, (3, 3), textcoords="offset points", fontsize=6)
+        place.plot([left, right, x, x, x], [y, y, y, low, high], color=colour, linewidth=0.7)
+        place.plot(x, y, "o", color=colour, markersize=3)
+        place.annotate(str(number + 1), (x, y), (3, 3), textcoords="offset points", fontsize=6)
     place.set(xlabel="accuracy", ylabel="FD-fashion", title=f"{share:.0%} of labels wrong")
     names = "\n".join(f"{k + 1}  {r['arm']}" for k, r in enumerate(rows))
     axes[0, 1].axis("off")
     axes[0, 1].text(0, 1, names, va="top", fontsize=6.5)
     return figure
-
-
-def _bars(row: dict[str, str], name: str) -> list[list[float]]:
-    value, low, high = (float(row[f"{name}{end}"]) for end in ("", " from", " to"))
-    return [[value - low], [high - value]]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -276,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.page:
         return common.write_page(HERE, parts(HERE))
     if not args.models or args.data is None:
-        raise ValueError("give --models FILE ... and --data DIR, the files of Fashion-MNIST")
+        raise ValueError("give --models FILE ... and --data DIR")
     study = common.chosen(args, Study(), QUICK)
     hashes = {f"{share_of(path):g}": sha256_of(path)[:16] for path in args.models}
     cells = Cells(args.out, study, models=hashes)

@@ -5,8 +5,8 @@
     ema    the running mean of the weights: what is shipped
 
     train.json   the recipe; a folder of another recipe raises an error, a longer run does not
-    log.jsonl    one line per `every` steps
-    state.pt     weights, their running mean, the optimisers, the step and the seconds
+    log.jsonl    one line for every 50 steps
+    state.pt     weights, their running mean, the optimisers and the log, saved with each line
 
 Everything random in step k is drawn from a generator seeded by (seed, k), so that a resumed run sees the
 batches an uninterrupted one would have seen. Muon trains the hidden matrices, AdamW the rest. Muon's momentum
@@ -92,6 +92,7 @@ class Training(ABC):
         self.ema = copy.deepcopy(model).requires_grad_(False)
         self.optimisers = _optimisers(model, recipe)
         self.step, self.seconds = 0, 0.0
+        self.log: list[dict[str, float]] = []
         self._resume()
 
     @abstractmethod
@@ -102,27 +103,20 @@ class Training(ABC):
     def export(self, path: Path) -> Path:
         """The running mean of the weights in float16, as one file that the package reads."""
 
-    def rows(self, every: int = 50, save_seconds: float = 120.0) -> Iterator[dict[str, float]]:
-        """Trains to the end, yielding a log line every `every` steps and saving at least so often."""
+    def rows(self, every: int = 50) -> Iterator[dict[str, float]]:
+        """Trains to the end; logs, saves and yields a line every `every` steps."""
         losses: list[Tensor] = []
-        began, saved = time.monotonic() - self.seconds, time.monotonic()
+        began = time.monotonic() - self.seconds
         while self.step < self.recipe.steps:
             losses.append(self.one_step())
-            self.seconds = time.monotonic() - began
-            last = self.step == self.recipe.steps
-            if self.step % every == 0 or last:
-                row = {
-                    "step": self.step, "images": self.step * self.recipe.batch,
-                    "loss": float(torch.stack(losses).mean()), "rate": self.recipe.rate_at(self.step - 1),
-                    "seconds": round(self.seconds, 1),
-                }  # fmt: skip
+            if self.step % every == 0 or self.step == self.recipe.steps:
+                self.seconds = round(time.monotonic() - began, 1)
+                rate, loss = self.recipe.rate_at(self.step - 1), float(torch.stack(losses).mean())
+                row = {"step": self.step, "images": self.step * self.recipe.batch, "loss": loss, "rate": rate}
+                self.log.append(row | {"seconds": self.seconds})
                 losses.clear()
-                with (self.folder / "log.jsonl").open("a") as log:
-                    log.write(json.dumps(row) + "\n")
-                yield row
-            if last or time.monotonic() - saved > save_seconds:
-                self.save()
-                saved = time.monotonic()
+                self._save()
+                yield self.log[-1]
 
     def one_step(self) -> Tensor:
         """One batch; returns its loss."""
@@ -147,20 +141,19 @@ class Training(ABC):
                 slow.lerp_(fast, 1 - keep)
         return loss.detach()
 
-    def save(self) -> None:
-        """Everything that a later process needs to go on."""
+    def _save(self) -> None:
         state = {
             "model": self.model.state_dict(),
             "ema": self.ema.state_dict(),
             "optimisers": [o.state_dict() for o in self.optimisers],
-            "step": self.step,
-            "seconds": self.seconds,
+            "log": self.log,
         }
         with writing(self.folder / "state.pt") as temporary:
             torch.save(state, temporary)
+        write_whole(self.folder / "log.jsonl", "".join(json.dumps(row) + "\n" for row in self.log))
 
     def _resume(self) -> None:
-        """Takes up the last saved state, if there is one, and drops log lines written after it."""
+        """Takes up the last saved state, if there is one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         recipe, state = self.folder / "train.json", self.folder / "state.pt"
         wanted = json.loads(json.dumps(asdict(self.recipe)))
@@ -171,10 +164,9 @@ class Training(ABC):
             self.ema.load_state_dict(saved["ema"])
             for optimiser, value in zip(self.optimisers, saved["optimisers"], strict=True):
                 optimiser.load_state_dict(value)
-            self.step, self.seconds = saved["step"], saved["seconds"]
+            self.log = saved["log"]
+            self.step, self.seconds = self.log[-1]["step"], self.log[-1]["seconds"]
         write_whole(recipe, json.dumps(wanted, indent=1))
-        before = [json.dumps(row) + "\n" for row in read_log(self.folder) if row["step"] <= self.step]
-        write_whole(self.folder / "log.jsonl", "".join(before))
 
 
 class GarmentTraining(Training):
@@ -260,25 +252,14 @@ def scene_pixels(count: int = 20_000, seed: int = 2026) -> Pixels:
     return Pixels(mean.float(), spread)
 
 
-def read_log(folder: Path) -> list[dict[str, float]]:
-    """The whole lines of a training log; a line torn by a kill is left out."""
-    path = folder / "log.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
 def _optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices and convolutions inside the blocks; AdamW for embeddings, modulation, biases and
-    the ends.
-    """
-    hidden: list[Tensor] = []
-    others: list[Tensor] = []
-    for name, p in model.named_parameters():
-        if p.requires_grad:
-            inner = name.startswith(("blocks.", "fine_", "middle_")) and "adaLN" not in name
-            (hidden if inner and p.dim() in (2, 4) else others).append(p)
+    """Muon for matrices and convolutions inside the blocks, AdamW for all other parameters."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    inner = [n for n in trained if n.startswith(("blocks.", "fine_", "middle_")) and "adaLN" not in n]
+    hidden = {name: trained[name] for name in inner if trained[name].dim() in (2, 4)}
+    others = [p for name, p in trained.items() if name not in hidden]
     adam = torch.optim.AdamW(others, lr=recipe.adam * recipe.rate, betas=(0.9, 0.99), weight_decay=0.0)
-    both: list[torch.optim.Optimizer] = [Muon(hidden, recipe.rate), adam]
+    both: list[torch.optim.Optimizer] = [Muon(hidden.values(), recipe.rate), adam]
     for group in (group for optimiser in both for group in optimiser.param_groups):
         group["full"] = group["lr"]  # a schedule sets lr to a share of it
     return both

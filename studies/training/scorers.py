@@ -108,20 +108,16 @@ def train_classifier(data: Path, out: Path, steps: int) -> Path:
         blocks = [network(block.float()) for block in test.images.split(500)]
     logits, pool, spatial = (torch.cat([b[name] for b in blocks]) for name in ("logits", "pool", "spatial"))
     right, statistics = (logits.argmax(1) == test.labels).float(), gaussian(spatial)
-    reference = {
-        "pool": pool.half(),
-        "spatial_mean": statistics.mean,
-        "spatial_covariance": statistics.covariance.float(),
-    }
+    reference = {"pool": pool.half(), "spatial_mean": statistics.mean}
+    reference["spatial_covariance"] = statistics.covariance.float()
+    shares = [round(right[test.labels == i].mean().item(), 3) for i in range(len(FASHION))]
     card = {
         "data": "Fashion-MNIST (Zalando Research, MIT licence), 60,000 training images",
         "recipe": f"{steps} steps of {BATCH}, AdamW, one cycle to {PEAK}, weight decay 0.02, "
         f"shifts up to {SHIFT} pixels, seed {SEED}",
         "parameters": sum(p.numel() for p in network.parameters()),
         "test_accuracy": round(right.mean().item(), 4),
-        "test_accuracy_per_class": {
-            name: round(right[test.labels == i].mean().item(), 3) for i, name in enumerate(FASHION)
-        },
+        "test_accuracy_per_class": dict(zip(FASHION, shares, strict=True)),
         "test_cross_entropy": round(F.cross_entropy(logits, test.labels).item(), 4),
         "training_cpu_seconds": round(time.process_time() - begun),
     }
@@ -148,9 +144,8 @@ def train_detector(out: Path, steps: int) -> Path:
     """Writes the detector with its card."""
     begun = time.process_time()
     network, _ = fit_detector(steps)
-    recipe = {"steps": steps, "batch": BATCH, "rate": PEAK, "seed": SEED}
-    seconds = round(time.process_time() - begun)
-    card = {"recipe": recipe, "training_cpu_seconds": seconds, "examination": examine(network)}
+    card = {"recipe": {"steps": steps, "batch": BATCH, "rate": PEAK, "seed": SEED}}
+    card |= {"training_cpu_seconds": round(time.process_time() - begun), "examination": examine(network)}
     return _write(out / "scene_detector.safetensors", network, card)
 
 
@@ -159,7 +154,7 @@ def examine(network: SceneDetector, count: int = 10_000, seed: int = 77) -> dict
     g = torch.Generator().manual_seed(seed)
     scenes = draw(count, g)
     clean = render(scenes)
-    kinds: dict[str, Tensor] = {"clean": clean, "spoilt": spoilt(clean, g)}
+    kinds = {"clean": clean, "spoilt": spoilt(clean, g)}
     kinds |= {f"burnt x{k:g}": burnt(clean, k) for k in (1.5, 2.0, 3.0)}
     answers = answers_of(scenes.codes())
     table = {}

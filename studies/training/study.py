@@ -22,24 +22,16 @@ from meancap.models.data import fashion
 from meancap.report.style import BLUE, COLUMN, look, panels, save_png
 from studies.common import add_options, with_given
 
-from .flow import RECIPES, GarmentTraining, Recipe, SceneTraining, Training, read_log
+from .flow import RECIPES, GarmentTraining, Recipe, SceneTraining, Training
 from .scorers import train_classifier, train_detector
 
-EXAMPLE = """\
-examples:
-  python -m studies.training fashion --folder /usr/share/datasets/fashion-mnist --out train/fashion
-  python -m studies.training fashion --folder DIR --wrong 0.3 --out train/noisy
-  python -m studies.training scenes --wrong 0.2 --start train/scenes/model.safetensors --out train/wrong
-  python -m studies.training detector --out train/detector
-"""
+EXAMPLE = "example:\n  python -m studies.training fashion --folder DIR --wrong 0.3 --out train/noisy"
 STEPS = {"detector": 3000, "classifier": 3744}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    as_written = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(
-        prog="python -m studies.training", description=__doc__, epilog=EXAMPLE, formatter_class=as_written
-    )
+    top = argparse.ArgumentParser("python -m studies.training", description=__doc__, epilog=EXAMPLE)
+    top.formatter_class = argparse.RawDescriptionHelpFormatter
     kinds = top.add_subparsers(dest="network", metavar="NETWORK", required=True)
     for name in (*RECIPES, *STEPS):
         p = kinds.add_parser(name)
@@ -70,21 +62,12 @@ def train_flow(args: argparse.Namespace, recipe: Recipe) -> Path:
         training = GarmentTraining(args.out, recipe, fashion(args.folder), args.start)
     else:
         training = SceneTraining(args.out, recipe, args.start)
-    try:
-        for row in training.rows():
-            print(f"step {row['step']}  loss {row['loss']:.4f}", file=sys.stderr, flush=True)
-    except KeyboardInterrupt:
-        training.save()
-        raise
+    for row in training.rows():
+        print(f"step {row['step']}  loss {row['loss']:.4f}", file=sys.stderr, flush=True)
+    points = [[row["images"] / 1000 for row in training.log], [row["loss"] for row in training.log]]
     with look():
-        save_png(draw_loss(read_log(args.out)), args.out / "loss.png")
+        figure, axes = panels(1, 1, COLUMN, 2.0)
+        axes[0, 0].plot(*points, color=BLUE, linewidth=1)
+        axes[0, 0].set(xlabel="pictures seen (thousands)", ylabel="loss")
+        save_png(figure, args.out / "loss.png")
     return training.export(args.out / "model.safetensors")
-
-
-def draw_loss(rows: Sequence[dict[str, float]]):
-    """The loss over the pictures seen."""
-    figure, axes = panels(1, 1, COLUMN, 2.0)
-    place = axes[0, 0]
-    place.plot([r["images"] / 1000 for r in rows], [r["loss"] for r in rows], color=BLUE, linewidth=1)
-    place.set(xlabel="pictures seen (thousands)", ylabel="loss")
-    return figure

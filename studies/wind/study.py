@@ -7,9 +7,7 @@
     calm      share of values below 0 m/s before the package sets them to 0
     spread    standard deviation of all values over that of the training data; regimes count as in the data
 
-The package brings no data, so that its distances to real days cannot be taken, and no scale can be learned
-from real days. It is learned from the network's own: days made without a regime are labelled by their own
-mean, which is what a regime is.
+The package brings no data, so that its distances to real days cannot be taken.
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ from torch import Tensor
 from meancap.metrics.score import Estimate, difference, mean_estimate
 from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
 from meancap.rules import CFG, Cap, Rule, Threshold, density_feedback
-from meancap.runs.calibrate import learn_scale
 from meancap.runs.config import sample_seed
 from meancap.sampling import ancestral, noise, sample
-from meancap.schedules import Piecewise
 from studies import common
 from studies.common import Cells, Row, interval, interval_columns, option
 
@@ -37,9 +33,8 @@ from .model import PRESETS, REGIMES, SHARES, WindModel, wind_model
 HERE = Path(__file__).parent
 CLIP = Threshold(1.0, most=1.0)
 UNGUIDED = CFG(1.0) | CLIP
-PILOT_SEED = 900
 GUIDED = ("1ch", "3ch")  # the presets whose authors recommend guidance
-AUTHORS, OWN = "CFG 40, dynamic thresholding", "scale from its own days"
+AUTHORS = "CFG 40, dynamic thresholding"
 
 
 @dataclass(frozen=True)
@@ -49,74 +44,45 @@ class Study:
     presets: tuple[str, ...] = option(PRESETS, "presets of the package")
     days: int = option(3, "days of each regime, for each seed")
     steps: int = option(50, "steps of its DDIM sampler")
-    pilot: int = option(32, "days to learn a scale from")
     seeds: tuple[int, ...] = option((0, 1, 2), "noise seeds")
 
 
 QUICK = Study(("1ch",), days=1, steps=5, seeds=(0,))
 
 
-def rules_of(cells: Cells, model: WindModel, study: Study) -> dict[str, tuple[Rule, bool]]:
-    """Rules by name, at the scale that the package's authors recommend.
-
-    The flag clips both means before guidance, which following log R needs. Presets whose authors recommend
-    guidance have two rules more.
-    """
-    rules: dict[str, tuple[Rule, bool]] = {
-        "unguided": (UNGUIDED, False),
-        AUTHORS: (CFG(40.0) | Threshold(0.99), False),
-        "CFG 40, Cap 1.1": (CFG(40.0) | Cap(1.1) | CLIP, False),
-        "density feedback": (density_feedback(0.2, most=40.0) | CLIP, True),
-    }
-    if model.preset in GUIDED:
-        curve = cells.make(f"{model.preset}-pilot", partial(learn_from_own_days, model, study))
-        times, values, low = (
-            [float(f"{v:.5g}") for v in curve[key].tolist()] for key in ("times", "values", "low")
-        )
-        # The learned scale at the times whose interval lies above 1, and 1 at the others.
-        own = Piecewise(tuple(times), tuple(v if a > 1 else 1.0 for v, a in zip(values, low, strict=True)))
-        rules["CFG 40"] = (CFG(40.0) | CLIP, False)
-        rules[OWN] = (CFG(own) | CLIP, False)
-    return rules
+# Rules at the scale that the package's authors recommend. The flag clips both means before guidance, which
+# following log R needs.
+RULES: dict[str, tuple[Rule, bool]] = {
+    "unguided": (UNGUIDED, False),
+    AUTHORS: (CFG(40.0) | Threshold(0.99), False),
+    "CFG 40, Cap 1.1": (CFG(40.0) | Cap(1.1) | CLIP, False),
+    "density feedback": (density_feedback(0.2, most=40.0) | CLIP, True),
+    "CFG 40": (CFG(40.0) | CLIP, False),
+}
 
 
-def make_days(
-    model: WindModel, rule: Rule, clip: bool, regimes: Sequence[str], steps: int, seed: int,
-    without: bool = False,
-) -> Tensor:  # fmt: skip
-    """One day for each regime, in units of the bound; `without` leaves the regime out."""
-    seeds, times = [sample_seed(seed, i) for i in range(len(regimes))], model.times(steps)
+def make_days(model: WindModel, rule: Rule, clip: bool, study: Study, seed: int) -> dict[str, Tensor]:
+    """Wind speeds, (regimes, days, 288)."""
+    regimes = [regime for regime in REGIMES for _ in range(study.days)]
+    seeds, times = [sample_seed(seed, i) for i in range(len(regimes))], model.times(study.steps)
     _, alpha, sigma = model.coefficients(times[0])
     predict = model.predict(regimes, clip=clip)
-    if without:
-        predict.z = predict.null
     # Without guidance one network call is enough; a clip alone does not tell the sampler so.
     called = predict.conditional if rule == UNGUIDED else predict
-    return sample(called, rule, noise(seeds, model.shape) / (alpha + sigma), times, ancestral(seeds))
-
-
-def learn_from_own_days(model: WindModel, study: Study) -> dict[str, Tensor]:
-    """A scale from days that the network made without a regime, each labelled by its own mean."""
-    days = make_days(model, UNGUIDED, False, ["mid"] * study.pilot, study.steps, PILOT_SEED, without=True)
-    labels = model.regime(model.speed(days))
-    learned = learn_scale([(model.predict(labels, clip=True), days)], model.times(12)[1:-1], seed=PILOT_SEED)
-    return {key: torch.tensor(getattr(learned, key)) for key in ("times", "values", "low", "high")}
+    days = sample(called, rule, noise(seeds, model.shape) / (alpha + sigma), times, ancestral(seeds))
+    return {"speed": model.speed(days).float().reshape(len(REGIMES), study.days, -1)}
 
 
 def readings(study: Study, cells: Cells) -> Iterator[Row]:
     """One row for each preset and rule, and its difference to the authors' setting."""
-    regimes = [regime for regime in REGIMES for _ in range(study.days)]
     for preset in study.presets:
         model = wind_model(preset)
         speeds: dict[str, Tensor] = {}
-
-        def work(rule: Rule, clip: bool, seed: int, model: WindModel = model) -> dict[str, Tensor]:
-            return {"speed": model.speed(make_days(model, rule, clip, regimes, study.steps, seed)).float()}
-
-        for name, (rule, clip) in rules_of(cells, model, study).items():
-            made = [cells.make(f"{preset}-{name}-seed{s}", partial(work, rule, clip, s)) for s in study.seeds]
-            each = [cell["speed"].double().reshape(len(REGIMES), study.days, -1) for cell in made]
-            speeds[name] = torch.cat(each, dim=1)
+        for name, (rule, clip) in RULES.items():
+            if name != "CFG 40" or preset in GUIDED:
+                work = partial(make_days, model, rule, clip, study)
+                made = [cells.make(f"{preset}-{name}-seed{s}", partial(work, s)) for s in study.seeds]
+                speeds[name] = torch.cat([cell["speed"].double() for cell in made], dim=1)
         authors = regime_hits(model, speeds[AUTHORS])
         for name, speed in speeds.items():
             hits = regime_hits(model, speed)
@@ -163,8 +129,7 @@ def draw_days(cells: Cells, shown: int = 4):
     names = [row["rule"] for row in rows if row["preset"] == preset]
     figure, axes = panels(len(names), len(REGIMES), PAGE, 0.95 * len(names) + 0.4, sharex=True, sharey=True)
     for number, (line, name) in enumerate(zip(axes, names, strict=True)):
-        speed = cells.load(f"{preset}-{name}-seed{seed}")["speed"]
-        days = speed.reshape(len(REGIMES), -1, speed.shape[-1])
+        days = cells.load(f"{preset}-{name}-seed{seed}")["speed"]
         hours = torch.arange(days.shape[-1]) * 24 / days.shape[-1]
         for place, regime, some in zip(line, REGIMES, days, strict=True):
             place.plot(hours, some[:shown].T, color=BLUE, linewidth=0.5, alpha=0.7)
@@ -181,14 +146,13 @@ def draw_days(cells: Cells, shown: int = 4):
 
 
 def parts(folder: Path) -> dict[str, str]:
-    """The table of the page; a scale from its own days leaves the unguided days as they are."""
+    """The table of the page."""
     table = []
     for r in common.read_csv(folder / "readings.csv"):
-        if r["rule"] != OWN:
-            profile = ", ".join(f"{float(r[f'profile {regime}']):.1f}" for regime in REGIMES)
-            less = "" if r["rule"] == AUTHORS else interval(r, "hits less authors", "+")
-            hits, spread = f"{float(r['hits']):.2f}", f"{float(r['spread']):.2f}"
-            table.append([r["preset"], r["rule"], hits, less, profile, spread])
+        profile = ", ".join(f"{float(r[f'profile {regime}']):.1f}" for regime in REGIMES)
+        less = "" if r["rule"] == AUTHORS else interval(r, "hits less authors", "+")
+        hits, spread = f"{float(r['hits']):.2f}", f"{float(r['spread']):.2f}"
+        table.append([r["preset"], r["rule"], hits, less, profile, spread])
     head = ["preset", "rule", "hits", "less the authors'", "profile, m/s", "spread"]
     return {"readings": common.markdown(head, table)}
 

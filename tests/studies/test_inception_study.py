@@ -4,6 +4,7 @@ import pytest
 import torch
 
 pytest.importorskip("PIL")
+from meancap.metrics import frechet_distance
 from studies.common import Cells, read_csv
 from studies.inception import study
 
@@ -24,10 +25,9 @@ def test_every_reading_carries_its_protocol():
 def test_blocks_are_kept_and_read_in_order(tmp_path):
     torch.manual_seed(0)
     sets = {name: torch.randn(200, 2048) for pair in study.PAIRS for name in pair}
-    cells = Cells(tmp_path, study.Study())
-    for name, pool in sets.items():
-        for start in (0, 100):
-            cells.make(study.block_name(name, start), lambda p=pool[start : start + 100]: {"pool": p})
-    assert all(torch.equal(study.features(cells, name), pool) for name, pool in sets.items())
-    rows = study.readings(cells, "x")
-    assert [(r["images"], r["n"]) for r in rows] == [(a, 200) for a, _ in study.PAIRS]
+    cells, small = Cells(tmp_path, study.QUICK), study.Study(200, 100)
+    rows = list(study.readings(small, cells, lambda name, i: {"pool": sets[name][i : i + 100]}, "x"))
+    a, b = study.PAIRS[0]
+    assert [(r["images"], r["n"]) for r in rows] == [(a, 200), *((a, 100) for a, _ in study.PAIRS[1:])]
+    assert float(rows[0]["FID"]) == pytest.approx(frechet_distance(sets[a], sets[b]), abs=1e-3)
+    assert list(study.readings(small, cells, lambda name, i: {}, "x")) == rows  # from the cells

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from meancap.report.document import with_parts
 from pages import ROOT
 from studies import common
 from studies.feedback import study as feedback
@@ -47,8 +48,8 @@ def test_a_command_explains_itself_with_an_example(name, capsys):
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_page_is_computed_from_its_readings(name):
-    folder = ROOT / "studies" / name
-    assert common.page(folder, parts(name)) == (folder / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "studies" / name / "README.md").read_text(encoding="utf-8")
+    assert with_parts(page, parts(name)) == page
 
 
 @pytest.mark.parametrize("name", MEASURED)
