@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from meancap.report.document import with_parts
 from pages import ROOT
 from studies import common
 from studies.feedback import study as feedback
@@ -48,7 +47,7 @@ def test_a_command_explains_itself_with_an_example(name, capsys):
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_page_is_computed_from_its_readings(name):
     page = (ROOT / "studies" / name / "README.md").read_text(encoding="utf-8")
-    assert with_parts(page, parts(name)) == page
+    assert common.with_parts(page, parts(name)) == page
 
 
 @pytest.mark.parametrize("name", MEASURED)
