@@ -1,7 +1,6 @@
 """The image view's answers: what `meancap generate` and the library would give, and bounded."""
 
 import base64
-import itertools
 import shlex
 
 import pytest
@@ -17,7 +16,6 @@ from meancap.metrics.classifiers import fashion_classifier
 from meancap.models import fashion
 from meancap.runs.folder import Run
 from meancap.sampling import noise, shifted
-from meancap.scenes import scenes
 
 ASK = {"classes": ["7", "9"], "seeds": "0-4", "steps": 4, "scale": 6, "gamma": 1.1,
        "rules": ["CFG(λ)", "CFG(λ) | Cap(Γ)"]}  # fmt: skip
@@ -82,21 +80,6 @@ def test_meter_and_verdict_are_the_library_s(answer):
     assert numbers["capped"] == pytest.approx(float(meter["active"].double().mean()))
     assert numbers["first"] == pytest.approx(float(meter["scale"][0].mean()), rel=1e-5)
     assert numbers["ratio"] <= 1.1 * (1 + 1e-6) < answer["rules"][0]["numbers"]["ratio"]
-
-
-def test_the_last_frame_is_the_picture_and_few_are_kept():
-    assert studio.frame_steps(1) == [0]
-    assert studio.frame_steps(4) == [0, 1, 2, 3]
-    for steps in (32, 33, 100):
-        kept = studio.frame_steps(steps)
-        assert len(kept) == 32 and kept[0] == 0 and kept[-1] == steps - 1
-        assert all(a < b for a, b in itertools.pairwise(kept))
-
-
-def test_the_view_knows_the_model_in_the_box():
-    model = fashion()
-    assert model.shape == studio.SHAPES["fashion"] and scenes().shape == studio.SHAPES["scenes"]
-    assert list(model.names) == about({}, Work())["classes"]
 
 
 def test_progress_goes_up_and_shows_pictures_in_the_making():
@@ -187,6 +170,7 @@ def test_a_scene_s_pictures_are_the_bytes_of_the_run_that_the_view_names(tmp_pat
         frames = torch.frombuffer(bytearray(base64.b64decode(picture["frames"])), dtype=torch.uint8)
         assert torch.equal(frames.reshape(-1, 32, 32, 3)[-1], torch.tensor(folder.images([i])[0]))
         assert picture["sees"].count(" a ") >= 1 and picture["sure"] is None
+        assert folder.prompts[i] == SENTENCE["prompt"] and folder.records[i]["negative"] == "dark background"
     assert found["times"] == list(shifted(4)[:-1]) and found["channels"] == 3
 
 

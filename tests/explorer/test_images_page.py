@@ -110,33 +110,6 @@ def test_a_link_may_say_anything_and_wrong_rules_are_shown_as_such(tab):
     assert "unknown name 'Nothing'" in unknown and "cannot go on" in failed
 
 
-def test_a_wrong_rule_gets_its_sentence_and_the_others_stay(tab):
-    page = tab.open(SMALL, READY)
-    field = page.get_by_label("Rule 2", exact=True)
-    field.fill("CFG(λ) | Cup(Γ)")
-    until(lambda: "unknown name 'Cup'" in page.locator(".rules").inner_text(), 60)
-    assert field.get_attribute("aria-invalid") == "true"
-    assert "Cap" in page.locator(".said.bad").inner_text(), "the nearest name is offered"
-    pictures, _ = made(CFG(5))
-    assert torch.equal(shown(page, 0, 1), pictures[1])
-    field.fill("CFG(2)")
-    until(lambda: page.locator(".rule-card .named").nth(1).inner_text() == "CFG(2)", 60)
-    assert field.get_attribute("aria-invalid") == "false"
-
-
-def test_too_much_is_refused_with_a_sentence(tabs):
-    tab = tabs()
-    page = tab.open(SMALL, READY)
-    page.get_by_label("seeds").fill("0-999999999")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#error:not([hidden])")
-    assert "at most 64 images" in page.get_by_role("alert").inner_text()
-    page.get_by_label("seeds").fill("0-1")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#error", state="hidden")
-    until(lambda: page.locator(".rule-card").first.locator(".cell").count() == 2, 60)
-
-
 def test_work_can_be_cancelled_and_taken_up(tab, monkeypatch):
     def endless(request, work):
         while True:

@@ -88,21 +88,6 @@ def test_the_landscape_asked_for_last_stays(holding):
     assert "a cap acts on" in note.inner_text()
 
 
-@pytest.mark.slow
-def test_a_complaint_about_an_earlier_state_is_not_shown(holding):
-    holding.refusals = True
-    page = holding.open("#mixture?n=1000")
-    hold(page, """body.includes('"n":50,') && body.includes('"quick":true')""")
-    page.evaluate("location.hash = '#mixture?n=50'")
-    held(page)
-    page.evaluate("location.hash = '#mixture?n=1000&scale=4'")
-    until(lambda: page.locator("th .named").nth(1).inner_text() == "CFG(4)", 60)
-    holding.rest()
-    page.evaluate("release()")
-    page.wait_for_timeout(300)
-    assert page.locator("#error").is_hidden()
-
-
 @pytest.mark.parametrize(
     ("link", "ready", "more"),
     [("#mixture?n=1000", READY, "input[name=scale]"), (FEW, IMAGES, "input[name=steps]")],

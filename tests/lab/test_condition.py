@@ -135,17 +135,6 @@ def test_gap_and_posterior_keep_their_digits_everywhere(condition, at, t):
     assert right(condition.posterior_score(x, t)[0], ascent)
 
 
-def test_far_points_are_where_subtraction_and_probabilities_fail():
-    condition, at, t = FAR["inside"]
-    x = torch.tensor([at], dtype=torch.float64)
-    m_c, m_u = condition.means(x, t)
-    assert torch.equal(m_c, m_u) and 0 < condition.delta(x, t).norm() < 1e-40
-    condition, at, t = FAR["far outside"]
-    x = torch.tensor([at], dtype=torch.float64)
-    assert condition.mixture.responsibilities(x, t)[0, 0] == 0
-    assert condition.log_posterior(x, t) < -1000 and condition.posterior_score(x, t).norm() > 1
-
-
 @every_condition
 @pytest.mark.parametrize("t", [0.0, 0.6, 1.0])
 def test_a_prediction_carries_the_means_and_the_exact_gap(condition, t):

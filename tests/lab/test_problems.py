@@ -121,18 +121,14 @@ def test_the_gap_keeps_its_digits_where_the_condition_is_certain():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [({"eta": 1.0}, "eta and leak"), ({"leak": -0.1}, "eta and leak")]
+    ("build", "words"),
+    [
+        (lambda: replace(problem("single"), eta=1.0), "eta and leak"),
+        (lambda: replace(problem("single"), leak=-0.1), "eta and leak"),
+        (lambda: replace(problem("single"), leak=0.9).model(), "says nothing"),
+        (lambda: problem("singel"), "off-centre-64"),
+    ],
 )
-def test_shares_outside_zero_to_one_are_refused(change, said):
-    with pytest.raises(ValueError, match=said):
-        replace(problem("single"), **change)
-
-
-def test_a_label_without_meaning_is_refused():
-    with pytest.raises(ValueError, match="says nothing"):
-        replace(problem("single"), leak=0.9).model()
-
-
-def test_an_unknown_problem_is_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match="off-centre-64"):
-        problem("singel")
+def test_a_wrong_problem_is_refused_in_a_sentence(build, words):
+    with pytest.raises(ValueError, match=words):
+        build()

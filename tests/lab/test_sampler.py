@@ -9,7 +9,6 @@ import torch
 
 from meancap import CFG, Cap, CapDisplacement, Clip, Interval, Linear, apg, heun, sample, uniform
 from meancap.lab import Condition, Mixture, sampler
-from meancap.lab.branches import branches
 from meancap.lab.condition import PAIR, TRIPLE
 from meancap.lab.sampler import engine_for, flow
 
@@ -148,17 +147,6 @@ def test_the_last_step_ends_on_the_mean_itself_however_far_the_state_is():
             expected = sample(condition.predict, rule, x.float().double(), times)
             apart = (found - expected).norm(dim=1) / expected.norm(dim=1)
             assert float(apart.max()) < 2e-6
-
-
-def test_engines_give_the_same_statistics():
-    condition, x = TRIPLE.condition(), noise(20000, dtype=torch.float32)
-    one, other = (
-        branches(condition, flow(condition, CFG(3) | Cap(1.1), x, uniform(50), engine=e))
-        for e in sampler.ENGINES
-    )
-    torch.testing.assert_close(one.occupancy, other.occupancy, rtol=0, atol=1e-4)
-    torch.testing.assert_close(one.variance_ratio, other.variance_ratio, rtol=0, atol=1e-3)
-    assert one.mean_error == pytest.approx(other.mean_error, abs=1e-5)
 
 
 def test_without_numba_the_library_s_loop_runs_and_the_error_names_the_extra(monkeypatch):

@@ -32,21 +32,6 @@ def test_between_commuting_gaussians_it_is_a_sum_of_squares() -> None:
     assert found == pytest.approx(expected.item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("d", [1, 5, 64])
-def test_distance_to_itself_is_zero_and_order_does_not_matter(d: int) -> None:
-    a, b = features(300, d, 1), features(400, d, 2)
-    assert frechet_distance(a, a) == pytest.approx(0, abs=1e-11)
-    assert frechet_distance(a, b) == pytest.approx(frechet_distance(b, a), rel=1e-11)
-
-
-def test_it_is_unchanged_by_rotation_and_shift_and_quadratic_in_scale() -> None:
-    a, b = features(300, 20, 1, torch.float64), features(200, 20, 2, torch.float64)
-    q = torch.linalg.qr(covariance(20, 3)).Q
-    d = frechet_distance(a, b)
-    assert frechet_distance(a @ q + 5, b @ q + 5) == pytest.approx(d, rel=1e-10)
-    assert frechet_distance(3 * a, 3 * b) == pytest.approx(9 * d, rel=1e-12)
-
-
 @pytest.mark.parametrize("power", [-400, -266, 256, 400])
 def test_products_of_tiny_or_huge_covariances_stay_within_range(power: int) -> None:
     a, b = features(300, 20, 1, torch.float64), features(200, 20, 2, torch.float64)

@@ -28,6 +28,8 @@ from small_sit import random_sit
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
+        ("", Name("Fixed CFG", 7.0)),  # the pipeline's own scale counts
+        ("CapDisplacement(1.15)", Name("PMC-CFG, displacement", 7.0, 1.15)),
         ("CFG(1)", Name("Conditional", 1.0)),
         ("CFG(2.5)", Name("Fixed CFG", 2.5)),
         ("CFG(Exponential(2, 0.2))", Name("C2FG", 2.0)),
@@ -40,12 +42,7 @@ from small_sit import random_sit
     ],
 )
 def test_rules_get_the_names_of_the_paper(rule: str, expected: Name) -> None:
-    assert method_name(rule) == expected
-
-
-def test_a_pipelines_own_scale_counts_where_the_rule_only_caps() -> None:
-    assert method_name("CapDisplacement(1.15)", 7.0) == Name("PMC-CFG, displacement", 7.0, 1.15)
-    assert method_name("", 5.0) == Name("Fixed CFG", 5.0)
+    assert method_name(rule, 7.0) == expected
 
 
 def flat(name: str, value: float, parts: Tensor | None = None) -> Estimate:

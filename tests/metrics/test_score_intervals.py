@@ -45,8 +45,15 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 262 <= hits <= 299
 
 
-@pytest.mark.parametrize("name", ["FD", "KD", "diversity", "density"])
-def test_standard_errors_agree_with_the_spread_over_independent_runs(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    # The spread of 60 values is itself known to 9 %: three of those. Two shares have errors too wide.
+    [(name, 0.73, 1.27) for name in ("FD", "KD", "diversity", "density")]
+    + [(name, 0.8, 2.2) for name in ("recall", "coverage")],
+)
+def test_standard_errors_agree_with_the_spread_over_independent_runs(
+    name: str, least: float, most: float
+) -> None:
     reference = draws(1500, 10**6) / 0.8
     labels = torch.arange(400) % 4
 
@@ -63,20 +70,7 @@ def test_standard_errors_agree_with_the_spread_over_independent_runs(name: str) 
     found = [once(seed) for seed in range(60)]
     spread = torch.tensor([e.value for e in found]).std().item()
     claimed = sum(e.error for e in found) / len(found)
-    # The spread of 60 values is itself known to 9 %: three of those.
-    assert claimed == pytest.approx(spread, rel=0.27)
-
-
-@pytest.mark.parametrize("name", ["recall", "coverage"])
-def test_errors_of_recall_and_coverage_are_never_too_small(name: str) -> None:
-    reference = draws(1500, 10**6) / 0.8
-    found = [
-        next(e for e in manifold_estimates(reference, draws(400, seed)) if e.name == name)
-        for seed in range(30)
-    ]
-    spread = torch.tensor([e.value for e in found]).std().item()
-    claimed = sum(e.error for e in found) / len(found)
-    assert 0.8 * spread <= claimed <= 2.2 * spread
+    assert least * spread <= claimed <= most * spread
 
 
 def test_paired_differences_are_sharper_than_unpaired_ones() -> None:

@@ -12,10 +12,8 @@ from PIL import Image
 
 from meancap.cli import main
 from meancap.report.pictures import (
-    bundle,
     gallery,
     mean_lengths,
-    mechanism,
     need_matched,
     sheet,
 )
@@ -108,15 +106,6 @@ def test_norms_come_back_from_the_meter():
     found = mean_lengths(meter)
     np.testing.assert_allclose(found[0], size(m_c))
     np.testing.assert_allclose(found[1], size(m_u))
-
-
-def test_thin_lines_are_samples_and_the_thick_one_their_mean(tmp_path):
-    figure = mechanism([(run := run_of(tmp_path / "a", diagnostics=True), run)], samples=4)
-    lines = figure.axes[1].lines
-    assert [line.get_linewidth() for line in lines] == [0.5] * 4 + [2.0]
-    t, values = np.array([0.0, 1.0]), np.array([[0.0, 2.0, 7.0], [4.0, 6.0, 8.0]])
-    bundle(figure.axes[0], t, values, "k", samples=2)
-    assert figure.axes[0].lines[-1].get_ydata().tolist() == [3.0, 6.0]
 
 
 def test_pictures_command_draws_from_folders(tmp_path, capsys):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import contents
 
 from meancap.cli import main
 from meancap.models.checkpoint import save_sit
@@ -28,10 +29,6 @@ def model(tmp_path_factory):
 def options(model, out, *more):
     rule = ["--rule", "CFG(4) | Cap(1.1)", "--device", "cpu"]
     return ["generate", "--model", f"sit:{model}", *rule, "--steps", "3", "--out", str(out), *more]
-
-
-def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.mark.slow
@@ -78,6 +75,9 @@ def test_classes_by_number_and_name(tmp_path, model):
         (("--model", "magic"), "fashion, scenes, sit:PATH or diffusers:PATH"),
         (("--channels", "2"), "1 channels"),
         (("--prompts", "p.txt"), "--prompts goes with scenes"),
+        (("--prompt", "a disc"), "--prompt goes with scenes"),
+        (("--model", "scenes"), "the scenes need --prompt"),
+        (("--model", "scenes", "--prompt", "a cat"), "know no 'cat'"),
         (("--guidance-scale", "3"), "--guidance-scale goes with"),
         (("--threads", "0"), "--threads"),
         (("--device", "abacus"), "--device abacus is not on this machine; it has cpu"),

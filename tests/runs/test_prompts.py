@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from killing import contents
 
 from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
@@ -45,10 +46,6 @@ def made(source, config, folder, rank=0, world=1):
     prepared = source.prepare(config)
     list(make_run(prepared.store(folder), prepared.make, rank, world))
     return folder
-
-
-def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def test_blank_lines_keep_their_number_and_shift_nothing(tmp_path, pipeline, source, lines):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from killing import contents
 
 from meancap import noise, parse, sample, uniform
 from meancap.models.checkpoint import save_sit
@@ -31,10 +32,6 @@ def settings(model, rule="CFG(4) | Cap(1.1)", **changes):
 
 def run(folder, model, config, rank=0, world=1):
     return make_run(Store(folder, config, versions()), ClassSource(model).prepare(config).make, rank, world)
-
-
-def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def finished(folder, model, config):
@@ -112,22 +109,18 @@ def test_rules_share_their_noise_and_seeds_do_not(model):
     assert len({sample_seed(3, i) for i in range(50_000)}) == 50_000
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_another_configuration_is_refused_and_named(tmp_path, model):
+    before = finished(tmp_path / "r", model, settings(model))
+    for changes, words in (
         ({"times": uniform(5)}, "times was"),
-        ({"seed": 1}, "seed was 0, now 1"),
         ({"batch": 8}, "batch was 7, now 8"),
         ({"per_class": 4}, "count was 30, now 40"),
         ({"images": "npz"}, 'images was "png", now "npz"'),
         ({"threads": 2}, "threads was 1, now 2"),
         ({"rule": "CFG(4) | Cap(1.05)"}, r"rule was .*Cap\(1.1\).*, now .*Cap\(1.05\)"),
-    ],
-)
-def test_another_configuration_is_refused_and_named(tmp_path, model, changes, words):
-    before = finished(tmp_path / "r", model, settings(model))
-    with pytest.raises(RunRefused, match=words):
-        list(run(tmp_path / "r", model, settings(model, **changes)))
+    ):
+        with pytest.raises(RunRefused, match=words):
+            list(run(tmp_path / "r", model, settings(model, **changes)))
     with pytest.raises(RunRefused, match="torch was"):
         Store(tmp_path / "r", settings(model), versions() | {"torch": "1.0"})
     assert contents(tmp_path / "r") == before

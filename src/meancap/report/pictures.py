@@ -161,10 +161,10 @@ def mechanism(pairs: Sequence[tuple[Run, Run]], samples: int = 30) -> Figure:
     for row, (path, scaled) in zip(axes, pairs, strict=True):
         t, used = path.meter["t"][:, 0], scaled.meter["t"][:, 0]
         m_c, m_u = mean_lengths(path.meter)
-        bundle(row[0], t, m_c, BLUE, samples, "conditional")
-        bundle(row[0], t, m_u, GREY, samples, "unconditional")
-        bundle(row[1], t, path.meter["gap"], PURPLE, samples)
-        bundle(row[2], used, scaled.meter["scale"], GREEN, samples, "effective")
+        _bundle(row[0], t, m_c, BLUE, samples, "conditional")
+        _bundle(row[0], t, m_u, GREY, samples, "unconditional")
+        _bundle(row[1], t, path.meter["gap"], PURPLE, samples)
+        _bundle(row[2], used, scaled.meter["scale"], GREEN, samples, "effective")
         nominal = scaled.meter["asked"].mean(1)
         row[2].plot(used, nominal, color=VERMILION, linestyle="--", linewidth=0.9, label="nominal")
         titles = (
@@ -214,7 +214,7 @@ def meters(runs: Sequence[Run], titles: Sequence[str] = ()) -> Figure:
     return figure
 
 
-def bundle(axes: Axes, t: Array, values: Array, colour: str, samples: int, label: str = "") -> None:
+def _bundle(axes: Axes, t: Array, values: Array, colour: str, samples: int, label: str = "") -> None:
     """Thin lines for some samples, a thick one for the mean of all."""
     axes.plot(t, values[:, :samples], color=colour, alpha=0.22, linewidth=0.5)
     axes.plot(t, values.mean(1), color=colour, linewidth=2.0, label=label or None)
