@@ -265,7 +265,7 @@ def draw_fronts(readings: Sequence[Reading]) -> Figure:
             some = sorted((r for r in own if r.method == method), key=lambda r: r.scale)
             x, y = ([r.numbers[n].value for r in some] for n in (number, "SW2"))
             real = method == "real"
-            sizes = [110.0 if real else 8 + 3 * r.scale for r in some]
+            sizes = [110.0 if real else 10 + 3 * (4 if r.method in SCALELESS else r.scale) for r in some]
             look = {"marker": "*" if real else "o", "color": COLOURS[method], "label": some[0].label}
             place.plot(x, y, color=COLOURS[method], linewidth=0.9, zorder=2)
             place.scatter(
