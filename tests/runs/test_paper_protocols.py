@@ -97,7 +97,7 @@ def test_the_plan_shows_its_arithmetic_and_what_is_missing(tmp_path, capsys):
     assert "1.05e+08 calls" in said  # 2 x (20 + 50) x 15 settings x 50,000
     assert "A100, tf32: 2.49e+19 / (156 T x 0.4) = 111 h" in said
     assert "[ ] the checkpoint: give --checkpoint" in said and "[ ] the autoencoder: hf download" in said
-    assert "not measured" in said
+    assert "not measured" in said and "no Inception score" in said
     assert "figures: 2 runs of 1,000 samples with diagnostics" in said and "0.2% of the table's" in said
     for line in said.partition("commands to copy")[2].splitlines():
         _, program, command = line.partition("meancap ")
