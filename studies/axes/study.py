@@ -207,7 +207,7 @@ def find_pilots(study: Study, truth: Truth, model: str) -> dict[str, Any]:
 
 def path_rule(model: str) -> str:
     """What path matching chose for the model; nothing with wrong captions."""
-    names = {"garments": "fashion", "scenes": "scenes"}
+    names = {"garments": "fashion-320", "scenes": "scenes-128"}
     path = HERE.parent / "path_matching" / f"{names.get(model)}.json"
     return str(json.loads(path.read_text(encoding="utf-8"))["rule"]) if path.is_file() else ""
 
