@@ -400,7 +400,7 @@ def plan_text(
     ]
     lines += [f"  [{'x' if n.here else ' '}] {n.what}" + ("" if n.here else f": {n.how}") for n in needs]
     if imagenet:
-        lines.append("  The network of `meancap weights inception` has no last layer: no Inception score (IS).")
+        lines.append("  The network of `meancap weights inception` has no last layer: no Inception score.")
     return "\n".join([*lines, "", *_commands(protocol, out, given)])
 
 
