@@ -1,5 +1,4 @@
+from studies.avoid.study import main
 from studies.common import start
-
-from .study import main
 
 start(main)

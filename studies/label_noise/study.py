@@ -42,7 +42,6 @@ from studies.common import Cells, Row, interval, interval_columns, option
 
 HERE = Path(__file__).parent
 TUNE_SEED = 900
-BATCH = 40
 
 
 @dataclass(frozen=True)
@@ -128,19 +127,16 @@ def trusted_scale(out: Path, path: Path, share: float, study: Study, data: Path)
 @torch.no_grad()
 def make_cell(model: ClassModel, arm: Arm, rule: Rule, study: Study, seed: int) -> dict[str, Tensor]:
     """The samples of one arm and seed: what the classifier says of them, and log R along the way."""
-    made = []
-    for rows in (range(i, min(i + BATCH, study.samples)) for i in range(0, study.samples, BATCH)):
-        labels, seeds = [i % 10 for i in rows], [sample_seed(seed, i) for i in rows]
-        x, ratios = noise(seeds, model.shape), []
-        times = uniform(arm.steps(study.calls))
-        for step in trajectory(model.predict(labels), rule, x, times, ancestral(seeds, arm.eta)):
-            x = step.x_next
-            if "log_ratio" in step.prediction.extra:
-                ratios.append(step.prediction.extra["log_ratio"].float())
-        seen = fashion_classifier()(model.decode(x).permute(0, 2, 3, 1), [""] * len(rows))
-        cell = {"pool": seen["pool"], "logits": seen["logits"], "labels": torch.tensor(labels)}
-        made.append(cell | ({"log_ratio": torch.stack(ratios, 1)} if ratios else {}))
-    return {key: torch.cat([one[key] for one in made]) for key in made[0]}
+    labels = [i % 10 for i in range(study.samples)]
+    seeds, times = [sample_seed(seed, i) for i in range(study.samples)], uniform(arm.steps(study.calls))
+    x, ratios = noise(seeds, model.shape), []
+    for step in trajectory(model.predict(labels), rule, x, times, ancestral(seeds, arm.eta)):
+        x = step.x_next
+        if "log_ratio" in step.prediction.extra:
+            ratios.append(step.prediction.extra["log_ratio"].float())
+    seen = fashion_classifier()(model.decode(x).permute(0, 2, 3, 1), [""] * len(labels))
+    cell = {"pool": seen["pool"], "logits": seen["logits"], "labels": torch.tensor(labels)}
+    return cell | ({"log_ratio": torch.stack(ratios, 1)} if ratios else {})
 
 
 @torch.no_grad()

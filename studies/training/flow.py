@@ -268,10 +268,8 @@ def _optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]
 class Muon(torch.optim.Optimizer):
     """Momentum whose update matrix has all its singular values near one."""
 
-    def __init__(
-        self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, decay: float = 0.01
-    ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
+    def __init__(self, params: Iterable[Tensor], lr: float) -> None:
+        super().__init__(params, {"lr": lr, "momentum": 0.95, "decay": 0.01})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

@@ -51,7 +51,7 @@ def test_the_wind_package_makes_the_same_days_by_its_own_sampler(scale, rule):
     from enerdatasynth.resources.wind.data.transforms import wind_regime_slice
     from enerdatasynth.resources.wind.diffusion.samplers import sample as theirs
 
-    from studies.wind.model import wind_model
+    from studies.wind.study import wind_model
 
     wind = wind_model("1ch")
     own, predict, times = wind.generator, wind.predict(["low", "mid", "high"]), wind.times(5)
