@@ -31,8 +31,7 @@ _EXACT: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 _SUMMED: dict[str, Any] = {**_EXACT, "fastmath": {"contract", "nsz", "arcp", "reassoc"}}
 # A cached kernel names its module; ComfyUI imports this package under the name of its folder.
 _CACHE = __name__.startswith("meancap.")
-_ZERO = np.float32(-0.0)  # adding it changes no bit, not even that of another -0
-_NORMAL = np.finfo(np.float32).tiny
+_ZERO, _NORMAL = np.float32(-0.0), np.finfo(np.float32).tiny  # adding -0 changes no bit, not even of a -0
 
 
 def _compile(kernel):
@@ -114,10 +113,11 @@ def _gram(x, c, u, a, k, direct, found):
     for i in range(len(c)):
         a_i, k_i = np.float32(a[i if len(a) > 1 else 0]), np.float32(k[i if len(k) > 1 else 0])
         q, r, b = _sums(x, c, u, i, c.shape[1] // RUN * RUN, a_i, k_i, direct)
-        more_q, more_r, more_b = _sums_of_runs(x, c, u, i, a_i, k_i, direct)
-        q, r, b = q + more_q, r + more_r, b + more_b
-        if not (SMALLEST < math.sqrt(q) < LARGEST and SMALLEST < math.sqrt(r) < LARGEST):
-            q, r, b = _sums(x, c, u, i, 0, a_i, k_i, direct)
+        if c.shape[1] >= RUN:
+            more_q, more_r, more_b = _sums_of_runs(x, c, u, i, a_i, k_i, direct)
+            q, r, b = q + more_q, r + more_r, b + more_b
+            if not (SMALLEST < math.sqrt(q) < LARGEST and SMALLEST < math.sqrt(r) < LARGEST):
+                q, r, b = _sums(x, c, u, i, 0, a_i, k_i, direct)
         d = math.sqrt(r)
         along = 0.0 if d == 0 else b / d
         found[0, i], found[1, i], found[2, i] = math.sqrt(q), abs(k_i) * d, -along if k_i < 0 else along
