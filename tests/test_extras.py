@@ -20,7 +20,8 @@ def test_need_returns_the_module_itself():
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r'^this needs Pillow, .* pip install "meancap\[images\]"$'):
+    command = r'pip install "meancap\[images\]" \(in a clone: "\.\[images\]"\)$'
+    with pytest.raises(ModuleNotFoundError, match=rf"^this needs Pillow, .* {command}"):
         need("PIL.Image", "images")
 
 

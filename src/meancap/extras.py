@@ -13,7 +13,7 @@ _DISTRIBUTIONS = {"PIL": "Pillow"}  # import name -> name in package indexes, wh
 
 
 def need(module: str, extra: str) -> Any:
-    """Import `module`, which `pip install "meancap[extra]"` installs."""
+    """Import `module`, which `pip install "meancap[extra]"` installs (in a clone, ".[extra]")."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -23,5 +23,6 @@ def need(module: str, extra: str) -> Any:
         reason = "which is not installed" if missing else f"which cannot be imported ({error})"
         kind = ModuleNotFoundError if missing else ImportError
         raise kind(
-            f'this needs {package}, {reason}: pip install "meancap[{extra}]"', name=error.name or root
+            f'this needs {package}, {reason}: pip install "meancap[{extra}]" (in a clone: ".[{extra}]")',
+            name=error.name or root,
         ) from error

@@ -161,7 +161,7 @@ class Record:
         return {name: torch.stack([getattr(one, name).cpu() for one in measures]) for name in names}
 
     def summary(self) -> str:
-        """One line: the scales asked for and granted, lowest to highest, and how often the cap acted."""
+        """One line: the requested and the applied scales (lowest to highest), and how often the cap acted."""
         s = self.stacked()
         if not s["t"].numel():
             return "no samples"
@@ -245,10 +245,10 @@ class Record:
         return {"summary": self.summary(), **typed, "rows": rows}
 
     def certificate(self) -> Certificate:
-        """What is proved of the final state; warns where a step was not convex.
+        """The bound on the final state; warns if a step was not convex.
 
-        Under a cap the bound is made of the lengths that it permits, gamma |m_c| at each evaluation, and no
-        guided mean enters. Without one it is made of the guided means themselves, which proves nothing.
+        Under a cap the bound is computed from gamma |m_c| at each evaluation, without the guided means.
+        Without a cap it is computed from the guided means of this run, so it proves nothing in advance.
         """
         if self._start is None:
             raise ValueError(
@@ -291,7 +291,9 @@ class Record:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise ImportError('Record.plot() draws with matplotlib: pip install "meancap[report]"') from None
+            raise ImportError(
+                'Record.plot() needs matplotlib: pip install "meancap[report]" (in a clone: ".[report]")'
+            ) from None
         s = self.stacked()
         figure = Figure(figsize=(9, 2.6), layout="constrained")
         for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
@@ -343,7 +345,7 @@ class Certificate:
 
     With convex steps the weights are non-negative and sum to one, so that no state leaves the convex hull of
     the noise and the means; Euler is always convex, Heun only while a step goes at most half of the way.
-    `proved` says that a cap bounds every mean by gamma |m_c| (or its floor): the bound then follows from the
+    `proved` is True if a cap bounds every mean by gamma |m_c| (or its floor): the bound then follows from the
     conditional means alone. Otherwise it is made of the guided means that this run had.
     """
 

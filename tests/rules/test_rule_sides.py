@@ -53,7 +53,7 @@ def test_rectified_cfgpp_takes_the_gap_ahead(share, hold):
 def test_rectified_cfgpp_needs_its_grid():
     with pytest.raises(ValueError, match="without the time"):
         rectified_cfgpp(CONDITION.predict, uniform(8))(noise(), 0.33)
-    with pytest.raises(ValueError, match="tells no velocity"):
+    with pytest.raises(ValueError, match="does not determine a velocity"):
         rectified_cfgpp(CONDITION.predict, uniform(8), share=1.0)
 
 

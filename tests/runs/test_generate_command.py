@@ -63,7 +63,7 @@ def test_classes_by_number_and_name(tmp_path, model):
     ("more", "words"),
     [
         (("--classes", "10"), "classes 0 to 9; got 10"),
-        (("--classes", "hat"), "knows no class 'hat'"),
+        (("--classes", "hat"), "has no class 'hat'"),
         (("--rule", "CFG(4) | Hat(1)"), "unknown name 'Hat'"),
         (("--rule", "Cap(0.5)"), "gamma >= 1"),
         (("--steps", "0"), "at least 1"),

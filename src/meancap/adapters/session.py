@@ -158,7 +158,7 @@ class Pilot(Session):
         """
         runs = [run for run in self._sums if run]
         if not runs:
-            raise ValueError("the pilot saw no step; call the pipeline inside it")
+            raise ValueError("the pilot recorded no step; call the pipeline inside its block")
         if {len(run) for run in runs} != {len(self._times)}:
             raise ValueError("the runs of a pilot must have the same number of steps")
         anchor = anchor_of(torch.cat(self._first).mean(0)[:, None], "channel")

@@ -26,11 +26,11 @@ finished, and prints the first rows.
 
 def add_bench(commands: Any) -> None:
     p = commands.add_parser(
-        "bench", help="measure every rule where the truth is known", epilog=_BENCH,
+        "bench", help="measure rules on mixtures whose exact distribution is known", epilog=_BENCH,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     p.add_argument(
-        "what", choices=("run", "table", "lab"), help="run it, or show what has finished; lab is run"
+        "what", choices=("run", "table", "lab"), help="run it, or show finished results; lab equals run"
     )
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help="the folder of the benchmark")
     p.add_argument("--quick", action="store_true", help="21 problems at 10 evaluations")
@@ -39,9 +39,9 @@ def add_bench(commands: Any) -> None:
         "--part", type=int, default=None, metavar="N",
         help="the first N also at 28 and 50 evaluations and with the rest of the rules (a third)",
     )  # fmt: skip
-    p.add_argument("--rules", nargs="+", default=None, metavar="NAME", help="only these of the list")
+    p.add_argument("--rules", nargs="+", default=None, metavar="NAME", help="only these rules; see --list")
     p.add_argument(
-        "--rule", action="append", default=[], metavar="R", help="a chain of your own; may be repeated"
+        "--rule", action="append", default=[], metavar="R", help="your own rule, as text; may be repeated"
     )
     p.add_argument("--processes", type=int, default=2, metavar="N", help="processes of one thread each (2)")
     p.add_argument("--list", action="store_true", help="print the rules and stop")

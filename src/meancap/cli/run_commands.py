@@ -135,7 +135,7 @@ def _add_gmm(kinds: Any) -> None:
 
 def _add_imagenet(kinds: Any) -> None:
     p = _parser(kinds, "imagenet", imagenet, "SiT-XL/2 on ImageNet 256: the paper's second table")
-    p.add_argument("--checkpoint", type=Path, metavar="FILE", help="SiT-XL-2-256.pt, or the like")
+    p.add_argument("--checkpoint", type=Path, metavar="FILE", help="of a SiT, such as SiT-XL-2-256.pt")
     add_options(p, "vae", "per_class", "channels", "batch", *_MACHINE)
     p.set_defaults(dtype="tf32", per_class=50, vae="stabilityai/sd-vae-ft-mse")
 
@@ -184,7 +184,7 @@ def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> a
             "--plan", action="store_true", help="print what would run, its cost, what is missing"
         )
         how.add_argument(
-            "--tiny", action="store_true", help="the whole way on tiny random weights, in a minute"
+            "--tiny", action="store_true", help="run all steps on tiny random weights, in a minute"
         )
     return p
 
@@ -302,7 +302,8 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
         from ..report.pictures import mechanism, mechanism_csv, sheet
         from ..report.style import look, save_png
     except ImportError:
-        print('meancap: no figures without matplotlib: pip install "meancap[report]"', file=sys.stderr)
+        hint = 'pip install "meancap[report]" (in a clone: ".[report]")'
+        print(f"meancap: skipped the figures, which need matplotlib: {hint}", file=sys.stderr)
         return
     from ..files import write_whole
     from ..runs.folder import Run

@@ -137,7 +137,7 @@ class Model:
         shift = math.inf if self.leak == 0 else math.log1p(-self.leak) - math.log(self.leak) - odds
         if shift <= 0:
             raise ValueError(
-                f"with a leak of {self.leak} the label says nothing about the condition, whose prior is "
+                f"with a leak of {self.leak} the label does not favour the condition, whose prior is "
                 f"{math.exp(prior):.3g}; use a leak below {1 - math.exp(prior):.3g}"
             )
         others = (~self.condition.inside).nonzero().flatten().tolist()

@@ -32,7 +32,7 @@ _ENOUGH = 1e-9  # relative error of the trace that is not worth a slower way
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """What a Frechet distance knows of a set of features. `n` is 0 where a file does not say."""
+    """The mean and covariance of a set of features; `n` is the number of images, 0 if unknown."""
 
     mean: Tensor
     covariance: Tensor

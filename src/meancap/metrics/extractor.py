@@ -149,7 +149,7 @@ def _need_rows(*tensors: Tensor) -> None:
                 f"features are a floating-point matrix, one row per image; got {x.dtype} {tuple(x.shape)}"
             )
         if x.numel() == 0:
-            raise ValueError("there are no features: the set is empty")
+            raise ValueError("the features are empty; give at least one image")
     widths = {x.shape[1] for x in tensors}
     if len(widths) > 1:
         raise ValueError(f"both sets need features of the same extractor; got widths {sorted(widths)}")

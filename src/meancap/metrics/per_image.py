@@ -50,10 +50,10 @@ def class_hits(logits: Tensor, labels: Tensor) -> Tensor:
 def _need_labels(logits: Tensor, labels: Tensor) -> None:
     need_logits(logits)
     if labels.shape != logits.shape[:1]:
-        raise ValueError(f"one label per image: got {len(logits)} images and labels {tuple(labels.shape)}")
+        raise ValueError(f"give one label per image; got {len(logits)} images, labels {tuple(labels.shape)}")
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]):
         raise ValueError(
-            f"labels lie in 0..{logits.shape[1] - 1} here; got {int(labels.min())} to {int(labels.max())}"
+            f"labels must be in 0..{logits.shape[1] - 1}; got {int(labels.min())} to {int(labels.max())}"
         )
 
 
@@ -66,7 +66,7 @@ def inception_score_estimate(name: str, logits: Tensor, split: int = _SPLIT) -> 
     """With one part per image. The mean p drops out of the derivative, since KL is least at it."""
     need_logits(logits)
     if split < 1:
-        raise ValueError(f"a split holds one image or more; got {split}")
+        raise ValueError(f"split must be at least 1 image; got {split}")
     scores, moved, blocks = [], [], torch.split(logits, split)
     for block in blocks:
         divergence = _divergence_from_mean(block)

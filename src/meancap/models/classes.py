@@ -54,7 +54,7 @@ class ClassModel(FlowModel):
             index = int(text)
         except ValueError:
             known = f"one of {', '.join(self.names)}" if self.names else "a number"
-            raise ValueError(f"{self.name} knows no class {text!r}; give {known}") from None
+            raise ValueError(f"{self.name} has no class {text!r}; give {known}") from None
         if not 0 <= index < self.classes:
             raise ValueError(f"{self.name} has classes 0 to {self.classes - 1}; got {index}")
         return index

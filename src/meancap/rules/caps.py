@@ -87,7 +87,7 @@ class Cap(Factor):
             finite(self, "anchor")
         elif not (self.anchor is None or self.anchor == "first" or isinstance(self.anchor, Values)):
             raise ValueError(
-                f"{name} knows the anchor 'first', a number, values or a tensor; got {self.anchor!r}"
+                f"{name} needs the anchor 'first', a number, values or a tensor; got {self.anchor!r}"
             )
         if not (self.whiten is None or isinstance(self.whiten, Values)):
             raise ValueError(f"{name} whitens by values, a list or a tensor; got {self.whiten!r}")
@@ -167,7 +167,7 @@ class LiteralCap(Factor):
                (gamma^2 - 1) q / (b + sqrt D)   for b >= 0, and 0 where b + sqrt D is 0
                (-b + sqrt D) / a                for b < 0
 
-    docs/theory.md says how `Cap` differs.
+    See docs/theory.md for the differences from `Cap`.
     """
 
     gamma: float

@@ -154,7 +154,7 @@ class Rule:
         return (self,)
 
     def idle(self, t: float, state: State = None) -> bool:
-        """Whether at time t neither the result nor the next state depends on m_u: it is zero, or remembered.
+        """Whether at time t neither the result nor the next state depends on m_u.
 
         The network then need not compute m_u. Return False if in doubt. A chain is idle if one part is, no
         later one reads m_u or they are factors that keep zero at zero, and no other part has a state of m_u.

@@ -11,7 +11,7 @@ itself. The file and the cap made from it are in `meancap.rules.caps`.
 **A scale from data**: lambda(t) learned from examples whose label is trusted, with intervals.
 
     x_t     t data + (1 - t) noise, for an example of the data and fresh noise
-    m_c     what the model says of x_t under the example's own label, m_u without it, D = m_c - m_u
+    m_c     the model's mean at x_t under the example's own label, m_u without it, D = m_c - m_u
 
 Guided means m_u + lambda D are guesses of the data. The one with the least mean square error has
 
@@ -21,15 +21,15 @@ which is 1 for an exact model: m_c = E[data | x, label] leaves an error that is 
 of x and the label, so E<data - m_u, D> = E<m_c - m_u, D>. If a model is under-conditioned,
 m_c' = (1 - eta) m_c + eta m_u, its gap is (1 - eta) D and the same expectation gives **1 / (1 - eta)**. So
 the curve measures how far the gap of a network is too short (lambda > 1) or too long (lambda < 1) at
-each time, without a knob.
+each time, with nothing to tune.
 
-It answers which multiple of the gap predicts data best **on average over the states of the data**. A label
+It gives the multiple of the gap that predicts data best **on average over the states of the data**. A label
 leak needs a scale that differs from sample to sample (`meancap.rules.DensityFeedback`), and means that
 predict best do not always give the pictures that people like best.
 
 Intervals come from resampling whole examples, each with all its times and noises. Late on the path a gap may
-have vanished for all but a few examples; a time whose interval is wider than `WIDEST` says nothing and is
-left out of the schedule, which holds the values of its neighbours there.
+have vanished for all but a few examples; a time whose interval is wider than `WIDEST` is left out of the
+schedule, which uses the values of its neighbours there.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def match_examples(
 ) -> PathMatch:
     """Chooses among `rules` by path matching, on batches of a predictor and its examples (n, ...).
 
-    The noise of example i has a seed of its own, so that batches change nothing. The cost is one evaluation
-    per example and time, for the examples and for each rule. Finished runs are kept in `folder`; `tick` is
-    called after each.
+    The noise of each example has its own seed, so the result does not depend on the batches. The cost is one
+    evaluation per example and time, for the examples and for each rule. Finished runs are kept in `folder`;
+    `tick` is called after each.
     """
     parts = list(batches)
     digest = hashlib.sha256(b"".join(data.cpu().float().numpy().tobytes() for _, data in parts)).hexdigest()
@@ -134,9 +134,9 @@ def match_pipeline(
     """Chooses among `rules` by path matching, for a diffusers pipeline and pictures with captions.
 
     Pictures are PIL images of one size, encoded by the pipeline's own autoencoder, or a tensor of its latents
-    (n, ...) as its scheduler steps them. `call` holds the arguments of every call; one must turn guidance on
-    (guidance_scale=2, the default). One call for each picture, for the examples and for each rule. Pipelines
-    that start at t > 0 (EDM and v-prediction grids) start from noise alone, for the examples as well.
+    (n, ...) as its scheduler steps them. `call` holds the arguments of every call, which must turn guidance
+    on (the default is guidance_scale=2). The cost is one call per picture, for the examples and for each
+    rule. Pipelines that start at t > 0 (EDM and v-prediction grids) start from pure noise, also for examples.
     """
     from ..adapters.diffusers import guided
 

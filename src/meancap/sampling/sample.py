@@ -64,7 +64,7 @@ def trajectory(
     """Yields every step of the guided flow from x at times[0] to times[-1].
 
     A rule's state advances once per step, from the step's first evaluation; later evaluations of a
-    multi-stage step see the state the step began with.
+    multi-stage step use the state that the step began with.
     """
     rule = need_guidance(rule)
     predict = with_needs(predict, rule)
@@ -135,8 +135,9 @@ def sample(
 ) -> Tensor:
     """The end of the guided trajectory that starts from x, usually noise at t = 0.
 
-    With `grad=True` the result can be differentiated, and every step's activations stay in memory. While the
-    rule is idle, only the conditional prediction is computed, if `predict` supports it; recording needs both.
+    With `grad=True` the result can be differentiated, and every step's activations stay in memory. If
+    `predict` has a method `conditional(x, t)`, which returns a `Prediction` with m_u = m_c, it is called at
+    times at which the rule needs no m_u (`Rule.idle`), except if there is a record.
     """
     rule = need_guidance(rule)
     predict = with_needs(predict, rule)

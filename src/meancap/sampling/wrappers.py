@@ -177,7 +177,7 @@ def rectified_cfgpp(
     if not 0 <= share <= 1 or (share == 1 and not hold and grid[-1] == 1):
         raise ValueError(
             "rectified_cfgpp needs a share in [0, 1], below 1 where the last step ends at the data, as "
-            f"a mean at t = 1 tells no velocity; got {share}"
+            f"a mean at t = 1 does not determine a velocity; got {share}"
         )
 
     def ahead(x: Tensor, t: float) -> Prediction:

@@ -1,9 +1,9 @@
 """diffusers: one line in a classic pipeline, a guider in a modular one.
 
-guided(pipe, rule)            a `with` block; gives the record of the pipeline's latest call
+guided(pipe, rule)            a context manager; yields the record of the pipeline's latest call
 PosteriorMeanCappedGuidance   a guider: classifier-free guidance under the cap
 ChainGuidance                 a guider: any rule, written as text
-calibrate(pipe, prompts)      a few unguided calls tell the anchor and the radii of a cap
+calibrate(pipe, prompts)      measures the anchor and the radii of a cap by unguided calls
 Layout                        for `guided` with a pipeline that is not in the table LAYOUTS
 """
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if find_spec("diffusers") is None:
-    raise ImportError('this adapter needs diffusers: pip install "meancap[diffusers]"')
+    raise ImportError('this needs diffusers: pip install "meancap[diffusers]" (in a clone: ".[diffusers]")')
 
 from .guided_pipelines import calibrate, guided
 from .layouts import Layout, LayoutError

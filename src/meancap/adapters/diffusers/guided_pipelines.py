@@ -253,8 +253,8 @@ class Tap:
         self.stream, self.taken = 0, heard
         if not heard.count:
             raise RuntimeError(
-                f"{self.name} stepped without calling its {' or '.join(self.layout.denoisers)}; exchange a "
-                "denoiser before the block, and give a pipeline that is not guided its own scheduler"
+                f"{self.name} stepped without calling its {' or '.join(self.layout.denoisers)}; replace a "
+                "denoiser before the block, and give an unguided pipeline its own scheduler"
             )
         if heard.count > self.layout.most:
             raise RuntimeError(

@@ -142,8 +142,8 @@ class _RuleGuidance(BaseGuidance):
         if x is None or x.shape != pred.shape:
             seen = "no state" if self._x is None else f"{self._shown_to} shown {tuple(self._x.shape)}"
             raise NotImplementedError(
-                f"{type(self).__name__} saw {seen} for a prediction of {tuple(pred.shape)}, and where the "
-                "state lies in that is not known here; use guided() with the classic pipeline"
+                f"{type(self).__name__} saw {seen} for a prediction of {tuple(pred.shape)} and "
+                "cannot find the state in it; use guided() with the classic pipeline"
             )
         return x
 
@@ -185,7 +185,7 @@ class _RuleGuidance(BaseGuidance):
         sigma = float(t) / 1000
         if not 0 < sigma <= 1 or (self._step == 0 and float(t) <= 1):
             raise ValueError(
-                f"timestep {float(t)} is not 1000 sigma; tell the scheduler with guider.bind(pipe)"
+                f"timestep {float(t)} is not 1000 sigma; pass the scheduler with guider.bind(pipe)"
             )
         if isinstance(t, Tensor) and not t.is_floating_point() and self._step == 0 and not self._rounded:
             self._rounded = True
@@ -283,6 +283,6 @@ class ChainGuidance(_RuleGuidance):
         chain = parse(rule)
         if chain.caps:
             raise ValueError(
-                f"{rule} only caps, and here nothing makes a nominal prediction; write CFG(7.5) | {rule}"
+                f"{rule} is a cap with no guidance to cap; write CFG(7.5) | {rule}"
             )
         self._set_up(chain)

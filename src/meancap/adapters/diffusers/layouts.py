@@ -33,13 +33,13 @@ class Layout:
     offset     the pipeline's guidance scale s means lambda = s + offset
     keep       what of a longer output reaches the scheduler: "all", its "first" or its "last" part
     rows       what shares one factor where the pipeline rescales its result: a "sample", or each "row"
-    scale      the argument of the call that states the scale
+    scale      the argument of the call that sets the scale
     denoisers  the components whose calls are the predictions
     extra      further calls that a step may make beside its parts, such as one with skipped layers
     weak       whether that one further call, where a step makes it, is a weaker model under the condition
     streams    how many states one call predicts, each with a scheduler's step of its own
     space      what the pipeline combines: the "output"s, or the "mean"s that follow from them
-    clean      a keyword of the denoiser that marks clean frames in the state; a call that uses it is refused
+    clean      a keyword of the denoiser that marks clean frames in the state; a call with it raises an error
     note       what a user of this pipeline should know
     """
 
@@ -203,9 +203,9 @@ def verify_layout(
     result = fit_output(nominal, c, u, extra, rows)
     complaint = ""
     if result.residual > _UNEXPLAINED[half] and not free:
-        complaint = f"{result.residual:.0%} of the pipeline's result stays unexplained"
+        complaint = f"{result.residual:.0%} of the pipeline's result is unexplained"
     elif result.rho < 0:
-        complaint = "the sign is turned round"
+        complaint = "the sign is reversed"
     elif result.scale < 0:
         complaint = "the conditional and the unconditional half are exchanged"
     if complaint:

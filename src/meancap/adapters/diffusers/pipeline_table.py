@@ -231,7 +231,7 @@ def layout_of(pipe: Any) -> Layout:
         raise TypeError(f"a diffusers pipeline is needed; got {names[0]}")
     raise NotImplementedError(
         f"{names[0]} is not in the table that `meancap pipelines` prints; if it makes two predictions per "
-        "step, say how they lie: guided(pipe, rule, layout=Layout('together', 'uc')) or Layout('apart', 'cu')"
+        "step, pass a layout: guided(pipe, rule, layout=Layout('together', 'uc')) or Layout('apart', 'cu')"
     )
 
 

@@ -102,7 +102,7 @@ def family_of(scheduler: Any) -> str:
         if base.__name__ in FAMILIES:
             return FAMILIES[base.__name__]
     raise NotImplementedError(
-        f"{type(scheduler).__name__} does not tell its posterior mean in a way checked here; exchange it, for"
+        f"{type(scheduler).__name__} has no posterior mean that was checked; replace it, for"
         " instance pipe.scheduler = diffusers.DDIMScheduler.from_config(pipe.scheduler.config), by one of "
         + ", ".join(name.removesuffix("Scheduler") for name in FAMILIES)
     )
