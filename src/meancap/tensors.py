@@ -51,7 +51,7 @@ def magnitude(v: Number) -> Number:
 def need_one_each(samples: int, count: int) -> None:
     """Raise an error unless there is one number for all samples, or one for each."""
     if count != 1 and count != samples:  # one by one: in a compiled graph they may be symbols
-        raise ValueError(f"give one number for all samples, or one for each of {samples}; got {count}")
+        raise ValueError(f"give one number for all samples, or one for each; got {count} for {samples}")
 
 
 def promoted(x: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def test_the_gap_keeps_its_digits_where_the_condition_is_certain():
     [
         (lambda: replace(problem("single"), eta=1.0), "eta and leak"),
         (lambda: replace(problem("single"), leak=-0.1), "eta and leak"),
-        (lambda: replace(problem("single"), leak=0.9).model(), "says nothing"),
+        (lambda: replace(problem("single"), leak=0.9).model(), "does not favour"),
         (lambda: problem("singel"), "off-centre-64"),
     ],
 )

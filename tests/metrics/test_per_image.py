@@ -105,7 +105,7 @@ def test_alignment_and_accuracy() -> None:
     labels = torch.tensor([1, 1])
     assert class_probability(logits, labels).tolist() == pytest.approx([0.75, 1 / (1 + math.exp(5))])
     assert class_hits(logits, labels).tolist() == [1, 0]
-    with pytest.raises(ValueError, match=r"0\.\.1 here; got 1 to 2"):
+    with pytest.raises(ValueError, match=r"0\.\.1; got 1 to 2"):
         class_hits(logits, torch.tensor([1, 2]))
 
 

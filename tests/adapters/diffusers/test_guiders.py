@@ -296,7 +296,7 @@ def test_a_saved_modular_pipeline_finds_the_guider_again_by_its_path(tmp_path: P
 
 
 def test_what_cannot_work_is_refused_in_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"only caps.*CFG\(7.5\) \| Cap"):
+    with pytest.raises(ValueError, match=r"no guidance to cap.*CFG\(7.5\) \| Cap"):
         ChainGuidance("Cap(1.1)")
     with pytest.raises(ValueError, match="'ball' or 'displacement'"):
         PosteriorMeanCappedGuidance(form="cube")

@@ -282,7 +282,5 @@ class ChainGuidance(_RuleGuidance):
         super().__init__(start, stop, enabled)
         chain = parse(rule)
         if chain.caps:
-            raise ValueError(
-                f"{rule} is a cap with no guidance to cap; write CFG(7.5) | {rule}"
-            )
+            raise ValueError(f"{rule} is a cap with no guidance to cap; write CFG(7.5) | {rule}")
         self._set_up(chain)
