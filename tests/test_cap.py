@@ -1,6 +1,7 @@
 """The compiled leaves are the torch forms, sample by sample, and both are right over the whole range."""
 
 import math
+import os
 import subprocess
 import sys
 import warnings
@@ -247,3 +248,18 @@ print(float(v.double().sum()), [str(w.message) for w in seen if "PyTorch" in str
 def test_the_margin_is_four_units():
     assert MARGINS[torch.float32] == pytest.approx(8 * UNIT)
     assert MARGINS[torch.float64] == 4 * torch.finfo(torch.float64).eps
+
+
+def test_a_process_that_compiles_computes_the_bits_of_one_that_reads_the_cache(tmp_path):
+    code = """if True:
+        import torch
+        from meancap import fast
+        x, c, u = torch.randn(3, 4, 784, generator=torch.Generator().manual_seed(0))
+        print([v.item().hex() for part in fast.gram(x, c, u, 1.0, 0.7) for v in part])
+    """
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert first == second

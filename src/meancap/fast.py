@@ -82,7 +82,7 @@ def _pair(x, c, u, a, k, direct):
     return scaled + k * c, u if direct else c - u
 
 
-@numba.njit(**_SUMMED)
+@numba.njit(forceinline=True, **_SUMMED)  # called, it would round otherwise in the process that compiles it
 def _sums_of_runs(x, c, u, i, a, k, direct):
     """<m, m>, <d, d> and <m, d> of the whole runs of sample i: float32 in a run, float64 over the runs."""
     q, r, b = 0.0, 0.0, 0.0
