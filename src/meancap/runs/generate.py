@@ -29,6 +29,7 @@ from ..models.sit import ConditionCache, NetworkPredictor
 from ..record import Record
 from ..rules import parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
+from ..sampling.checks import need_guidance
 from ..sampling.solvers import StepMethod
 from ..scenes import parse_prompt
 from ..scenes.model import SceneModel, scenes
@@ -186,7 +187,7 @@ def _opened(config: RunConfig, model: ClassModel | SceneModel) -> RunConfig:
     """The configuration with the model's facts; raises an error for a rule that this model cannot serve."""
     if config.solver not in SOLVERS:
         raise ValueError(f"known solvers are {', '.join(SOLVERS)}; got {config.solver!r}")
-    needs = parse(config.rule).needs if config.rule else ()
+    needs = need_guidance(config.rule).needs if config.rule else ()
     if unknown := [name for name in needs if name != "negative"]:
         raise ValueError(f"{config.rule} needs the prediction {unknown[0]!r}, which no shipped model makes")
     if needs and config.negative is None:
