@@ -53,7 +53,7 @@ QUICK = Study((11, 12), samples=128, steps=8, scales=(1.5, 2.0), seeds=(2, 3))
 def mixture_cell(study: Study, mixture: int, sampler: str) -> dict[str, Tensor]:
     """SW2 of tuned CFG, of feedback and of a perfect model, one number for each scored noise."""
     layout = Cloud(8, spread=0.5, seed=mixture)
-    problem = Problem(f"held-{mixture}", "held out", layout, (0, 1, 2), leak=study.leak)
+    problem = Problem(f"held-{mixture}", layout, (0, 1, 2), leak=study.leak)
     condition = problem.condition()
     ruler = Ruler(condition, study.samples)
     pi = 1 - problem.leak / (1 - math.exp(float(condition.log_prior)))

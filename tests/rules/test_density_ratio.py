@@ -27,10 +27,8 @@ from meancap.lab.problems import Cloud, Problem, problem
 from meancap.rules import DensityFeedback, density_feedback, displace, fbg, feedback_scale
 from meancap.sampling.ratio_tracker import exact_trace, keys, log_ratio_rate, signs, trace_estimate
 
-WIDE = Problem(
-    "wide", "a leak in 8-D, all components wide", Cloud(8, spread=0.8, least=0.4), (0, 1), leak=0.3
-)
-FLAT = Problem("flat", "a leak in 2-D", Cloud(2, 6, spread=1.0, least=0.3), (0, 1), leak=0.25)
+WIDE = Problem("wide", Cloud(8, spread=0.8, least=0.4), (0, 1), leak=0.3)
+FLAT = Problem("flat", Cloud(2, 6, spread=1.0, least=0.3), (0, 1), leak=0.25)
 
 
 def points(case, n=64, t=0.5, seed=0):
@@ -181,7 +179,7 @@ def test_a_batch_is_its_samples_and_evaluations_are_counted():
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_it_undoes_a_leak_on_mixtures_that_nobody_tuned_on(seed):
-    case = Problem("held out", "", Cloud(8, spread=0.5, seed=seed), (0, 1, 2), leak=0.3)
+    case = Problem("held out", Cloud(8, spread=0.5, seed=seed), (0, 1, 2), leak=0.3)
     model, seeds = case.model(), range(1024)
     ruler, x = Ruler(case.condition(), 1024), noise(seeds, (8,)).double()
     rule = density_feedback(round(trusted_share(model), 6))

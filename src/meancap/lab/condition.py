@@ -24,6 +24,14 @@ from ..prediction import Prediction
 from .mixture import Components, Mixture
 
 
+class Sides(NamedTuple):
+    """What both sides of a condition say at (x, t)."""
+
+    m_in: Tensor  # posterior mean given A, (..., d)
+    between: Tensor  # the same less that given B
+    log_odds: Tensor  # log P_A - log P_B, (..., 1)
+
+
 class _Split(NamedTuple):
     parts: Components
     pi_in: Tensor  # p(k | x, A), (..., K)
@@ -106,6 +114,12 @@ class Condition:
         split = self._split(x, t)
         m_c, gap = split.parts.mean(split.pi_in), (1 - split.parts.t) ** 2 * split.lead
         return Prediction(x, t, m_c, m_c - gap, gap=gap)
+
+    def sides(self, x: Tensor, t: Tensor | float) -> Sides:
+        """The means given A and given B, and the odds, for models that weigh them in another way."""
+        split = self._split(x, t)
+        m_in, between = split.parts.mean(split.pi_in), (1 - split.parts.t) ** 2 * split.between
+        return Sides(m_in, between, split.log_odds[..., None])
 
     def _split(self, x: Tensor, t: Tensor | float) -> _Split:
         parts = self.mixture.components(x, t)
