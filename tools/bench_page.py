@@ -9,15 +9,19 @@ marked parts of docs/benchmark.md and docs/choosing.md.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from meancap.bench.cases import KINDS, Case
+import torch
+from torch import Tensor
+
+from meancap.bench.cases import KINDS, OVERLAPS, Case
 from meancap.bench.families import FIXED, UNGUIDED
 from meancap.bench.leaderboard import write_report
-from meancap.bench.ratios import FEWEST, Ratio, Result, stratified_mean
+from meancap.bench.ratios import FEWEST, NOTHING, Logs, Ratio, Result, stratified_mean, student
 from meancap.bench.result import EVALUATIONS
 from meancap.files import write_whole
 from studies.common import with_parts
@@ -185,10 +189,41 @@ def where(result: Result) -> str:
     logs = {f"{name}, tuned": result.logs(n, name, "sw2 sw2") for name in names}
     logs |= {f"{name}, at equal alignment": result.aligned_logs(n, name) for name in RULES}
     for name, one in logs.items():
-        terms = {term: ratio for term, ratio in result.regress(one).items() if term not in KINDS}
+        terms = {term: ratio for term, ratio in regress(result, one).items() if term not in KINDS}
         clear = [f"{term} × {ratio}" for term, ratio in terms.items() if ratio.verdict in ("better", "worse")]
         lines.append(f"- {name}: {'; '.join(clear) if clear else 'no clear dependence'}.")
     return "\n".join(lines)
+
+
+def regress(result: Result, logs: Logs) -> dict[str, Ratio]:
+    """Plain regression of the log ratio: each kind at 8-D without a leak, then other factors."""
+    cases = [result.cases[name] for name in logs]
+    terms: dict[str, Callable[[Case], float]] = {
+        kind: (lambda case, kind=kind: float(case.kind == kind))  # type: ignore[misc]
+        for kind in KINDS
+        if any(case.kind == kind for case in cases)
+    }
+    terms["twice the dimension"] = lambda case: math.log2(case.dimension / 8)
+    terms["a tenth more leak"] = lambda case: case.leak / 0.1
+    terms["twice the separation"] = lambda case: math.log2(OVERLAPS[case.overlap])
+    terms["off the origin"] = lambda case: float(case.offset > 0)
+    table = torch.tensor([[of(case) for of in terms.values()] for case in cases], dtype=torch.float64)
+    return dict(zip(terms, least_squares(table, list(logs.values())), strict=True))
+
+
+def least_squares(table: Tensor, values: Sequence[float]) -> list[Ratio]:
+    """Coefficients as ratios; errors by White's formula with each residual's leverage (HC3)."""
+    n, p = table.shape
+    y = torch.tensor(values, dtype=torch.float64)
+    if n < FEWEST + p:
+        return [NOTHING] * p
+    inverse = torch.linalg.pinv(table.T @ table)
+    found = inverse @ table.T @ y
+    leverage = ((table @ inverse) * table).sum(1)
+    weights = ((y - table @ found) / (1 - leverage).clamp_min(1e-9)).square()
+    half = student(n - p) * (inverse @ (table.T * weights) @ table @ inverse).diagonal().sqrt()
+    rows = torch.stack([found, found - half, found + half], 1).exp()
+    return [Ratio(value, low, high, n) for value, low, high in rows.tolist()]
 
 
 def kinds(result: Result, n: int, names: tuple[str, ...], column: str | None) -> str:
@@ -196,7 +231,7 @@ def kinds(result: Result, n: int, names: tuple[str, ...], column: str | None) ->
     lines = [f"| rule, {n} evaluations | {' | '.join(KINDS)} | all |", "|---|" + "---|" * (len(KINDS) + 1)]
     for name in names:
         logs = result.aligned_logs(n, name) if column is None else result.logs(n, name, column)
-        found = result.by("kind", logs)
+        found = result.by_kind(logs)
         cells = [_cell(found[kind]) for kind in KINDS] + [_cell(result.mean(logs))]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -215,7 +250,7 @@ def feedback(result: Result) -> str:
             with_, without = (f"{_said(side)}, {side.n} problems" for side in sides)
             lines.append(f"- {n} evaluations, {name}: if labels leak {with_}; otherwise {without}.")
     n = max(result.runs)
-    found = result.by("kind", result.logs(n, "density feedback", "sw2 sw2"))
+    found = result.by_kind(result.logs(n, "density feedback", "sw2 sw2"))
     kinds = ", ".join(f"{kind} {_cell(one)}" for kind, one in found.items())
     return "\n".join([*lines, f"- By kind, {n} evaluations, density feedback: {kinds}."])
 

@@ -9,7 +9,8 @@ import torch
 
 from meancap.bench.cases import KINDS, read_cases
 from meancap.bench.families import FIXED
-from meancap.bench.ratios import Ratio, Result, least_squares, stratified_mean, student
+from meancap.bench.ratios import Ratio, Result, stratified_mean, student
+from tools.bench_page import least_squares, regress
 
 CASES = read_cases()
 
@@ -87,10 +88,9 @@ def test_a_row_has_ratios_quantiles_and_the_worst_problem(tmp_path):
 
 def test_strata_are_told_apart(tmp_path):
     result = write(tmp_path, lambda case: 0.5 if case.kind == "leak" else 2.0)
-    kinds = result.by("kind", result.logs(10, "mine", "all sw2"))
+    kinds = result.by_kind(result.logs(10, "mine", "all sw2"))
     assert list(kinds) == list(KINDS) and kinds["leak"].value == pytest.approx(0.5) and kinds["leak"].n == 12
     assert kinds["exact"].value == pytest.approx(2)
-    assert next(iter(result.by("dimension", result.logs(10, "mine", "all sw2")))) == "2"
 
 
 def test_equal_alignment_counts_who_reaches_it_and_drops_what_is_not_equal(tmp_path):
@@ -120,7 +120,7 @@ def test_the_regression_says_where_a_rule_wins(tmp_path):
         )
 
     result = write(tmp_path, error, n=252)
-    found = result.regress(result.logs(10, "mine", "all sw2"))
+    found = regress(result, result.logs(10, "mine", "all sw2"))
     expected = {
         "leak": 0.6,
         "exact": 1.2,

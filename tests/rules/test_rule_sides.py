@@ -3,14 +3,11 @@
 import pytest
 import torch
 
-from meancap import CFG, Cap, Piecewise, Prediction, Record, euler, pmc, sample, uniform
+from meancap import CFG, Cap, Prediction, euler, pmc, sample, uniform
 from meancap.lab import Condition, Mixture
-from meancap.rules import Interval
 from meancap.sampling import (
     autoguidance,
     manifold_sample,
-    manifold_trajectory,
-    open_loop,
     recfg_table,
     rectified_cfgpp,
 )
@@ -123,44 +120,7 @@ def test_beyond_its_range_manifold_sampling_is_euler():
         manifold_sample(CONDITION.predict, rule, noise(), uniform(8), until=0.0),
         sample(CONDITION.predict, rule, noise(), uniform(8), euler),
     )
-    steps = list(manifold_trajectory(CONDITION.predict, rule, noise(), uniform(8), until=0.5))
-    assert [one.index for one in steps] == list(range(8)) and not torch.equal(steps[0].x, noise())
+    moved = manifold_sample(CONDITION.predict, rule, noise(), uniform(8), until=0.5)
+    assert not torch.equal(moved, sample(CONDITION.predict, rule, noise(), uniform(8)))
     alone = manifold_sample(CONDITION.predict, rule, noise()[:1], uniform(8))
     torch.testing.assert_close(alone, manifold_sample(CONDITION.predict, rule, noise(), uniform(8))[:1])
-
-
-def test_the_open_loop_of_a_schedule_is_the_schedule():
-    schedule = Piecewise([0.0, 0.3, 1.0], [1.0, 6.0, 2.0])
-    record = Record()
-    sample(CONDITION.predict, CFG(schedule), noise(), uniform(10), record=record)
-    found = open_loop(record)
-    assert found.times == pytest.approx([i / 10 for i in range(10)])
-    assert found.values == pytest.approx([schedule(t) for t in found.times])
-
-
-def test_the_open_loop_of_a_cap_is_its_mean_scale_and_depends_on_time_alone():
-    record = Record()
-    sample(CONDITION.predict, pmc(6, 1.05), noise(), uniform(10), record=record)
-    scale = record.stacked()["scale"]
-    schedule = open_loop(record)
-    assert schedule.values == pytest.approx(scale.mean(1).tolist())
-    assert scale.std(1).max() > 0.01 and min(schedule.values) < 6  # the closed loop was not a schedule
-    again = Record()
-    sample(CONDITION.predict, CFG(schedule), noise(seed=1), uniform(10), record=again)
-    assert float(again.stacked()["scale"].std(1).max()) < 1e-12
-
-
-def test_samples_without_a_gap_say_nothing():
-    def predict(x, t):
-        m = 0.5 * x
-        gap = torch.cat([torch.zeros(1, 2), torch.ones(1, 2)]).to(x) * (t < 0.5)
-        return Prediction(x, t, m, m - gap, gap=gap)
-
-    record = Record()
-    sample(
-        predict, CFG(4) | Interval(0, 0.4), torch.ones(2, 2, dtype=torch.float64), uniform(5), record=record
-    )
-    found = open_loop(record)
-    assert found.times == pytest.approx([0, 0.2, 0.4]) and found.values == pytest.approx([4, 4, 4])
-    with pytest.raises(ValueError, match="empty"):
-        open_loop(Record())

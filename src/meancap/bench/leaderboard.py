@@ -59,7 +59,7 @@ def tables(result: Result) -> dict[str, Table]:
             for what, column in (("tuned", "sw2 sw2"), ("regret", "all sw2")):
                 logs = result.logs(n, rule, column)
                 if logs and not (what == "tuned" and rule == FIXED.name):
-                    found = result.by("kind", logs)
+                    found = result.by_kind(logs)
                     cells = {key: v for kind in KINDS for key, v in _numbers(kind, found[kind]).items()}
                     kinds.append({"evaluations": n, "rule": rule, "what": what, **cells})
     return {"rules": rules, "kinds": kinds}

@@ -7,14 +7,14 @@
     aligned   both at the alignment of the truth, on the problems where the rule and CFG reach it
     verdict   better or worse if the interval leaves 1 out, even if it lies within 10 % of 1, else undecided
 
-An interval needs ten problems. `regress` says where a rule wins: its log ratio on kind, dimension and leak.
+An interval needs ten problems.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .cases import KINDS, OVERLAPS, Case, read_cases
+from .cases import KINDS, read_cases
 from .families import FIXED
 
 FEWEST, EVEN, LEVEL = 10, 1.1, 0.95
@@ -160,28 +160,12 @@ class Result:
             kinds.setdefault(self.cases[name].kind, []).append(value)
         return stratified_mean(list(kinds.values()))
 
-    def by(self, of: str, logs: Logs) -> dict[str, Ratio]:
-        """The ratio in each stratum: by 'kind', 'dimension', 'overlap' or 'offset'."""
-        order = KINDS if of == "kind" else sorted({getattr(case, of) for case in self.cases.values()})
+    def by_kind(self, logs: Logs) -> dict[str, Ratio]:
+        """The ratio for each kind of error."""
         return {
-            str(value): stratified_mean([[v for n, v in logs.items() if getattr(self.cases[n], of) == value]])
-            for value in order
-        }
-
-    def regress(self, logs: Logs) -> dict[str, Ratio]:
-        """Plain regression of the log ratio: each kind at 8-D without a leak, then other factors."""
-        cases = [self.cases[name] for name in logs]
-        terms: dict[str, Callable[[Case], float]] = {
-            kind: (lambda case, kind=kind: float(case.kind == kind))  # type: ignore[misc]
+            kind: stratified_mean([[v for n, v in logs.items() if self.cases[n].kind == kind]])
             for kind in KINDS
-            if any(case.kind == kind for case in cases)
         }
-        terms["twice the dimension"] = lambda case: math.log2(case.dimension / 8)
-        terms["a tenth more leak"] = lambda case: case.leak / 0.1
-        terms["twice the separation"] = lambda case: math.log2(OVERLAPS[case.overlap])
-        terms["off the origin"] = lambda case: float(case.offset > 0)
-        table = torch.tensor([[of(case) for of in terms.values()] for case in cases], dtype=torch.float64)
-        return dict(zip(terms, least_squares(table, list(logs.values())), strict=True))
 
 
 def stratified_mean(strata: Iterable[Sequence[float]]) -> Ratio:
@@ -211,21 +195,6 @@ def stratified_mean(strata: Iterable[Sequence[float]]) -> Ratio:
         squares = math.fsum(v * v / (len(one) - 1) for v, one in zip(parts, groups, strict=True))
         half = student(int(total**2 / squares)) * math.sqrt(total) / len(groups) if total else 0.0
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n)
-
-
-def least_squares(table: torch.Tensor, values: Sequence[float]) -> list[Ratio]:
-    """Coefficients as ratios; errors by White's formula with each residual's leverage (HC3)."""
-    n, p = table.shape
-    y = torch.tensor(values, dtype=torch.float64)
-    if n < FEWEST + p:
-        return [NOTHING] * p
-    inverse = torch.linalg.pinv(table.T @ table)
-    found = inverse @ table.T @ y
-    leverage = ((table @ inverse) * table).sum(1)
-    weights = ((y - table @ found) / (1 - leverage).clamp_min(1e-9)).square()
-    half = student(n - p) * (inverse @ (table.T * weights) @ table @ inverse).diagonal().sqrt()
-    rows = torch.stack([found, found - half, found + half], 1).exp()
-    return [Ratio(value, low, high, n) for value, low, high in rows.tolist()]
 
 
 @lru_cache

@@ -7,7 +7,6 @@ beside           extra predictions by name, for rules that read them: something 
 autoguidance     the reference is a weaker model under the same condition (Karras et al. 2024)
 rectified_cfgpp  the gap is taken a little ahead of x, where the conditional flow leads (Saini et al. 2025)
 recfg_table      the table of ratios that ReCFG needs, computed from data (Xia et al. 2024)
-open_loop        the schedule of scales that an adaptive rule amounts to on average
 manifold_sample  CFG-MP and CFG-MP+ (Cai et al. 2026): before a step, x moves to where both models agree
 
 CFG-MP, with half of the step h and t held:
@@ -25,22 +24,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..notation import described
 from ..prediction import Prediction, need_same_shapes
-from ..rules import Recorder, Rectify, Rule, Stepper, guide
+from ..rules import Rectify, Rule, Stepper, guide
 from ..rules.catalogue import not_a_rule
-from ..schedules import Piecewise, Values
+from ..schedules import Values
 from ..tensors import per_sample, promoted
 from .checks import need_guidance, need_prediction, warn_if_not_finite
-from .sample import Predict, Step, with_needs
+from .sample import Predict, with_needs
 from .solvers import Times, checked
+
+_TURN = 0.05  # up to this time CFG-MP goes forth first, as for SD3.5
 
 
 def from_edm(denoise: Callable[[Tensor, float], tuple[Tensor, Tensor]]) -> Predict:
@@ -227,63 +227,6 @@ def recfg_table(
     return Rectify(tuple(knots), tuple(rows))
 
 
-class _Recorded(Protocol):
-    """Whatever holds the meter of a run: see `meancap.Record`."""
-
-    def stacked(self) -> dict[str, Tensor]: ...
-
-
-def open_loop(record: _Recorded) -> Piecewise:
-    """The mean effective scale over the samples at every recorded time; use it as `CFG(open_loop(record))`.
-
-    Samples whose gap is zero at a time say nothing about the scale there and are left out. A rule that turns
-    the displacement counts with its part along the gap. If the adaptive rule is not better than this
-    schedule, its feedback brings nothing.
-    """
-    seen = record.stacked()
-    t, scale, gap = (seen[name].double().flatten() for name in ("t", "scale", "gap"))
-    known = (gap > 0) & scale.isfinite()
-    # Rounding must not make two knots of one time.
-    place = (t * 2**24).round()
-    told = [(place == knot) & known for knot in sorted(set(place.tolist()))]
-    told = [here for here in told if bool(here.any())]
-    if not told:
-        return Piecewise((0.0,), (1.0,))  # there never was a gap to scale
-    return Piecewise(
-        tuple(float(t[here].mean()) for here in told), tuple(float(scale[here].mean()) for here in told)
-    )
-
-
-def manifold_trajectory(
-    predict: Predict,
-    rule: Rule,
-    x: Tensor,
-    times: Sequence[float],
-    *,
-    iterations: int = 3,
-    window: int = 1,
-    until: float = 0.4,
-    turn: float = 0.05,
-    ridge: float = 1e-4,
-    record: Recorder | None = None,
-) -> Iterator[Step]:
-    """Euler steps under `rule`, each from the projected state while t < until.
-
-    `window` earlier results are mixed in; 0 is CFG-MP, 1 or more CFG-MP+. H is used while t <= turn. Defaults
-    are those for SD3.5.
-    """
-    grid = checked(times)
-    predict, stepper = with_needs(predict, rule), Stepper(rule)
-    for index, (t, s) in enumerate(pairwise(grid)):
-        if t < until:
-            x = _project(predict, x, t, (s - t) / 2, iterations, window, forth_first=t <= turn, ridge=ridge)
-        p = predict(x, t).until(s)
-        m = stepper.mean(p, record=record).to(torch.promote_types(x.dtype, torch.float32))
-        x_next = m if s == 1 else torch.lerp(x.to(m.dtype), m, (s - t) / (1 - t))
-        yield Step(index, t, s, x, p, m, x_next)
-        x = x_next
-
-
 def manifold_sample(
     predict: Predict,
     rule: Rule,
@@ -294,7 +237,9 @@ def manifold_sample(
     window: int = 1,
     until: float = 0.4,
 ) -> Tensor:
-    """Manifold projection (CFG-MP, CFG-MP+). The end of `manifold_trajectory`.
+    """Manifold projection (CFG-MP, CFG-MP+). Euler steps, each from the projected state while t < until.
+
+    `window` earlier results are mixed in; 0 is CFG-MP, 1 or more CFG-MP+.
 
     formula: x <- z + h v_c(z) with z = x - h v_u(x), a few times at fixed t, then a CFG step; MP+ mixes the
         results
@@ -311,9 +256,12 @@ def manifold_sample(
         - a predict that gives both predictions costs twice the evaluations, for each half needs one of them
         - an independent re-measurement on SD3.5 found no gain over CFG at equal cost
     """
-    steps = manifold_trajectory(predict, rule, x, times, iterations=iterations, window=window, until=until)
-    for one in steps:
-        x = one.x_next
+    predict, stepper = with_needs(predict, rule), Stepper(rule)
+    for t, s in pairwise(checked(times)):
+        if t < until:
+            x = _project(predict, x, t, (s - t) / 2, iterations, window, forth_first=t <= _TURN)
+        m = stepper.mean(predict(x, t).until(s)).to(torch.promote_types(x.dtype, torch.float32))
+        x = m if s == 1 else torch.lerp(x.to(m.dtype), m, (s - t) / (1 - t))
     warn_if_not_finite(x)
     return x
 
