@@ -18,7 +18,7 @@ from ..extras import need
 from ..files import sha256_of
 from .checkpoint import load_pretrained, load_sit
 from .data import FASHION
-from .sit import ConditionCache, FlowModel, Predictor, SiT
+from .sit import FlowModel, Predictor, SiT
 
 _Decode = Callable[[Tensor], Tensor]
 
@@ -59,24 +59,16 @@ class ClassModel(FlowModel):
             raise ValueError(f"{self.name} has classes 0 to {self.classes - 1}; got {index}")
         return index
 
-    def predict(
-        self,
-        labels: Sequence[int] | Tensor,
-        *,
-        negative: int | None = None,
-        kept: ConditionCache | None = None,
-    ) -> Predictor:
+    def predict(self, labels: Sequence[int] | Tensor, *, negative: int | None = None) -> Predictor:
         """The predictor for one label per sample.
 
         `negative` is a class to avoid: the reference of guidance, or beside it for rules that look at both.
-        Hand over one dictionary as `kept` to share what the network makes of times and classes between
-        predictors; it is right for as long as the weights stay as they are.
         """
         y = torch.as_tensor(labels, dtype=torch.long, device=self.device)
         if y.dim() != 1 or bool(((y < 0) | (y >= self.classes)).any()):
             raise ValueError(f"{self.name} needs labels from 0 to {self.classes - 1}; got {y.tolist()}")
         avoided = None if negative is None else [self.label(str(negative))] * len(y)
-        return Predictor(self.network, y.tolist(), self.channels, kept, avoided)
+        return Predictor(self.network, y.tolist(), self.channels, avoided)
 
 
 def fashion(path: str | Path | None = None) -> ClassModel:

@@ -7,16 +7,8 @@
 
 Parameter names are those of the released checkpoints, so that a released file loads as it is.
 
-`Predictor` computes both velocities at once: the same bits as two plain calls, without their repeated work.
-
-    doubled batch   the conditional samples first, then the same samples without a class
-    conditions      what each block receives of (t, class): shift, 1 + scale, gate. They do not depend on x,
-                    and a caller whose weights stay as they are may keep them from batch to batch
-    pieces          on a CPU the doubled batch is cut so that what a block makes of it stays in the cache
-
-A matrix product rounds a row in the same way whatever the other rows are, except in very small products.
-Tokens are always many; conditions are few, and those of each half are worked out by themselves, as in two
-calls. `SiT.forward` remains the definition.
+`Predictor` computes both velocities: in one doubled batch, or on a CPU in pieces of it, so that what a block
+makes of one stays in the cache. A piece has the bits of a plain call of it.
 """
 
 from __future__ import annotations
@@ -132,7 +124,7 @@ class _Patches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         patches: Tensor = self.proj(x)
-        return patches.flatten(2).transpose(1, 2)
+        return patches.flatten(2).transpose(1, 2).contiguous()
 
 
 class TimeEmbedder(nn.Module):
@@ -249,11 +241,7 @@ def position_embedding(width: int, side: int) -> Tensor:
     return torch.cat([column, row], dim=2).reshape(side * side, width).float()
 
 
-_Conditions = tuple[tuple[Tensor, ...], ...]  # for each block, then for the last layer
-ConditionCache = dict[tuple[float, tuple[int, ...]], _Conditions]
-
 _ROWS = 1250  # tokens in a piece, for each thread: enough for a matrix product, few enough for a cache
-_KEEP = 2**27  # bytes of conditions that are kept at most
 
 
 class NetworkPredictor:
@@ -303,79 +291,37 @@ class NetworkPredictor:
 
 
 class Predictor(NetworkPredictor):
-    """The predictor of a SiT, for one label per sample. `kept` holds conditions from batch to batch."""
+    """The predictor of a SiT, for one label per sample."""
 
     def __init__(
         self,
         network: SiT,
         labels: Sequence[int],
         channels: int | None = None,
-        kept: ConditionCache | None = None,
         negative: Sequence[int] | None = None,
     ) -> None:
-        empty = (network.config.classes,) * len(labels)
-        super().__init__(tuple(labels), empty, None if negative is None else tuple(negative))
-        self.network, self.channels, self.kept = network, channels, kept
+        device = network.pos_embed.device
+        wanted = torch.tensor(labels, dtype=torch.long, device=device)
+        avoided = None if negative is None else torch.tensor(negative, dtype=torch.long, device=device)
+        super().__init__(wanted, torch.full_like(wanted, network.config.classes), avoided)
+        self.network, self.channels = network, channels
 
     def velocities(self, x: Tensor, t: float, count: int) -> Tensor:
-        network, weight = self.network, self.network.x_embedder.proj.weight
-        conditions = self._conditions(float(t))
-        h = network.x_embedder(x.to(weight.device, weight.dtype)) + network.pos_embed
-        h = torch.cat([h.contiguous()] * count)  # patches come channels first, which would cost every block
-        outputs = [
-            _outward(network, h[piece], [[v[piece] for v in part] for part in conditions])
-            for piece in pieces(len(h), network.config.tokens, h.device)
-        ]
-        return torch.cat(outputs).float()
-
-    def _conditions(self, t: float) -> _Conditions:
-        kept, key = {} if self.kept is None else self.kept, (t, sum(self.rows, ()))
-        if key not in kept:
-            separate = [_conditions_of(self.network, t, row) for row in self.rows]
-            conditions = tuple(
-                tuple(map(torch.cat, zip(*parts, strict=True))) for parts in zip(*separate, strict=True)
-            )
-            if (len(kept) + 1) * sum(v.nbytes for part in conditions for v in part) > _KEEP:
-                return conditions
-            kept[key] = conditions
-        return kept[key]
+        network, weight, rows = self.network, self.network.x_embedder.proj.weight, self.rows[:count]
+        x = x.to(weight.device, weight.dtype)
+        at = torch.full((len(x) * count,), float(t), device=weight.device)
+        if weight.device.type != "cpu":
+            return network(torch.cat([x] * count), at, torch.cat(rows)).float()  # type: ignore[no-any-return]
+        cuts = pieces(len(x), network.config.tokens)
+        return torch.cat([network(x[p], at[p], row[p]) for row in rows for p in cuts]).float()
 
 
-def _conditions_of(network: SiT, t: float, labels: Sequence[int]) -> _Conditions:
-    """The conditions at time t, one row for each label."""
-    y = torch.tensor(labels, dtype=torch.long, device=network.pos_embed.device)
-    c = network.t_embedder(torch.full((len(y),), t, device=y.device)) + network.y_embedder(y)
-    conditions = []
-    for layer in (*network.blocks, network.final_layer):
-        made = layer.adaLN_modulation(c)[:, None]
-        parts = made.chunk(made.shape[2] // network.config.width, dim=2)
-        # Shift, scale and gate in turns; the scale is always used as 1 + scale.
-        conditions.append(tuple(1 + v if i % 3 == 1 else v.contiguous() for i, v in enumerate(parts)))
-    return tuple(conditions)
-
-
-def pieces(samples: int, tokens: int, device: torch.device) -> list[slice]:
-    """Neighbouring samples, in pieces of nearly one size; one piece where the device is no CPU."""
-    most = _ROWS * torch.get_num_threads() // tokens if device.type == "cpu" else samples
+def pieces(samples: int, tokens: int) -> list[slice]:
+    """Neighbouring samples, in pieces of nearly one size that fit the cache."""
+    most = _ROWS * torch.get_num_threads() // tokens
     count = max(1, -(-samples // max(1, most)))
     ends = [i * samples // count for i in range(count + 1)]
     return [slice(low, high) for low, high in pairwise(ends)]
-
-
-def _outward(network: SiT, h: Tensor, conditions: list[list[Tensor]]) -> Tensor:
-    """From embedded patches to velocities; h is used up."""
-    *inner, (shift, scale) = conditions
-    for block, condition in zip(network.blocks, inner, strict=True):
-        _through(block, h, condition)  # type: ignore[arg-type]
-    last = network.final_layer
-    return network.unpatch(last.linear(last.norm_final(h) * scale + shift))[:, : network.config.channels]
-
-
-def _through(block: _SiTBlock, h: Tensor, condition: list[Tensor]) -> None:
-    """`Block.forward`, whose result takes the place of h; a scale comes with its 1."""
-    shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = condition
-    h.add_(gate_a * block.attn(block.norm1(h) * scale_a + shift_a))
-    h.add_(gate_m * block.mlp(block.norm2(h) * scale_m + shift_m))
 
 
 @dataclass(frozen=True, eq=False)

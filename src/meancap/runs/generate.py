@@ -25,7 +25,7 @@ import torch
 from ..files import sha256_of
 from ..models.checkpoint import local_folder
 from ..models.classes import ClassModel, decoder, fashion, open_sit
-from ..models.sit import ConditionCache, NetworkPredictor
+from ..models.sit import NetworkPredictor
 from ..record import Record
 from ..rules import parse
 from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
@@ -136,11 +136,10 @@ class ClassSource:
             eta=config.noise_level,
             negative=negative,
         )
-        conditions: ConditionCache = {}  # the weights stay as they are while a run is made
 
         def predictor(indices: Sequence[int]) -> NetworkPredictor:
             own = [labels[i % len(labels)] for i in indices]
-            return model.predict(own, negative=negative, kept=conditions)
+            return model.predict(own, negative=negative)
 
         make = _blocks(model, config, predictor, lambda i: {"label": labels[i % len(labels)]})
         return PreparedRun(config, make, versions(("diffusers",) if self.decoded_by else ()))
