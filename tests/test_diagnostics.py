@@ -85,19 +85,19 @@ def predict(x, t):
     return Prediction.from_velocity(x, t, 1 - x, -x)
 
 
-def test_the_summary_says_what_was_asked_and_what_was_granted():
+def test_the_summary_has_the_requested_and_the_applied_scale():
     record = Record()
     sample(predict, CFG(7) | Cap(1.1), noise(range(5), (3, 8, 8)), uniform(10), record=record)
     s = record.stacked()
     share = s["active"].double().mean()
     assert record.summary() == (
-        f"asked for 7.0, got {s['scale'].min():.1f} to {s['scale'].max():.1f}; "
+        f"requested scale 7.0, applied {s['scale'].min():.1f} to {s['scale'].max():.1f}; "
         f"capped on {share:.0%} of steps; largest ratio {s['ratio'].max():.3f}"
     )
     assert len(record) == 10 and s["ratio"].max() <= 1.1 * (1 + 1e-6)
     free = Record()
     sample(predict, CFG(2), noise(range(2), (3, 8, 8)), uniform(4), record=free)
-    assert free.summary().startswith("asked for 2.0, got 2.0; never capped")
+    assert free.summary().startswith("requested scale 2.0, applied 2.0; never capped")
 
 
 def test_the_summary_shows_the_lowest_scale_wherever_it_was():
@@ -107,7 +107,9 @@ def test_the_summary_shows_the_lowest_scale_wherever_it_was():
         guide(CFG(7) | Cap(1.1), Prediction(x, t, m_c, m_c - torch.tensor([[0.0, gap]])), record=record)
     scales = record.stacked()["scale"].flatten()
     torch.testing.assert_close(scales, torch.tensor([7, 1 + 0.21**0.5, 7]).double(), rtol=1e-6, atol=0)
-    assert record.summary().startswith(f"asked for 7.0, got {scales[1]:.1f} to 7.0; capped on 33% of steps")
+    assert record.summary().startswith(
+        f"requested scale 7.0, applied {scales[1]:.1f} to 7.0; capped on 33% of steps"
+    )
 
 
 @pytest.mark.parametrize("rule", ["apg(8)", "CFG(8) | Interval(0.2, 0.8)", "apg(8) | Cap(1.05)"])
@@ -116,10 +118,12 @@ def test_the_summary_prints_the_typed_scale_and_calls_the_rest_effective(rule, t
     sample(predict, rule, noise(range(5), (3, 8, 8)), uniform(10), record=record)
     asked = record.stacked()["asked"]
     effective = f"{asked.min():.1f} to {asked.max():.1f}"
-    assert record.summary().startswith(f"asked for 8.0 (effective {effective}), got ")
+    assert record.summary().startswith(f"requested scale 8.0 (effective {effective}), applied ")
     assert Record.load(record.save(tmp_path / "meter.json")).summary() == record.summary()
     sample(predict, "CFG(3)", noise(range(5), (3, 8, 8)), uniform(10), record=record)
-    assert record.summary().startswith("asked for 3.0, got 3.0"), "a record that is used again forgets"
+    assert record.summary().startswith("requested scale 3.0, applied 3.0"), (
+        "a record that is used again forgets"
+    )
 
 
 def test_a_saved_record_opens_as_json(tmp_path):
@@ -217,7 +221,7 @@ def test_a_lost_sample_takes_nothing_from_what_is_said_of_the_others():
     others = [0, 1, 3]
     assert found.proved and torch.equal(found.bound[others], bound.bound[others]) and found.bound[2].isnan()
     assert "over 3 samples (nothing of 1, which are NaN), proved" in str(found)
-    assert "nan" not in broken.summary() and broken.summary().startswith("asked for 7.0")
+    assert "nan" not in broken.summary() and broken.summary().startswith("requested scale 7.0")
 
 
 def test_a_bound_stays_one_when_it_is_printed():

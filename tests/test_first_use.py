@@ -230,9 +230,9 @@ def test_a_record_draws_itself():
     record = Record()
     sample(predict, RULE, START, uniform(5), euler, record=record)
     figure = record.plot()
-    assert [axes.get_title() for axes in figure.axes][:2] == ["gap |m_c − m_u|", "scale that was granted"]
-    granted = figure.axes[1].lines[-2].get_ydata()  # before it the samples, after it what was asked for
-    assert granted.tolist() == pytest.approx(record.stacked()["scale"].mean(1).tolist())
+    assert [axes.get_title() for axes in figure.axes][:2] == ["gap |m_c − m_u|", "applied scale"]
+    applied = figure.axes[1].lines[-2].get_ydata()  # before it the samples, after it the requested scale
+    assert applied.tolist() == pytest.approx(record.stacked()["scale"].mean(1).tolist())
 
 
 def test_several_stages_of_a_step_are_flagged_once():

@@ -87,14 +87,14 @@ def test_the_space_says_how_it_is_started(folders):
 def test_the_space_draws_garments_with_the_library(app):
     image, said = app.garments(8, 1.1, 0, steps=4)
     assert image.shape == (84, 280) and image.dtype == np.uint8
-    assert said.startswith("asked for 8.0") and "largest ratio 1.100" in said
+    assert said.startswith("requested scale 8.0") and "largest ratio 1.100" in said
     again, _ = app.garments(8, 1.1, 0, steps=4)
     np.testing.assert_array_equal(image, again)
 
 
 def test_the_space_draws_sentences_with_the_library(app):
     image, said = app.pictures("a red disc left of a blue square", "", 8, 1.05, 0, steps=2)
-    assert image.shape == (96, 128, 3) and image.dtype == np.uint8 and said.startswith("asked for 8.0")
+    assert image.shape == (96, 128, 3) and image.dtype == np.uint8 and said.startswith("requested scale 8.0")
 
 
 def test_the_space_draws_the_mixture(app):
@@ -103,8 +103,14 @@ def test_the_space_draws_the_mixture(app):
 
 
 ANSWERS = {  # a tab, its button, and what is on the page once the answer has come
-    "garments": ("#make", "document.querySelector('#said textarea')?.value.startsWith('asked for 3.0')"),
-    "sentences": ("#draw", "document.querySelector('#told textarea')?.value.startsWith('asked for 3.0')"),
+    "garments": (
+        "#make",
+        "document.querySelector('#said textarea')?.value.startsWith('requested scale 3.0')",
+    ),
+    "sentences": (
+        "#draw",
+        "document.querySelector('#told textarea')?.value.startsWith('requested scale 3.0')",
+    ),
     "mixture": ("#sample", "document.querySelector('#plot img')?.naturalWidth > 100"),
 }
 

@@ -20,7 +20,6 @@ FILES = (
     "pyproject.toml",
     "CITATION.cff",
     ".github/ISSUE_TEMPLATE/config.yml",
-    "examples/notebooks/*.ipynb",
     "integrations/huggingface/**/*.md",
     "integrations/huggingface/**/requirements.txt",
 )

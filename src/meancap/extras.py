@@ -1,7 +1,7 @@
-"""Optional packages, imported where they are used.
+"""Optional packages, imported by the functions that use them.
 
 `need("PIL.Image", "images")` returns the module, or raises an ImportError that names the missing package and
-the extra of meancap that installs it.
+the pip command that installs it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_DISTRIBUTIONS = {"PIL": "Pillow"}  # import name -> name in package indexes, where they differ
+_DISTRIBUTIONS = {"PIL": "Pillow"}  # import name -> name in package indexes, if they differ
+
+
+def pip_command(extra: str) -> str:
+    """The command that installs an extra; from a clone until meancap is on PyPI."""
+    return f'pip install ".[{extra}]" in your clone of meancap'
 
 
 def need(module: str, extra: str) -> Any:
-    """Import `module`, which `pip install "meancap[extra]"` installs (in a clone, ".[extra]")."""
+    """Return the imported `module`, which the extra `extra` installs."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -23,6 +28,5 @@ def need(module: str, extra: str) -> Any:
         reason = "which is not installed" if missing else f"which cannot be imported ({error})"
         kind = ModuleNotFoundError if missing else ImportError
         raise kind(
-            f'this needs {package}, {reason}: pip install "meancap[{extra}]" (in a clone: ".[{extra}]")',
-            name=error.name or root,
+            f"this needs {package}, {reason}; run {pip_command(extra)}", name=error.name or root
         ) from error

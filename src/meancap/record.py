@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .cap import Lengths, lengths
+from .extras import need
 from .files import write_whole, writing
 from .prediction import Prediction, need_same_shapes
 from .rules.path_matching import STATISTICS, PathMatch
@@ -34,7 +35,7 @@ from .tensors import Number, vector
 
 _PANELS = {
     "gap": "gap |m_c − m_u|",
-    "scale": "scale that was granted",
+    "scale": "applied scale",
     "ratio": "ratio |m| / |m_c|",
     "cosine": "cosine of m_c and the gap",
 }
@@ -172,11 +173,11 @@ class Record:
             gaps = s["gap"].double().square().mean(1).sqrt()
             followed += f"; {self.reference.compare(s['t'][:, 0].tolist(), gaps.tolist())}"
         return (
-            f"asked for {self.asked_span(s['asked'])}, got {span(s['scale'])}; {capped}; "
+            f"requested scale {self.requested_span(s['asked'])}, applied {span(s['scale'])}; {capped}; "
             f"largest ratio {_largest(s['ratio']):.3f}{followed}"
         )
 
-    def asked_span(self, effective: Tensor) -> str:
+    def requested_span(self, effective: Tensor) -> str:
         """The scale that the rule names, and the effective one if that differs: "8.0 (effective 1.6 to 8.9)".
 
         Rules such as apg or an interval change their scale before any cap; a cap over a host names none.
@@ -288,14 +289,8 @@ class Record:
         return figure
 
     def _figure(self) -> Any:
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise ImportError(
-                'Record.plot() needs matplotlib: pip install "meancap[report]" (in a clone: ".[report]")'
-            ) from None
         s = self.stacked()
-        figure = Figure(figsize=(9, 2.6), layout="constrained")
+        figure = need("matplotlib.figure", "report").Figure(figsize=(9, 2.6), layout="constrained")
         for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
             axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
             axes.plot(s["t"].mean(1), s[name].mean(1), color="#0072B2", linewidth=2)
@@ -304,7 +299,7 @@ class Record:
                 axes.plot(self.reference.times, curve, ":", color="#222222", label="real examples")
                 axes.legend(frameon=False)
             if name == "scale":
-                axes.plot(s["t"].mean(1), s["asked"].mean(1), "--", color="#D55E00", label="asked for")
+                axes.plot(s["t"].mean(1), s["asked"].mean(1), "--", color="#D55E00", label="requested")
                 axes.legend(frameon=False)
             axes.set_title(title, fontsize=9)
             axes.set_xlabel("t (noise at 0, data at 1)", fontsize=8)

@@ -93,7 +93,7 @@ def page() -> Any:
             run = gr.Button("make garments", elem_id="make")
             picture, said = (
                 gr.Image(label="CFG 1, CFG, capped"),
-                gr.Textbox(label="what was granted", elem_id="said"),
+                gr.Textbox(label="requested and applied guidance", elem_id="said"),
             )
             run.click(garments, [scale, gamma, seed], [picture, said])
         with gr.Tab("sentences"):
@@ -102,7 +102,7 @@ def page() -> Any:
             first = gr.Number(0, precision=0, label="seed")
             paint = gr.Button("draw", elem_id="draw")
             shown = gr.Image(label="CFG 1, CFG, capped")
-            told = gr.Textbox(label="what was granted", elem_id="told")
+            told = gr.Textbox(label="requested and applied guidance", elem_id="told")
             paint.click(pictures, [prompt, negative, scale, gamma, first], [shown, told])
         with gr.Tab("mixture"):
             scene = gr.Dropdown(list(SCENE_NAMES), value=str(SCENES[2]), label="components of the condition")

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..extras import need
+from ..extras import need, pip_command
 from ..rules.path_matching import load_path_match
 from ..runs.config import add_options, config_of
 from ..runs.processes import place
@@ -302,8 +302,10 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
         from ..report.pictures import mechanism, mechanism_csv, sheet
         from ..report.style import look, save_png
     except ImportError:
-        hint = 'pip install "meancap[report]" (in a clone: ".[report]")'
-        print(f"meancap: skipped the figures, which need matplotlib: {hint}", file=sys.stderr)
+        print(
+            f"meancap: skipped the figures, which need matplotlib; run {pip_command('report')}",
+            file=sys.stderr,
+        )
         return
     from ..files import write_whole
     from ..runs.folder import Run

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from ..cap import import_fast
+from ..extras import pip_command
 from ..rules import CFG, Cap, CapDisplacement, Interval, Rule
 from ..sampling import StepMethod, Times, euler, trajectory
 from ..sampling.solvers import checked
@@ -172,9 +173,7 @@ def _need_engine(engine: str | None, plan: Plan | None, rule: Rule) -> None:
     if engine not in (None, *ENGINES):
         raise ValueError(f"the engines are {', '.join(ENGINES)}; got {engine!r}")
     if engine == "numba" and _compiled_loop() is None:
-        raise ModuleNotFoundError(
-            'the numba engine needs numba: pip install "meancap[fast]" (in a clone: ".[fast]")', name="numba"
-        )
+        raise ModuleNotFoundError(f"the numba engine needs numba; run {pip_command('fast')}", name="numba")
     if engine == "numba" and plan is None:
         raise ValueError(
             f"the numba engine cannot run {rule} on this mixture, start and solver; leave engine out"

@@ -248,7 +248,7 @@ target: CFG 8 overshoots it and contracts. The same with garments:
 - **accuracy**: how often a classifier trained on real garments sees the one that was asked for.
 - **diversity**: mean distance between two pictures of one class, in that classifier's features.
 - **brightness**: mean pixel value, which strong guidance drives up.
-- **scale**: the guidance that was granted at the first and at the last step.
+- **scale**: the applied guidance scale at the first and at the last step.
 
 The guidance meter of each rule ([meter.png](meter.png)): the cap grants little guidance while there is
 only noise, where the two means are short and the gap is long, and lets go by itself as the gap closes.

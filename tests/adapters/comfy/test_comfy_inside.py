@@ -393,8 +393,8 @@ def test_without_a_prefix_nothing_is_kept_and_no_prefix_leads_out(folder):
 def test_every_report_is_of_the_run_that_made_its_latent(folder):
     model = node("RescaleCFG", capped(exact(), 1.05), 0.0)[0]  # a later node copies the model
     one, other = sampled(model, SHAPE, cfg=3.0), sampled(model, SHAPE, cfg=9.0, sampler="heun")
-    assert "asked for CFG 3.0" in report(one, model)[1] and "/6 steps" in report(one, model)[1]
-    assert "asked for CFG 9.0" in report(other, model)[1] and len(hook_of(model).runs) == 2
+    assert "requested CFG 3.0" in report(one, model)[1] and "/6 steps" in report(one, model)[1]
+    assert "requested CFG 9.0" in report(other, model)[1] and len(hook_of(model).runs) == 2
     changed = "not the one that a run made"
     assert changed not in report(other, model)[1]
     assert changed in report(torch.nn.functional.interpolate(other, scale_factor=2), model)[1]

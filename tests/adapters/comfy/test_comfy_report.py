@@ -26,7 +26,7 @@ def test_the_headline_counts_capped_steps_and_gives_the_scale_that_was_left():
     s = found.record.stacked()
     assert found.headline() == f"capped 2/4 steps, effective CFG {float(s['scale'].min()):.1f} to 7.0"
     assert 1.0 < float(s["scale"][0, 0]) < 6.9
-    assert "asked for CFG 7.0; largest |m|/|m_c| 1.100" in found.text()
+    assert "requested CFG 7.0; largest |m|/|m_c| 1.100" in found.text()
 
 
 def test_model_calls_are_not_called_steps_where_a_sampler_makes_more():
@@ -66,7 +66,7 @@ def test_outside_start_and_end_the_report_tells_what_the_sampler_used():
     assert s["active"][:, 0].tolist() == [False, False, True, True, True, False]
     used = float(s["ratio"][[0, 1, 5]].max())
     assert used > 1.5
-    assert "asked for CFG 7.0; largest |m|/|m_c| 1.100" in found.text()
+    assert "requested CFG 7.0; largest |m|/|m_c| 1.100" in found.text()
     assert (
         f"It acted on steps 3 to 5; outside, the workflow's own result was used: CFG 7.0, "
         f"largest |m|/|m_c| {used:.3f}." in found.text()

@@ -58,7 +58,7 @@ def test_without_diffusers_one_sentence_gives_the_command() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.strip().endswith(
-        'ImportError: this needs diffusers: pip install "meancap[diffusers]" (in a clone: ".[diffusers]")'
+        'ImportError: this needs diffusers; run pip install ".[diffusers]" in your clone of meancap'
     )
 
 

@@ -55,7 +55,7 @@ def test_a_chain_replaces_the_pipelines_own_combination(pipe: Any) -> None:
     with guided(pipe, "CFG(7)") as record:
         found = call(SD3, pipe, guidance_scale=2.0)
     torch.testing.assert_close(found, native, rtol=1e-4, atol=1e-4)
-    assert record.summary().startswith("asked for 7.0, got 7.0")
+    assert record.summary().startswith("requested scale 7.0, applied 7.0")
 
 
 @pytest.mark.parametrize(

@@ -339,8 +339,8 @@ class HookRun:
         if not bool(inside.any()):
             return ["No step lay between start and end.", *lines]
         ratio = float(s["ratio"][inside].max())
-        asked = self.record.asked_span(s["asked"][inside])
-        lines.insert(0, f"asked for CFG {asked}; largest |m|/|m_c| {ratio:.3f}")
+        asked = self.record.requested_span(s["asked"][inside])
+        lines.insert(0, f"requested CFG {asked}; largest |m|/|m_c| {ratio:.3f}")
         if self.rule.caps and not bool(s["active"].any()):
             lines.append("Nothing exceeded the bound: the result is the workflow's own, bit for bit.")
         elif self.rule.caps and len(self.record) == self.calls and bool(s["active"].all()):
@@ -395,8 +395,8 @@ _COLOURS = ("#0b6fb8", "#d1495b", "#2e8b57", "#8e5ea2", "#c78000", "#3aa6a6", "#
 def draw_run(run: HookRun) -> Tensor:
     """The picture as ComfyUI holds images: (1, height, width, 3) in [0, 1].
 
-    above   effective CFG per model call, one line per sample; dots where the cap acted; dashed what was asked
-    below   |m| / |m_c|, the length of the guided mean in units of the conditional one; dashed gamma
+    above   effective CFG per model call, one line per sample; dots: the cap acted; dashed: requested
+    below   |m| / |m_c|, the length of the guided mean in units of the conditional one; dashed: gamma
     """
     pillow, font = need("PIL.Image", "images"), need("PIL.ImageFont", "images").load_default
     picture = pillow.new("RGB", (2 * _SIZE[0], 2 * _SIZE[1]), "white")
@@ -410,7 +410,7 @@ def draw_run(run: HookRun) -> Tensor:
         s = run.record.stacked()
         caps = [cap.gamma for cap in run.rule.parts if type(cap) is Cap and isinstance(cap.gamma, float)]
         bounds = [[gamma] * len(s["ratio"]) for gamma in caps if gamma < 100]
-        _panel(pen, 224, run, s["scale"], [s["asked"].mean(1).tolist()], "effective CFG, dashes: asked for")
+        _panel(pen, 224, run, s["scale"], [s["asked"].mean(1).tolist()], "effective CFG, dashes: requested")
         _panel(pen, 776, run, s["ratio"], bounds, "|m| / |m_c|" + ", dashes: gamma" * bool(bounds))
     reduced = picture.resize(_SIZE, pillow.Resampling.LANCZOS)
     values = torch.frombuffer(bytearray(reduced.tobytes()), dtype=torch.uint8)

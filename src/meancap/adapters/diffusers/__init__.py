@@ -10,8 +10,10 @@ Layout                        for `guided` with a pipeline that is not in the ta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ...extras import pip_command
+
 if find_spec("diffusers") is None:
-    raise ImportError('this needs diffusers: pip install "meancap[diffusers]" (in a clone: ".[diffusers]")')
+    raise ImportError(f"this needs diffusers; run {pip_command('diffusers')}")
 
 from .guided_pipelines import calibrate, guided
 from .layouts import Layout, LayoutError
