@@ -1,4 +1,4 @@
-"""The parts of the documents that follow from a benchmark's result: the same sentences for every result.
+"""Writes the parts of the documents that are computed from a benchmark's result.
 
     python -m tools.bench_page out/full docs    publish a run
     python -m tools.bench_page docs             again, from what the documents keep
@@ -36,10 +36,6 @@ TABLE = (
     "CFG 2, calibrated cap rms", "CFG 5, anchored cap 1.1", UNGUIDED.name, "CFG 5, Cap 1.1", "CFG 5",
     FIXED.name, _PAPER, "anchored cap, Γ tuned", "calibrated cap, q90", "interval", "density feedback", "apg",
 )  # fmt: skip
-_CAPS = (
-    _PAPER, "Cap, Γ tuned", "anchored cap, Γ tuned", "displacement cap, Γ tuned", "calibrated cap, rms",
-    "calibrated cap, q90",
-)  # fmt: skip
 _TUNED = (
     _PAPER, "anchored cap, Γ tuned", "displacement cap, Γ tuned", "calibrated cap, q90", "interval", "apg",
     "autoguidance", "density feedback",
@@ -55,6 +51,10 @@ _ALIGNED = (
 _RECIPES = (
     _LEARNED, "learned λ(t), 512, a fifth mislabelled", "CFG 2, calibrated cap rms", "CFG 2, Cap 1.1",
     "CFG 5, anchored cap 1.1", "CFG 5, Cap 1.1", "CFG 1.5", "CFG 5", UNGUIDED.name,
+)  # fmt: skip
+_SHORT = (
+    _LEARNED, "learned λ(t), 512, a fifth mislabelled", "CFG 2, Cap 1.1", "CFG 5, Cap 1.1", "CFG 9, Cap 1.1",
+    "CFG 5, anchored cap 1.1", "CFG 1.5", "CFG 5", UNGUIDED.name,
 )  # fmt: skip
 _MARKS = {"better": " ▼", "worse": " ▲", "even": " =", "undecided": " ?", "too few": ""}
 
@@ -83,15 +83,13 @@ def pages(docs: Path) -> dict[str, str]:
             "table": table(result, few),
             "aligned": aligned(result),
             "apart": apart(result, docs / "benchmark" / "apart.csv"),
-        },
-        "choosing.md": {
             "where": where(result),
             "kinds tuned": kinds(result, few, _TUNED, "sw2 sw2"),
             "kinds recipes": kinds(result, few, _RECIPES, "all sw2"),
             "kinds aligned": kinds(result, few, _ALIGNED, None),
             "feedback": feedback(result),
-            "gamma reading": gammas(result),
         },
+        "choosing.md": {"recipes": recipes(result, few)},
     }
     return {name: with_parts((docs / name).read_text(encoding="utf-8"), some) for name, some in parts.items()}
 
@@ -146,7 +144,7 @@ def apart(result: Result, path: Path) -> str:
     return (
         f"The caps win if components are separate: {_listed(RULES)} have {separate} there, and {others} on "
         f"the other problems. Independent problems gave 0.87, 0.79 and 0.86 over all, probably because their "
-        f"components stand farther apart in more dimensions: with that one change our first {APART} problems "
+        f"components are farther apart in more dimensions: with that one change our first {APART} problems "
         f"give [{_listed(str(read_apart(path, name)) for name in RULES)}](benchmark/apart.csv) instead of "
         f"{means(lambda case: case.name in first)}."
     )
@@ -172,13 +170,15 @@ def table(result: Result, n: int) -> str:
 
 def aligned(result: Result) -> str:
     """Equal alignment: how many rules are better or worse, and the ends of the list."""
-    lines = []
+    verdicts = [verdict for verdict in _MARKS if verdict != "too few"]
+    heads = ("evaluations", *verdicts, "lowest", "highest")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for n, run in result.runs.items():
         found = {name: result.row(n, name).aligned for name in run["aligned"] if name != FIXED.name}
         counts = Counter(one.verdict for one in found.values())
-        said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _MARKS if counts[verdict])
-        least, most = (of(found, key=lambda name: found[name].value) for of in (min, max))
-        lines.append(f"- {n} evaluations: {said}; from {least} {found[least]} to {most} {found[most]}.")
+        ends = (of(found, key=lambda name: found[name].value) for of in (min, max))
+        cells = (n, *(counts[verdict] for verdict in verdicts), *(f"{name} {found[name]}" for name in ends))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
@@ -188,11 +188,13 @@ def where(result: Result) -> str:
     names = (*RULES, "density feedback, twice the calls")
     logs = {f"{name}, tuned": result.logs(n, name, "sw2 sw2") for name in names}
     logs |= {f"{name}, at equal alignment": result.aligned_logs(n, name) for name in RULES}
+    terms = dict.fromkeys(term for one in logs.values() for term in regress(result, one) if term not in KINDS)
     for name, one in logs.items():
-        terms = {term: ratio for term, ratio in regress(result, one).items() if term not in KINDS}
-        clear = [f"{term} × {ratio}" for term, ratio in terms.items() if ratio.verdict in ("better", "worse")]
-        lines.append(f"- {name}: {'; '.join(clear) if clear else 'no clear dependence'}.")
-    return "\n".join(lines)
+        found = regress(result, one)
+        clear = [term in found and found[term].verdict in ("better", "worse") for term in terms]
+        cells = [f"× {found[term]}" if yes else "" for term, yes in zip(terms, clear, strict=True)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([f"| rule | {' | '.join(terms)} |", "|---|" + "---|" * len(terms), *lines])
 
 
 def regress(result: Result, logs: Logs) -> dict[str, Ratio]:
@@ -227,19 +229,39 @@ def least_squares(table: Tensor, values: Sequence[float]) -> list[Ratio]:
 
 
 def kinds(result: Result, n: int, names: tuple[str, ...], column: str | None) -> str:
-    """Rules by the kind of error, with intervals where there are ten problems; by None at equal alignment."""
-    lines = [f"| rule, {n} evaluations | {' | '.join(KINDS)} | all |", "|---|" + "---|" * (len(KINDS) + 1)]
+    """Rules by the kind of error, and over all with an interval; by None at equal alignment."""
+    return _by_kind(result, n, names, column, KINDS, {})
+
+
+def recipes(result: Result, n: int) -> str:
+    """The recipes of a user, on three kinds of error and over all, with the worst problem."""
+    worst = {name: f"{result.row(n, name).regret_worst:.1f}" for name in _SHORT}
+    return _by_kind(result, n, _SHORT, "all sw2", ("exact", "leak", "smeared"), worst)
+
+
+def _by_kind(
+    result: Result,
+    n: int,
+    names: Iterable[str],
+    column: str | None,
+    some: Iterable[str],
+    last: dict[str, str],
+) -> str:
+    heads = [f"rule, {n} evaluations", *some, "all", *(["worst problem"] if last else [])]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name in names:
         logs = result.aligned_logs(n, name) if column is None else result.logs(n, name, column)
         found = result.by_kind(logs)
-        cells = [_cell(found[kind]) for kind in KINDS] + [_cell(result.mean(logs))]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        cells = [f"{found[kind].value:.2f}{_MARKS[found[kind].verdict]}" for kind in some]
+        lines.append(
+            f"| {' | '.join([name, *cells, _cell(result.mean(logs)), *last.get(name, '').split()])} |"
+        )
     return "\n".join(lines)
 
 
 def feedback(result: Result) -> str:
-    """Density feedback by the kind of error, at few and many evaluations."""
-    lines = []
+    """Density feedback with and without a leak of labels, at few and many evaluations."""
+    lines = ["| rule | evaluations | labels leak | otherwise |", "|---|---|---|---|"]
     for n in dict.fromkeys((min(result.runs), max(result.runs))):
         for name in ("density feedback", "density feedback, twice the calls"):
             logs = result.logs(n, name, "sw2 sw2")
@@ -247,41 +269,8 @@ def feedback(result: Result) -> str:
                 result.mean({one: v for one, v in logs.items() if bool(result.cases[one].leak) == leaky})
                 for leaky in (True, False)
             ]
-            with_, without = (f"{_said(side)}, {side.n} problems" for side in sides)
-            lines.append(f"- {n} evaluations, {name}: if labels leak {with_}; otherwise {without}.")
-    n = max(result.runs)
-    found = result.by_kind(result.logs(n, "density feedback", "sw2 sw2"))
-    kinds = ", ".join(f"{kind} {_cell(one)}" for kind, one in found.items())
-    return "\n".join([*lines, f"- By kind, {n} evaluations, density feedback: {kinds}."])
-
-
-def gammas(result: Result) -> str:
-    """The paper's cap at three scales as one setting for all, and every cap tuned."""
-    lines = []
-    for n in dict.fromkeys((min(result.runs), max(result.runs))):
-        rows = {s: result.row(n, f"CFG {s}, Cap 1.1") for s in (2, 5, 9)}
-        costs = ", ".join(f"λ = {s}: {row.regret}, worst {row.regret_worst:.1f}" for s, row in rows.items())
-        caps = _sorted({name: result.row(n, name).tuned for name in _CAPS})
-        lines.append(
-            f"- **{n} evaluations.** `Cap(1.1)` with one λ for all problems, over CFG tuned on each: "
-            f"{costs}. Both tuned, over CFG: {caps}."
-        )
+            lines.append(f"| {name} | {n} | {' | '.join(_cell(side) for side in sides)} |")
     return "\n".join(lines)
-
-
-def _sorted(found: dict[str, Ratio]) -> str:
-    """Rules by their verdicts, each with its ratio."""
-    words = []
-    for verdict in ("better", "even", "undecided", "worse", "too few"):
-        some = sorted(
-            (ratio.value, f"{name} {ratio}")
-            for name, ratio in found.items()
-            if ratio.n and ratio.verdict == verdict
-        )
-        if some:
-            label = "fewer than ten problems" if verdict == "too few" else verdict
-            words.append(f"{label}: {', '.join(text for _, text in some)}")
-    return "; ".join(words) or "not run"
 
 
 def _cell(ratio: Ratio) -> str:

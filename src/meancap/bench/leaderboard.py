@@ -56,9 +56,9 @@ def tables(result: Result) -> dict[str, Table]:
     kinds = []
     for n, run in result.runs.items():
         for rule in run["rules"]:
-            for what, column in (("tuned", "sw2 sw2"), ("regret", "all sw2")):
-                logs = result.logs(n, rule, column)
-                if logs and not (what == "tuned" and rule == FIXED.name):
+            for what, column in (("tuned", "sw2 sw2"), ("regret", "all sw2"), ("aligned", None)):
+                logs = result.aligned_logs(n, rule) if column is None else result.logs(n, rule, column)
+                if logs and not (what != "regret" and rule == FIXED.name):
                     found = result.by_kind(logs)
                     cells = {key: v for kind in KINDS for key, v in _numbers(kind, found[kind]).items()}
                     kinds.append({"evaluations": n, "rule": rule, "what": what, **cells})
