@@ -171,7 +171,7 @@ class Record:
         followed = f"; log R {span(s['log_ratio'])}" if "log_ratio" in s else ""
         if self.reference is not None:
             gaps = s["gap"].double().square().mean(1).sqrt()
-            followed += f"; {self.reference.compare(s['t'][:, 0].tolist(), gaps.tolist())}"
+            followed += f"; {self.reference.gaps.compare(s['t'][:, 0].tolist(), gaps.tolist())}"
         return (
             f"requested scale {self.requested_span(s['asked'])}, applied {span(s['scale'])}; {capped}; "
             f"largest ratio {_largest(s['ratio']):.3f}{followed}"
@@ -293,7 +293,8 @@ class Record:
         figure = need("matplotlib.figure", "report").Figure(figsize=(9, 2.6), layout="constrained")
         for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
             axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
-            axes.plot(s["t"].mean(1), s[name].mean(1), color="#0072B2", linewidth=2)
+            middle = s[name].square().mean(1).sqrt() if name == "gap" else s[name].mean(1)
+            axes.plot(s["t"].mean(1), middle, color="#0072B2", linewidth=2)
             if name in STATISTICS and self.reference is not None:
                 curve = self.reference.real[name]
                 axes.plot(self.reference.times, curve, ":", color="#222222", label="real examples")

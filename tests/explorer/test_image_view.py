@@ -14,8 +14,11 @@ from meancap.explorer.requests import Left, Work
 from meancap.metrics import class_probability
 from meancap.metrics.classifiers import fashion_classifier
 from meancap.models import fashion
+from meancap.rules.path_matching import GapCurve, load_path_match
 from meancap.runs.folder import Run
 from meancap.sampling import noise, shifted
+from pages import ROOT
+from tools import fashion_gaps
 
 ASK = {"classes": ["7", "9"], "seeds": "0-4", "steps": 4, "scale": 6, "gamma": 1.1,
        "rules": ["CFG(λ)", "CFG(λ) | Cap(Γ)"]}  # fmt: skip
@@ -181,3 +184,36 @@ def test_a_sentence_that_the_scenes_do_not_know_is_answered_by_theirs():
     for field in ("prompt", "negative"):
         with pytest.raises(ValueError, match=said):
             run({**SENTENCE, field: "a red dog"}, Work())
+
+
+def test_the_squared_gap_is_compared_with_that_of_real_examples_of_the_same_classes(answer):
+    times, squares = studio._garment_gaps()
+    real = GapCurve(times, tuple(squares[[7, 9, 7, 9, 7]].mean(0).sqrt().tolist()))
+    for entry in answer["rules"]:
+        gaps = torch.tensor([picture["meter"]["gap"] for picture in entry["pictures"]]).double()
+        rms = gaps.square().mean(0).sqrt().tolist()
+        found = [real.ratio(t, gap) for t, gap in zip(answer["times"], rms, strict=True)]
+        assert entry["gap"]["ratios"] == pytest.approx(found, rel=1e-4)
+        said = entry["gap"]["sentence"]
+        assert said.startswith(real.compare(answer["times"], rms)) and said.endswith("with 5 pictures)")
+    none = run({**ASK, "seeds": "0", "steps": 20, "rules": ["CFG(1)"]}, Work())["rules"][0]["gap"]
+    assert none["ratios"][-1] is None and "±" not in none["sentence"]  # no example at t = 0.95; one picture
+
+
+def test_real_scenes_follow_the_law_of_the_sentence():
+    """A sentence that fixes nothing has no gap; the law's own scenes have the ratio 1 to sampling error."""
+    ask = {"model": "scenes", "seeds": "0-1", "steps": 2, "scale": 3, "gamma": 1.1, "rules": ["CFG(λ)"]}
+    empty = run({**ask, "prompt": ""}, Work())["rules"][0]["gap"]
+    assert empty == {"ratios": [0, 0], "sentence": "no gap to compare with that of real examples"}
+    words = "a red disc left of a blue square"
+    one, two = (studio._scene_gaps(words, "", first).mean(1) for first in (0, 100))
+    assert float((one / two).log().abs().max()) < 1
+    assert float((one / studio._scene_gaps("a disc", "", 0).mean(1)).min()) > 2
+
+
+def test_the_gaps_of_garments_agree_with_a_calibration_on_other_pictures():
+    times, squares = studio._garment_gaps()
+    match = load_path_match(ROOT / "studies" / "path_matching" / "fashion-320.json")
+    assert squares.shape == (10, len(times)) and len(times) == len(fashion_gaps.TIMES) - 1
+    for t, square in zip(times, squares.mean(0), strict=True):
+        assert match.gaps.ratio(t, float(square.sqrt())) == pytest.approx(1, rel=0.15)

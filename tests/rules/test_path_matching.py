@@ -87,9 +87,9 @@ def test_predictions_without_a_gap_match_under_every_rule(tmp_path):
     real = path_statistics(walked("overlap-triple", None, 5, 16)[0])
     flat = PathStatistics(real.times, real.values * torch.tensor([0.0, 1.0, 0.0]))
     match = match_paths(flat, {"CFG(1)": flat, "CFG(2)": flat})
-    assert match.rule == "CFG(1)" and match.best.mismatch == 0 and match.gap_ratio(0.5, 1.0) == 0
+    assert match.rule == "CFG(1)" and match.best.mismatch == 0 and match.gaps.ratio(0.5, 1.0) == 0
     assert load_path_match(match.save(tmp_path / "m.json")) == match
-    assert match.compare([0.5], [1.0]) == "no gap to compare with that of real examples"
+    assert match.gaps.compare([0.5], [1.0]) == "no gap to compare with that of real examples"
 
 
 def test_files_come_back_and_damaged_ones_are_named(tmp_path):
@@ -137,6 +137,9 @@ def test_a_record_compares_its_gap_with_that_of_the_examples(tmp_path):
     own = walked("under-8", None, 10, 64)[0]
     own.reference = match
     assert "; squared gap 1 x that of real examples" in own.summary()
+    late = match.gaps.compare([0.0, 0.1, 0.99], [9e9, match.gaps.gap[1], 9e9])
+    assert late == "squared gap 1 x that of real examples at t = 0.1"  # noise and unknown times do not count
+    assert match.gaps.ratio(0.5, 1e300) > 1e300
     doubled = replace(match, real={**match.real, "gap": tuple(g / 2 for g in match.real["gap"])})
     own.reference = doubled
     assert "; squared gap 4 x that of real examples" in own.summary()

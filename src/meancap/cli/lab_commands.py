@@ -165,7 +165,7 @@ def _learn_rule(args: argparse.Namespace) -> int:
     print(f"{'':<71}{''.join(f'{t:>7.2f}' for t in shown)}")
     for one in sorted(match.candidates, key=lambda one: one.mismatch):
         gaps = dict(zip(match.times, one.curves["gap"], strict=True))
-        ratios = "".join(f"{match.gap_ratio(t, gaps[t]):7.2f}" for t in shown)
+        ratios = "".join(f"{match.gaps.ratio(t, gaps[t]):7.2f}" for t in shown)
         span = f"{one.mismatch:.3f} [{one.low:.3f}, {one.high:.3f}]"
         print(f"{one.rule:<40}{span:<22}{one.chosen:>5.0%}    {ratios}")
     print(f"{args.out}: {match.summary()}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..extras import need
+from ..rules.path_matching import load_path_match
 from .command import add_command, bar, progress
 
 if TYPE_CHECKING:
@@ -31,9 +32,11 @@ Writes report.html, report.md, scores.csv and figures/ into the folder of the ru
 """
 _PICTURES = """\
   meancap pictures runs/none runs/fixed runs/cap --out pictures
+  meancap pictures runs/fixed runs/cap --calibration fashion.json --out pictures
 
 Runs stand side by side if they share their seeds and their classes or prompts. Written are sheet.png (rows
 are seeds, columns are rules), gallery.html, and for runs made with --diagnostics mechanism.png and meter.png.
+With a calibration, meter.png compares the squared gap with that of its examples.
 """
 
 
@@ -147,6 +150,7 @@ def add_pictures(commands: Any) -> None:
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to put the pictures")
     p.add_argument("--rows", type=int, default=10, metavar="N", help="samples in the sheet (10)")
     p.add_argument("--gallery", type=int, default=40, metavar="N", help="samples in the gallery (40)")
+    p.add_argument("--calibration", type=Path, metavar="FILE", help="of `meancap calibrate`, for meter.png")
 
 
 def pictures(args: argparse.Namespace) -> int:
@@ -156,7 +160,8 @@ def pictures(args: argparse.Namespace) -> int:
 
     if args.rows < 1 or args.gallery < 1:
         raise ValueError("--rows and --gallery must be at least 1")
-    for path in draw_all([Run.open(path) for path in args.runs], args.out, args.rows, args.gallery):
+    real = None if args.calibration is None else load_path_match(args.calibration).gaps
+    for path in draw_all([Run.open(path) for path in args.runs], args.out, args.rows, args.gallery, real):
         print(path)
     return 0
 

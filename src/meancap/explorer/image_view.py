@@ -13,10 +13,15 @@ block     pictures made together; the last one is filled up, because a matrix pr
           round differently
 frame     the guided mean of a step as a picture; the last one is the picture
 work      images × rules × evaluations, bounded; pictures that are kept cost nothing
+gap       of each rule's pictures at each step, squared, over that of noised real examples of the same classes
+          or sentence (`meancap.rules.path_matching`). Scenes are drawn from their law; the gaps of garments
+          are in fashion_gaps.json, which `python -m tools.fashion_gaps` writes
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shlex
 import threading
@@ -24,8 +29,9 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -38,10 +44,11 @@ from ..models.classes import fashion
 from ..models.data import FASHION
 from ..record import Record
 from ..rules import Rule
+from ..rules.path_matching import Follow, GapCurve
 from ..runs.config import sample_seed
 from ..runs.generate import SHIFT
-from ..sampling import Predict, Times, noise, shifted, trajectory, uniform
-from ..scenes import codes, detector, measure_pictures, parse_prompt, prompt_of
+from ..sampling import Predict, Times, noise, sample, shifted, trajectory, uniform
+from ..scenes import codes, detector, draw, measure_pictures, parse_prompt, prompt_of, render
 from ..scenes.model import scenes
 from ..torch_settings import torch_settings
 from . import comparison
@@ -53,6 +60,7 @@ SHAPES = {"fashion": (1, 28, 28), "scenes": (3, 32, 32)}  # of the pictures of e
 _IMAGES, _STEPS, _WORK = 64, 100, 6_400  # the last: half a minute on one core
 _FRAMES, _KEPT = 32, 2048  # of one picture, the last step's among them; pictures in memory, some 30 kB each
 _LONGEST_PROMPT = 200
+_EXAMPLES, _KNOTS = 32, (0.0, 0.03, 0.07, 0.12, 0.2, 0.35, 0.6, 0.9)  # scenes of a sentence, with times
 _FIELDS = ("model", "classes", "prompt", "negative", "seeds", "steps", "scale", "gamma", "rules", "last")
 _METER = ("scale", "asked", "ratio", "gap", "cosine")
 _SPAN = re.compile(r"\s*(\d{1,10})\s*(?:(?:-|–|\.\.)\s*(\d{1,10})\s*)?")
@@ -115,6 +123,52 @@ def _read_scenes(pictures: Tensor, wanted: Sequence[Want]) -> list[_Reading]:
         _Reading(bool(right[i]), sees[i], None, m.readings.pool[i], float(bright[i]), float(colour[i]))
         for i in range(len(wanted))
     ]
+
+
+@lru_cache(256)
+def _scene_gaps(prompt: str, negative: str, first: int) -> Tensor:
+    """Squared gaps of a block of scenes of the law, from number `first` on, (times, scenes)."""
+    model, record = _open_model("scenes")[0], Record()
+    law = draw(codes([prompt] * BLOCK), torch.Generator().manual_seed(first))
+    data = model.pixels.data(255 * render(law))
+    start = noise(range(first, first + BLOCK), SHAPES["scenes"])
+    predict = _predict("scenes", [Want(prompt, 0, negative)] * BLOCK)
+    with torch_settings(threads=1):
+        sample(predict, Follow(data), start, (*_KNOTS, 1.0), record=record)
+    return record.stacked()["gap"].double().square()
+
+
+@cache
+def _garment_gaps() -> tuple[tuple[float, ...], Tensor]:
+    """The times, and the squared gap of real pictures of each class, (classes, times)."""
+    read = json.loads(Path(__file__).with_name("fashion_gaps.json").read_text(encoding="utf-8"))
+    return tuple(read["times"]), torch.tensor(read["gap"], dtype=torch.float64).square()
+
+
+def _real_gaps(order: Order, work: Work) -> GapCurve:
+    """The gap of noised real examples of what the pictures were requested to be."""
+    if order.model == "scenes":
+        blocks = []
+        for first in range(0, _EXAMPLES, BLOCK):
+            work.tell(1.0, "scenes to compare with")
+            blocks.append(_scene_gaps(str(order.classes[0]), order.wanted[0].negative, first))
+        return GapCurve(_KNOTS, tuple(torch.cat(blocks, 1).mean(1).sqrt().tolist()))
+    times, squares = _garment_gaps()
+    own = squares[[int(want.label) for want in order.wanted]]
+    return GapCurve(times, tuple(own.mean(0).sqrt().tolist()))
+
+
+def _compare_gaps(pictures: Sequence[Picture], times: Sequence[float], real: GapCurve) -> dict[str, Any]:
+    """The mean squared gap of a rule's pictures over that of real examples, and a sentence about it."""
+    squares = torch.stack([one.meter["gap"] for one in pictures]).double().square()
+    gaps, sentence = squares.mean(0).sqrt().tolist(), ""
+    ratios = [real.ratio(t, gap) if t <= real.times[-1] else None for t, gap in zip(times, gaps, strict=True)]
+    far = real.farthest(times, gaps)
+    if far is not None and len(squares) > 1:
+        own = squares[:, far[0]]
+        error = 1.96 * float(own.std() / own.mean()) / math.sqrt(len(own))
+        sentence = f" (± {error:.0%} with {len(own)} pictures)"
+    return {"ratios": ratios, "sentence": real.compare(times, gaps) + sentence}
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,13 +379,15 @@ def _run(request: Request, work: Work) -> dict[str, Any]:
             continue
         shown[index][low : low + BLOCK] = [_pixel_text(made[index][want].frames[-1]) for want in block]
         work.tell((done + 1) / len(blocks), words, {"frames": shown})
-    return _answer(replace(order, rules=tuple(rules)), made)
+    order = replace(order, rules=tuple(rules))
+    return _answer(order, made, _real_gaps(order, work))
 
 
-def _answer(order: Order, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict[str, Any]:
+def _answer(order: Order, pictures_of: Sequence[Mapping[Want, Picture]], real: GapCurve) -> dict[str, Any]:
     """Every rule's pictures, or why it has none."""
     names = [str(order.classes[0])] if order.model == "scenes" else list(FASHION)
     labels = [want.label if isinstance(want.label, int) else 0 for want in order.wanted]
+    times = [float(t) for t in _times(order.model, order.steps)[:-1]]
     entries: list[dict[str, Any]] = []
     for template, rule, made in zip(order.texts, order.rules, pictures_of, strict=True):
         if isinstance(rule, str):
@@ -344,6 +400,7 @@ def _answer(order: Order, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict
                 "rule": str(rule),
                 "command": order.command(rule),
                 "numbers": _mean_numbers(pictures, labels),
+                "gap": _compare_gaps(pictures, times, real),
                 "pictures": [_picture(one, len(order.frames)) for one in pictures],
             }
         )
@@ -353,7 +410,7 @@ def _answer(order: Order, pictures_of: Sequence[Mapping[Want, Picture]]) -> dict
         "channels": SHAPES[order.model][0],
         "classes": names,
         "steps": order.steps,
-        "times": [float(t) for t in _times(order.model, order.steps)[:-1]],
+        "times": times,
         "frame_steps": list(order.frames),
         "images": [{"seed": want.seed, "label": k} for want, k in zip(order.wanted, labels, strict=True)],
         "rules": entries,

@@ -24,6 +24,7 @@ from matplotlib.patches import Circle
 
 from ..files import read_tensors, write_whole
 from ..models.data import FASHION
+from ..rules.path_matching import GapCurve
 from ..runs.folder import Run, png_bytes
 from ..runs.scoring import read_scores
 from .document import Heading, Table, Text, html, markdown
@@ -194,23 +195,33 @@ def mechanism_csv(plain: Run, capped: Run) -> str:
     return "\n".join([",".join(columns), *(",".join(f"{v:.6g}" for v in row) for row in rows)]) + "\n"
 
 
-def meters(runs: Sequence[Run], titles: Sequence[str] = ()) -> Figure:
-    """The guidance meter of several runs: effective scale, ratio and share capped, means over samples."""
+def meters(runs: Sequence[Run], titles: Sequence[str] = (), real: GapCurve | None = None) -> Figure:
+    """The guidance meter of several runs: effective scale, ratio and share capped, means over samples.
+
+    With the gap `real` of examples, a fourth panel has the squared gap over theirs.
+    """
     figure = Figure(figsize=(PAGE, 2.1), layout="constrained")
-    axes: Any = figure.subplots(1, 3)
+    axes: Any = figure.subplots(1, 3 if real is None else 4)
     for k, run in enumerate(runs):
         meter, colour = run.meter, _COLOURS[k % len(_COLOURS)]
         t = meter["t"][:, 0]
         name = titles[k] if titles else run.rule
-        for place, values in zip(
-            axes, (meter["scale"], meter["ratio"], meter["active"].astype(float)), strict=True
-        ):
-            place.plot(t, values.mean(1), color=colour, linewidth=1.5, label=name)
-    for place, title in zip(axes, ("effective scale", "ratio |m| / |m_c|", "share capped"), strict=True):
+        curves = [meter[field].astype(float).mean(1) for field in ("scale", "ratio", "active")]
+        if real is not None:
+            curves.append(
+                [real.ratio(*one) for one in zip(t, (meter["gap"] ** 2).mean(1) ** 0.5, strict=True)]
+            )
+        for place, values in zip(axes, curves, strict=True):
+            place.plot(t, values, color=colour, linewidth=1.5, label=name)
+    named = ("effective scale", "ratio |m| / |m_c|", "share capped", "squared gap / real")
+    for place, title in zip(axes, named, strict=False):
         place.set_title(title)
         place.set_xlabel("t")
     axes[2].set_ylim(-0.03, 1.03)
     axes[1].legend(loc="upper right")  # ratios fall to 1 from the left: that corner is free
+    if real is not None:
+        axes[3].axhline(1, color="#222222", linestyle=":")
+        axes[3].set_yscale("log")
     return figure
 
 
@@ -220,7 +231,9 @@ def _bundle(axes: Axes, t: Array, values: Array, colour: str, samples: int, labe
     axes.plot(t, values.mean(1), color=colour, linewidth=2.0, label=label or None)
 
 
-def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) -> list[Path]:
+def draw_all(
+    runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40, real: GapCurve | None = None
+) -> list[Path]:
     """sheet.png, gallery.html, and what else the runs have data for; returns what was written."""
     need_matched(runs)
     out.mkdir(parents=True, exist_ok=True)
@@ -229,7 +242,7 @@ def draw_all(runs: Sequence[Run], out: Path, rows: int = 10, shown: int = 40) ->
         written.append(save_png(sheet(runs, range(min(rows, *map(len, runs)))), out / "sheet.png"))
         if all((run.folder / "diagnostics.npz").is_file() for run in runs):
             written.append(save_png(mechanism([(run, run) for run in runs]), out / "mechanism.png"))
-            written.append(save_png(meters(runs), out / "meter.png"))
+            written.append(save_png(meters(runs, real=real), out / "meter.png"))
     return written
 
 

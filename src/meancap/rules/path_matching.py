@@ -83,6 +83,39 @@ def path_statistics(record: _Stacked) -> PathStatistics:
     return PathStatistics(tuple(round(t, 6) for t in s["t"][:, 0].tolist()), values)
 
 
+class GapCurve(NamedTuple):
+    """The rms gap of noised real examples at some times, with which a run is compared."""
+
+    times: tuple[float, ...]
+    gap: tuple[float, ...]
+
+    def ratio(self, t: float, gap: float) -> float:
+        """The squared gap at time t over that of the examples, interpolated in log(gap); 0 if either is 0."""
+        known = [(s, g) for s, g in zip(self.times, self.gap, strict=True) if g > 0]
+        if not known or not gap > 0:
+            return 0.0
+        real = at(Piecewise(tuple(s for s, _ in known), tuple(math.log(g) for _, g in known)), t)
+        return math.exp(min(2 * (math.log(gap) - float(real)), 700.0))
+
+    def farthest(self, times: Sequence[float], gaps: Sequence[float]) -> tuple[int, float] | None:
+        """The index of the rms gap that differs most from that of the examples, and its squared ratio.
+
+        The first time, at which all states are noise, later times than those of the examples, and times at
+        which the examples have less than a tenth of their largest gap do not count.
+        """
+        least, first, last = (0.1 * max(self.gap)) ** 2, self.times[0], self.times[-1]
+        ratios = [(i, self.ratio(t, gaps[i])) for i, t in enumerate(times) if first < t <= last]
+        known = [(i, r) for i, r in ratios if r > 0 and gaps[i] ** 2 > least * r]
+        return max(known, key=lambda one: abs(math.log(one[1])), default=None)
+
+    def compare(self, times: Sequence[float], gaps: Sequence[float]) -> str:
+        """How far rms gaps at these times lie from those of the examples, where that is most."""
+        far = self.farthest(times, gaps)
+        if far is None:
+            return "no gap to compare with that of real examples"
+        return f"squared gap {far[1]:.2g} x that of real examples at t = {times[far[0]]:.2g}"
+
+
 @dataclass(frozen=True)
 class PathCandidate:
     """One rule and what its paths are like.
@@ -135,27 +168,10 @@ class PathMatch:
             )
         return text
 
-    def gap_ratio(self, t: float, gap: float) -> float:
-        """The squared gap at time t over that of the examples, interpolated in log(gap); 0 if either is 0."""
-        known = [(s, g) for s, g in zip(self.times, self.real["gap"], strict=True) if g > 0]
-        if not known or not gap > 0:
-            return 0.0
-        real = at(Piecewise(tuple(s for s, _ in known), tuple(math.log(g) for _, g in known)), t)
-        return math.exp(2 * (math.log(gap) - float(real)))
-
-    def compare(self, times: Sequence[float], gaps: Sequence[float]) -> str:
-        """How far rms gaps at these times lie from those of the examples, where that is most.
-
-        The first time, at which all states are noise, and times at which the examples have less than a tenth
-        of their largest gap do not count.
-        """
-        ratios = [(t, gap, self.gap_ratio(t, gap)) for t, gap in zip(times, gaps, strict=True) if gap > 0]
-        least = (0.1 * max(self.real["gap"])) ** 2
-        known = [(t, r) for t, gap, r in ratios if t > self.times[0] and r > 0 and gap * gap > least * r]
-        if not known:
-            return "no gap to compare with that of real examples"
-        t, ratio = max(known, key=lambda one: abs(math.log(one[1])))
-        return f"squared gap {ratio:.2g} x that of real examples at t = {t:.2g}"
+    @property
+    def gaps(self) -> GapCurve:
+        """The gap of the examples."""
+        return GapCurve(self.times, self.real["gap"])
 
     def save(self, path: str | Path) -> Path:
         """Writes the file; it appears whole or not at all."""
@@ -176,7 +192,7 @@ def load_path_match(path: str | Path) -> PathMatch:
         rows = [{**one, "curves": _curves(one["curves"])} for one in read["candidates"]]
         read["times"], read["real"] = tuple(map(float, read["times"])), _curves(read["real"])
         match = PathMatch(**{**read, "candidates": tuple(PathCandidate(**row) for row in rows)})
-        match.gap_ratio(0.5, 1.0)
+        match.gaps.ratio(0.5, 1.0)
         parse(match.best.rule)
     except (ValueError, OSError, KeyError, TypeError, AttributeError, StopIteration) as error:
         raise ValueError(f"{path} is no calibration of a rule ({error}); {_HINT}") from None

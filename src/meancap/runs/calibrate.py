@@ -208,7 +208,7 @@ def draw_match(match: PathMatch, path: str | Path) -> Path:
     curves, bars = figure.subplots(1, 2)
     order = sorted(match.candidates, key=lambda one: one.mismatch)
     for i, one in enumerate(order):
-        ratios = [match.gap_ratio(t, g) for t, g in zip(match.times, one.curves["gap"], strict=True)]
+        ratios = [match.gaps.ratio(t, g) for t, g in zip(match.times, one.curves["gap"], strict=True)]
         best = one.rule == match.rule
         curves.plot(match.times, ratios, color="#009E73" if best else "#73777F", linewidth=2 if best else 0.6)
         bars.plot([one.low, one.high], [i, i], color="#009E73" if best else "#73777F")

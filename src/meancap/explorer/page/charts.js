@@ -167,7 +167,7 @@ export function chart(width, { title, t, lines, now = null, log = false, floor =
   },
   ticks(low, high, log).map((v) => [
     s('line', { class: v === 1 ? 'unit' : 'grid', x1: EDGE.left, x2: width - EDGE.right, y1: y(v), y2: y(v) }),
-    s('text', { class: 'tick end', x: EDGE.left - 6, y: y(v) + 4 }, String(v)),
+    s('text', { class: 'tick end', x: EDGE.left - 6, y: y(v) + 4 }, String(Number(v.toPrecision(2)))),
   ]),
   [['start', 0, '0 noise'], ['middle', 0.5, 'time t'], ['end', 1, 'data 1']].map(([side, time, words]) => (
     s('text', { class: `tick ${side}`, x: x(time), y: foot - 6 }, words))),

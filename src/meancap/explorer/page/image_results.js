@@ -181,6 +181,9 @@ export function results({ state, change, complain }) {
       h('h3', {}, 'Ratio |m| / |m_c| ', h('span', {}, 'guided over conditional mean, what Γ bounds')),
       chart(width, { title: 'Ratio of lengths over time', t: result.times, lines: lines('ratio').map((one) => ({ ...one, active: [] })), now: done ? null : at, log: true, floor: 1 }),
       h('p', { class: 'legend' }, known().map(([entry, a]) => named(entry.rule, a))),
+      h('h3', {}, 'Squared gap over that of real examples ', h('span', {}, `all ${result.images.length} pictures; 1: the path of the data`)),
+      chart(width, { title: 'Squared gap over that of real examples', t: result.times, lines: known().map(([{ gap }, a]) => ({ name: `Rule ${a + 1}`, index: a, values: gap.ratios, asked: [], active: [] })), now: done ? null : at, log: true, floor: 1 }),
+      h('p', { class: 'legend path' }, known().map(([{ gap }, a]) => named(gap.sentence, a))),
     );
     tell();
     for (const box of stage.children) box.toggleAttribute('aria-current', Number(box.dataset.image) === i && !state.one);
