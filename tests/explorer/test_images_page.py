@@ -10,9 +10,11 @@ import torch
 from browser import until
 
 from meancap import CFG, Cap, Record, sample, uniform
+from meancap.explorer import image_view
 from meancap.explorer import server as server_module
 from meancap.explorer.image_view import BLOCK
 from meancap.models import fashion
+from meancap.rules.path_matching import GapCurve
 from meancap.sampling import noise
 
 READY = '.images[data-busy="false"]'
@@ -51,6 +53,14 @@ def expected(meter, image):
     ]
 
 
+def compared(meter):
+    """The sentence about the squared gap of the four pictures, without its error."""
+    times, squares = image_view._garment_gaps()
+    real = GapCurve(times, tuple(squares[7].sqrt().tolist()))
+    gaps = meter["gap"][:, :4].double().square().mean(1).sqrt()
+    return real.compare([i / 5 for i in range(5)], gaps.tolist())
+
+
 def test_pictures_and_meter_are_the_library_s_also_after_a_slider_moved(tab):
     page = tab.open(SMALL, READY)
     for scale in (5, 6):
@@ -59,6 +69,8 @@ def test_pictures_and_meter_are_the_library_s_also_after_a_slider_moved(tab):
             for image in range(4):
                 assert torch.equal(shown(page, index, image), pictures[image])
             assert row(page, "own", index)[:4] == expected(meter, 0)
+            said = page.locator(".legend.path .named").nth(index).inner_text()
+            assert said.startswith(compared(meter)) and said.endswith("with 4 pictures)")
         if scale == 5:
             page.get_by_label("λ scale", exact=True).focus()
             for _ in range(10):
