@@ -101,10 +101,3 @@ __all__ = [
     "trajectory",
     "uniform",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name == "Given":
-        warnings.warn("meancap.Given is now meancap.Values", DeprecationWarning, stacklevel=2)
-        return Values
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

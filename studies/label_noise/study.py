@@ -147,7 +147,7 @@ def real_ratios(model: ClassModel, path: Path, data: Path, study: Study) -> dict
     """
     count, times = 60, [t for t in uniform(study.calls // 2) if t <= 0.6]
     predict, pictures = examples(f"sit:{path}", count, data=data, seed=TUNE_SEED, batch=count)[0]
-    right = torch.tensor(predict.rows[0])
+    right = predict.rows[0]
     g = torch.Generator().manual_seed(TUNE_SEED)
     wrong = (right + torch.randint(1, 10, right.shape, generator=g)) % 10
     y, states, before = pictures, [], 0.0

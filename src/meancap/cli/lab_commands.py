@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,7 @@ def add_bench(commands: Any) -> None:
         "bench", help="measure rules on mixtures whose exact distribution is known", epilog=_BENCH,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    p.add_argument(
-        "what", choices=("run", "table", "lab"), help="run it, or show finished results; lab equals run"
-    )
+    p.add_argument("what", choices=("run", "table"), help="run it, or show finished results")
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help="the folder of the benchmark")
     p.add_argument("--quick", action="store_true", help="21 problems at 10 evaluations")
     p.add_argument("--problems", type=int, default=None, metavar="N", help="the first N of 252 problems")
@@ -67,8 +64,6 @@ def bench(args: argparse.Namespace) -> int:
         raise ValueError(f"--processes needs at least 1; got {args.processes}")
     if args.what == "table":
         return _show(args.out)
-    if args.what == "lab":
-        print("`meancap bench lab` is now `meancap bench run`; this runs it", file=sys.stderr)
     plan = QUICK if args.quick else Plan()
     for name in ("problems", "part"):
         number = getattr(args, name)

@@ -94,14 +94,6 @@ def linearise(field: Field, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
     return v.detach(), torch.stack(rows, -2)
 
 
-def potential(mixture: Mixture, x: Tensor, t: Tensor | float) -> Tensor:
-    """Phi = |x|^2 / (2 t) + (1 - t)/t log p_t(x), whose gradient is the velocity; t > 0."""
-    time = torch.as_tensor(t, dtype=x.dtype, device=x.device)
-    if not (time > 0).all():
-        raise ValueError(f"a potential needs t > 0, for it divides by t; use the velocity at t = 0; got {t}")
-    return ((x**2).sum(-1) / 2 + (1 - time) * mixture.log_density(x, t)) / time
-
-
 def release_time(std: float, radius: float, scale: float, gamma: float, mean_norm: float) -> float:
     """First t of the paper's certificate, alpha = (Gamma - 1)|m_c|/(2 r (g - 1)), if |m_c| = mean_norm."""
     asked, room = 2 * radius * (scale - 1), (gamma - 1) * mean_norm
@@ -238,7 +230,8 @@ def euler_variance_ratio(times: Tensor, std: Tensor | float) -> Tensor:
     """R, the variance of a Gaussian after Euler steps over the exact one, for each std; its mean is exact.
 
     R = C_first / C_last times the product of (1 + h a')^2 over the steps: s^-2 prod (1 + h a')^2 on a grid
-    from 0 to 1, and R_50(0.03) = 0.570650620975 on the uniform one.
+    from 0 to 1, and R_50(0.03) = 0.570650620975 on the uniform one. For n uniform steps
+    log R = -(2 + L)/n + O(n^-3), with 2 the rise of a' and L = pi (1 + s^2)/(4 s) - 1 the integral of a'^2.
     """
     s = torch.as_tensor(std, dtype=torch.float64)
     if not (s > 0).all():
@@ -250,22 +243,3 @@ def euler_variance_ratio(times: Tensor, std: Tensor | float) -> Tensor:
     slope = (grid * s**2 - (1 - grid)) / c
     factors = 1 + grid.diff(dim=0) * slope[:-1]
     return factors.prod(0) ** 2 * c[0] / c[-1]
-
-
-def euler_variance_limit(n: int, std: Tensor | float) -> Tensor:
-    """exp(-(1 + pi (1 + s^2)/(4 s))/n), which R on the uniform grid of n steps meets to order n^-3.
-
-    log R = -(2 + L)/n + ..., with 2 the rise of a' over [0, 1] and L = pi (1 + s^2)/(4 s) - 1 the integral of
-    a'^2. The next term is the rise of da'/dt over 6 plus 2/3 of the integral of a'^3; these cancel.
-    """
-    return (-_loss(std) / n).exp()
-
-
-def euler_steps_for(bias: float, std: Tensor | float) -> Tensor:
-    """Uniform steps after which the variance is short by this fraction, to leading order."""
-    return -_loss(std) / math.log1p(-bias)
-
-
-def _loss(std: Tensor | float) -> Tensor:
-    s = torch.as_tensor(std, dtype=torch.float64)
-    return 1 + math.pi * (1 + s**2) / (4 * s)

@@ -9,8 +9,8 @@ gives the number, and the same function ending in `_estimate` gives it with what
 """
 
 from .distances import Gaussian, frechet_distance, frechet_estimate, gaussian, kernel_estimate
-from .extractor import Extractor, MissingWeights, extract
-from .manifold import PrecisionRecall, manifold_estimates, precision_recall, recall_at
+from .extractor import MissingWeights, extract
+from .manifold import manifold_estimates, precision_recall, recall_at
 from .per_image import (
     brightness,
     class_hits,
@@ -18,24 +18,18 @@ from .per_image import (
     clipped,
     cosine,
     diversity,
-    diversity_estimate,
     inception_score,
     inception_score_estimate,
     saturation,
 )
-from .protocols import PROTOCOLS, Generated, Protocol, Reference, direction, protocol
+from .protocols import PROTOCOLS, direction, protocol
 from .score import Estimate, Score, bootstrap, difference, mean_estimate
 
 __all__ = [
     "PROTOCOLS",
     "Estimate",
-    "Extractor",
     "Gaussian",
-    "Generated",
     "MissingWeights",
-    "PrecisionRecall",
-    "Protocol",
-    "Reference",
     "Score",
     "bootstrap",
     "brightness",
@@ -46,7 +40,6 @@ __all__ = [
     "difference",
     "direction",
     "diversity",
-    "diversity_estimate",
     "extract",
     "frechet_distance",
     "frechet_estimate",

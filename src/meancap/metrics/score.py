@@ -13,9 +13,8 @@ other references.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,9 +38,6 @@ class Score:
             return f"{self.name} {self.value:.4g} (n = {self.n:,}; {self.protocol})"
         low, high = self.interval
         return f"{self.name} {self.value:.4g} [{low:.4g}, {high:.4g}] (n = {self.n:,}; {self.protocol})"
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

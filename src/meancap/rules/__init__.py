@@ -37,10 +37,7 @@ __all__ = sorted({*_rule, *_OTHERS, *(_builtin_names() & globals().keys())})
 
 
 def __getattr__(name: str) -> Any:
-    """Earlier names: recipes that are forms of others now, and the displacement."""
-    if name == "Ray":
-        warnings.warn("meancap.rules.Ray is called Displacement", DeprecationWarning, stacklevel=2)
-        return Displacement
+    """Earlier names: recipes that are forms of others now."""
     if name in _builtin_names():
         recipe = _builds()[name]
         message = f"meancap.rules.{name} is deprecated: {recipe.__doc__}"

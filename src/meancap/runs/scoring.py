@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def write_scores(folder: Path, protocol: str, text: str, estimates: Sequence[Est
     from safetensors.torch import save
 
     parts = {e.name: e.parts.double().contiguous() for e in estimates if e.parts is not None}
-    new = [{**e.score(text).as_json(), "images": mark} for e in estimates]
+    new = [{**asdict(e.score(text)), "images": mark} for e in estimates]
     (folder / "scores").mkdir(parents=True, exist_ok=True)
     with folder_lock(folder):  # another process may be scoring the same run by another protocol
         write_whole(folder / "scores" / f"{protocol}.safetensors", save(parts))

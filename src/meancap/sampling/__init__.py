@@ -1,6 +1,5 @@
 """From noise to samples: grids, steps and the loop."""
 
-from ..rules import density_feedback
 from .sample import Predict, Step, sample, trajectory
 from .solvers import (
     StepMethod,
@@ -36,7 +35,6 @@ __all__ = [
     "ancestral",
     "autoguidance",
     "beside",
-    "density_feedback",
     "euler",
     "field",
     "from_edm",

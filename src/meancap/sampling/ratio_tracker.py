@@ -123,15 +123,6 @@ def trace_estimate(predict: Predict, p: Prediction, z: Tensor, *, derivative: bo
     return _dot(_pulled_back(predict, x, t, z), z)
 
 
-def exact_trace(predict: Predict, x: Tensor, t: float) -> Tensor:
-    """The trace itself, by one derivative per dimension, (n,): for the laboratory."""
-    total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
-    for i in range(x.shape[1:].numel()):
-        z = torch.zeros_like(x).flatten(1).index_fill(1, torch.tensor(i), 1.0).reshape(x.shape)
-        total = total + _dot(_pulled_back(predict, x, t, z), z)
-    return total
-
-
 def _pulled_back(predict: Predict, x: Tensor, t: float, z: Tensor) -> Tensor:
     """z grad D, by differentiating D . z; its product with z is that of grad D z."""
     with torch.enable_grad():

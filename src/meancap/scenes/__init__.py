@@ -6,25 +6,18 @@ model = scenes()                                                              th
 measured = measure_pictures(detector(), model.decode(x), codes(prompts))      what its pictures show
 """
 
-from .law import ATTRIBUTES, BACKGROUNDS, COLOURS, PLACES, SHAPES, Scenes, draw, render
-from .measure import Measured, Readings, SceneDetector, detect, detector, forms, measure_pictures
+from .law import ATTRIBUTES, draw, render
+from .measure import Readings, detect, detector, forms, measure_pictures
 from .model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
 from .prompt import Prompt, Thing, codes, parse_prompt, prompt_of
 
 __all__ = [
     "ATTRIBUTES",
-    "BACKGROUNDS",
-    "COLOURS",
-    "PLACES",
-    "SHAPES",
-    "Measured",
     "Prompt",
     "Readings",
-    "SceneDetector",
     "SceneModel",
     "SceneNet",
     "SceneNetConfig",
-    "Scenes",
     "Thing",
     "codes",
     "detect",

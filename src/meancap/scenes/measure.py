@@ -17,8 +17,8 @@ A network is fooled by blobs that are not triangles at all, so outlines are meas
 
 Of both, cover and template, what is below 0.15 counts as 0 and what is above 0.85 as 1: noise of a few per
 cent in flat areas does not concern the outline, and summed over a picture it would outweigh it. (A
-sharp threshold at 1/2 would accept most squares as discs.) The fit also tells the size and the colour
-of each object, which prompts leave open. Both together (`measure_pictures`) give:
+sharp threshold at 1/2 would accept most squares as discs.) The fit also tells the size of each object,
+which prompts leave open. Both together (`measure_pictures`) give:
 
     right       for each attribute that the prompt fixes, whether the detector finds it; "all" is all of them
     drawn       both objects overlap the best template of their demanded shape with IoU > 0.85
@@ -128,7 +128,6 @@ class Forms:
 
     iou: Tensor  # (n, 2) with the best template of the demanded shape
     radius: Tensor  # (n, 2)
-    rgb: Tensor  # (n, 2, 3) in [0, 1]
     background: Tensor  # (n,)
 
 
@@ -145,10 +144,8 @@ def _forms(pictures: Tensor, axis: Tensor, wanted: Tensor) -> Forms:
     coloured = chroma > _COLOURED
     background = _background_of(pictures, coloured)
     halves = _split(coloured.float(), axis)
-    covers, colours = zip(*(_cover_of(pictures, background, coloured, half) for half in halves), strict=True)
-    cover = torch.stack(covers, dim=1)
-    iou, radius = _fit_template(cover, wanted)
-    return Forms(iou, radius, torch.stack(colours, dim=1), background.mean(1))
+    cover = torch.stack([_cover_of(pictures, background, coloured, half) for half in halves], dim=1)
+    return Forms(*_fit_template(cover, wanted), background.mean(1))
 
 
 def _background_of(pictures: Tensor, coloured: Tensor) -> Tensor:
@@ -174,8 +171,8 @@ def _split(coloured: Tensor, axis: Tensor) -> list[Tensor]:
     return [first, ~first]
 
 
-def _cover_of(pictures: Tensor, background: Tensor, coloured: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Coverage (n, 32, 32) by the object in one half of the picture, and its colour (n, 3)."""
+def _cover_of(pictures: Tensor, background: Tensor, coloured: Tensor, half: Tensor) -> Tensor:
+    """Coverage (n, 32, 32) by the object in one half of the picture."""
     inside = coloured & half
     chroma = (pictures.amax(1) - pictures.amin(1)).masked_fill(~inside, 0)
     # Edge pixels are mixed with the background: the colour is the median of the more coloured half.
@@ -185,7 +182,7 @@ def _cover_of(pictures: Tensor, background: Tensor, coloured: Tensor, half: Tens
     way = colour - background
     moved = torch.einsum("nchw,nc->nhw", pictures - background[..., None, None], way)
     cover = moved / way.square().sum(1).clamp(min=1e-6)[:, None, None]
-    return _beyond_noise(cover) * half, colour
+    return _beyond_noise(cover) * half
 
 
 def _beyond_noise(cover: Tensor) -> Tensor:
