@@ -41,8 +41,6 @@ from .rule import Displacement, Factor, Rule, State
 from .spaces import need_law, part, time_left, time_passed
 from .time import Steps, StepValue, grid_of
 
-_PROBES = ("difference", "derivative", "none")
-
 
 def feedback_scale(log_ratio: Tensor, pi: float, most: float = math.inf) -> Tensor:
     """lambda* = R / (R - (1 - pi)), `most` where R is so low that it would be larger; at least 1."""
@@ -56,14 +54,16 @@ def feedback_scale(log_ratio: Tensor, pi: float, most: float = math.inf) -> Tens
     confidence="derived",
     kind="solver",
 )
-@part("0 < pi < 1", "0 < gain < most", "1 < most", "0 < temperature", "1 <= every", probe=_PROBES)
+@part(
+    "0 < pi < 1", "0 < gain < most", "1 < most", "0 < temperature", "1 <= every", probe=("difference", "none")
+)
 class DensityFeedback(Factor):
     """Density-ratio feedback (DRF). For a condition of which a share pi of the labels is right.
 
     The scale is gain lambda*(R^(1 / temperature), pi), from 1 to `most`.
 
-    probe   how the loop takes the trace that an ODE needs: 'difference' (one more evaluation),
-            'derivative' (autograd through `predict`), or 'none', which is wrong on an ODE by that term
+    probe   how the loop takes the trace that an ODE needs: 'difference' (one more evaluation), or 'none',
+            which is wrong on an ODE by that term
     every   a fresh probe in every so many steps
     until   R is followed up to this time and held from then on
 

@@ -93,7 +93,7 @@ class Tracker:
         if self._index % self.rule.every and self._index > 1:
             return self._trace
         z = signs(self._keys, self._index, p.x)
-        return trace_estimate(self.predict, p, z, derivative=self.rule.probe == "derivative").to(self._trace)
+        return trace_estimate(self.predict, p, z).to(self._trace)
 
 
 def log_ratio_rate(p: Prediction, w: Tensor, trace: Tensor) -> Tensor:
@@ -112,28 +112,12 @@ def memoryless_gain(last: Prediction, p: Prediction) -> Tensor:
     return _dot(last.delta, off) / later**2
 
 
-def trace_estimate(predict: Predict, p: Prediction, z: Tensor, *, derivative: bool = False) -> Tensor:
+def trace_estimate(predict: Predict, p: Prediction, z: Tensor) -> Tensor:
     """z . grad D z at the state of p, (n,): the trace, on average over random signs z."""
     t, x = float(p.t), p.shown
     z = z.to(x.dtype)
-    if not derivative:
-        h: float = torch.finfo(p.dtype).eps ** 0.4
-        moved = predict(x + h * z, t)
-        return _dot(moved.delta - p.delta, z) / h
-    return _dot(_pulled_back(predict, x, t, z), z)
-
-
-def _pulled_back(predict: Predict, x: Tensor, t: float, z: Tensor) -> Tensor:
-    """z grad D, by differentiating D . z; its product with z is that of grad D z."""
-    with torch.enable_grad():
-        y = x.detach().requires_grad_()
-        delta = predict(y, t).delta
-        if not delta.requires_grad:
-            raise TypeError(
-                "this predictor cannot be differentiated (no_grad inside?): use probe='difference'"
-            )
-        (gradient,) = torch.autograd.grad((delta * z.to(delta)).sum(), y)
-    return gradient
+    h: float = torch.finfo(p.dtype).eps ** 0.4
+    return _dot(predict(x + h * z, t).delta - p.delta, z) / h
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
