@@ -69,19 +69,6 @@ def test_the_recfg_table_is_the_least_squares_ratio():
     assert abs(float(ratio[0]) - 1) > 0.02  # there is something to rectify
 
 
-def test_the_table_follows_its_grouping():
-    data = torch.randn(100, 3, 4, 4)
-
-    def predict(x, t):
-        return Prediction.from_mean(x, t, 0.8 * x, 0.5 * x)
-
-    shapes = {"element": (3, 4, 4), "channel": (3,), "sample": ()}
-    for per, shape in shapes.items():
-        assert recfg_table(predict, data, uniform(3), per=per).ratios[1].shape == shape
-    with pytest.raises(ValueError, match="per element, channel or sample"):
-        recfg_table(predict, data, uniform(3), per="pixel")
-
-
 def test_the_projection_closes_the_gap_of_velocities():
     x, t, h = noise(), 0.2, 0.05
     gaps = []

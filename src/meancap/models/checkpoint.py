@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..extras import need
 from ..files import read_tensors, write_tensors
@@ -34,13 +34,23 @@ def save_sit(
 
     `header` is text to keep beside it, such as how the weights were trained; `read_tensors` gives it back.
     """
+    more = {"config": json.dumps(asdict(model.config)), "names": json.dumps(list(names))}
+    return save_network(path, model, pixels, {**(header or {}), **more}, dtype)
+
+
+def save_network(
+    path: str | Path,
+    model: nn.Module,
+    pixels: Pixels | None,
+    header: dict[str, str],
+    dtype: torch.dtype | None,
+) -> Path:
+    """The weights of a network and its pixel map, with a header."""
     tensors = {name: value.to(dtype or value.dtype) for name, value in model.state_dict().items()}
     del tensors["pos_embed"]  # a fixed function of the shape
-    header = dict(header or {})
-    header |= {"config": json.dumps(asdict(model.config)), "names": json.dumps(list(names))}
     if pixels is not None:
         tensors["pixels.mean"] = pixels.mean
-        header["pixels.std"] = repr(pixels.std)
+        header = {**header, "pixels.std": repr(pixels.std)}
     return write_tensors(path, tensors, header)
 
 
@@ -55,9 +65,7 @@ def load_sit(path: str | Path) -> tuple[SiT, Pixels | None, tuple[str, ...]]:
         model = SiT(config)
     if "pos_embed" not in tensors:
         tensors["pos_embed"] = position_embedding(config.width, config.size // config.patch)[None]
-    _need_same_names(tensors, model, path)
-    model.load_state_dict({name: value.float() for name, value in tensors.items()}, assign=True)
-    model.requires_grad_(False).eval()
+    load_weights(model, tensors, path)
     return model, pixels, tuple(json.loads(header.get("names", "[]")))
 
 
@@ -83,17 +91,20 @@ def _config_of(tensors: Mapping[str, Tensor], path: str | Path = "the checkpoint
     )  # fmt: skip
 
 
-def _need_same_names(tensors: Mapping[str, Tensor], model: SiT, path: str | Path) -> None:
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+    """Fills a network on the meta device in float32, for inference; raises an error for other tensors."""
     wanted = {name: value.shape for name, value in model.state_dict().items()}
     lost, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if lost or extra:
         what = f"lacks {lost[0]}" if lost else f"has the unknown tensor {extra[0]}"
-        raise ValueError(f"{path} does not fit the SiT that its shapes show: it {what}")
+        raise ValueError(f"{path} does not fit the {type(model).__name__} that it describes: it {what}")
     for name, shape in wanted.items():
         if tensors[name].shape != shape:
             raise ValueError(
-                f"{path}: {name} has shape {tuple(tensors[name].shape)}; this SiT needs {tuple(shape)}"
+                f"{path}: {name} has shape {tuple(tensors[name].shape)}; this network needs {tuple(shape)}"
             )
+    model.load_state_dict({name: value.float() for name, value in tensors.items()}, assign=True)
+    model.requires_grad_(False).eval()
 
 
 def local_folder(source: str | Path) -> Path:

@@ -28,12 +28,6 @@ class Pictures:
     labels: Tensor
     names: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise ValueError(f"pictures are uint8 (count, channels, size, size); got {self.images.dtype}")
-        if len(self.images) != len(self.labels):
-            raise ValueError(f"{len(self.images)} pictures, but {len(self.labels)} labels")
-
 
 @dataclass(frozen=True, eq=False)
 class Pixels:

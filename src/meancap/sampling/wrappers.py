@@ -199,20 +199,15 @@ def recfg_table(
     data: Tensor,
     times: Sequence[float],
     *,
-    per: str = "element",
     seed: int = 0,
     batch: int = 256,
 ) -> Rectify:
-    """E[n_c n_u] / E[n_u^2] at every time before 1, over data that meet the condition `predict` is given.
+    """E[n_c n_u] / E[n_u^2] for each element at every time before 1, over data that meet the condition.
 
-    `per` is 'element', as in the official code, 'channel' or 'sample'. Follow the result by CFG(scale). One
-    table belongs to one condition; for others, average theirs.
+    Follow the result by CFG(scale). One table belongs to one condition; for others, average theirs.
     """
-    if per not in ("element", "channel", "sample"):
-        raise ValueError(f"recfg_table is per element, channel or sample; got {per!r}")
     knots = [t for t in checked(times) if t < 1]
     generator = torch.Generator().manual_seed(seed)
-    axes = {"element": (0,), "channel": (0, *range(2, data.dim())), "sample": tuple(range(data.dim()))}[per]
     rows = []
     for t in knots:
         cross, square = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -222,7 +217,7 @@ def recfg_table(
             x = torch.lerp(noise, part, t)
             p = predict(x, t)
             n_c, n_u = ((p.x - t * m).double() for m in (p.m_c, p.m_u))
-            cross, square = cross + (n_c * n_u).sum(axes), square + n_u.square().sum(axes)
+            cross, square = cross + (n_c * n_u).sum(0), square + n_u.square().sum(0)
         rows.append(Values(cross / square))
     return Rectify(tuple(knots), tuple(rows))
 

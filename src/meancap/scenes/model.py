@@ -34,7 +34,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..files import read_tensors, sha256_of, write_tensors
+from ..files import read_tensors, sha256_of
+from ..models.checkpoint import load_weights, save_network
 from ..models.data import Pixels
 from ..models.sit import FlowModel, NetworkPredictor, TimeEmbedder, attend, modulate, position_embedding
 from .law import BACKGROUNDS, COLOURS, PLACES, SHAPES
@@ -106,11 +107,7 @@ def save_scene_net(
     path: str | Path, model: SceneNet, pixels: Pixels, *, dtype: torch.dtype | None = None
 ) -> Path:
     """One file with everything that `load_scene_net` needs; `dtype` stores the weights in less space."""
-    tensors = {name: value.to(dtype or value.dtype) for name, value in model.state_dict().items()}
-    del tensors["pos_embed"]  # a fixed function of the shape
-    tensors["pixels.mean"] = pixels.mean
-    header = {"scene_net": json.dumps(asdict(model.config)), "pixels.std": repr(pixels.std)}
-    return write_tensors(path, tensors, header)
+    return save_network(path, model, pixels, {"scene_net": json.dumps(asdict(model.config))}, dtype)
 
 
 def load_scene_net(path: str | Path) -> tuple[SceneNet, Pixels]:
@@ -123,14 +120,8 @@ def load_scene_net(path: str | Path) -> tuple[SceneNet, Pixels]:
     with torch.device("meta"):
         model = SceneNet(config)
     tensors["pos_embed"] = position_embedding(config.width, config.size // 4)[None]
-    wanted = model.state_dict()
-    bad = sorted(wanted.keys() ^ tensors.keys()) or [
-        k for k, v in wanted.items() if v.shape != tensors[k].shape
-    ]
-    if bad:
-        raise ValueError(f"{path} does not fit the configuration in its header: {bad[0]} differs")
-    model.load_state_dict({name: value.float() for name, value in tensors.items()}, assign=True)
-    return model.to(memory_format=torch.channels_last).requires_grad_(False).eval(), pixels  # type: ignore[call-overload]
+    load_weights(model, tensors, path)
+    return model.to(memory_format=torch.channels_last), pixels  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
@@ -145,16 +136,6 @@ class SceneNetConfig:
     convolutions: int = 1
     size: int = 32
     channels: int = 3
-
-    def __post_init__(self) -> None:
-        if self.width % self.heads or self.width % 4:
-            raise ValueError(
-                f"a transformer needs a width divisible by 4 and its heads; got {self.width}, {self.heads}"
-            )
-        if self.size % 4:
-            raise ValueError(
-                f"the network halves its pictures twice and needs a size divisible by 4; got {self.size}"
-            )
 
 
 class SceneNet(nn.Module):
