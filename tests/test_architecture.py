@@ -8,7 +8,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "meancap"
 LAYERS = {
     "extras": 0, "files": 0, "torch_settings": 0,
-    "array": 0, "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
+    "notation": 0, "tensors": 0, "path": 0, "schedules": 0,
     "cap": 1, "fast": 2,
     "prediction": 2,
     "rules": 3,

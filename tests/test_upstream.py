@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meancap.array import cap_fraction, guided_velocity
+from meancap import CFG, Cap, cap_fraction, guided_velocity
 from pages import ROOT
 
 FOLDER = ROOT / "integrations" / "upstream"
@@ -90,7 +90,8 @@ def test_the_diffusers_guider_caps_as_the_library_does(tmp_path):
     guider = module.PosteriorMeanCapGuidance(guidance_scale=7.0, gamma=1.1)
     guider.set_state(step=0, num_inference_steps=4, timestep=torch.tensor(600.0))
     guider.prepare_inputs({"hidden_states": (x, x)})
-    expected = -guided_velocity(x, 0.4, -v_c, -v_u, 7.0, 1.1)  # their velocity is noise - data
+    # Their velocity is noise - data.
+    expected = -guided_velocity(CFG(7.0) | Cap(1.1), x, 0.4, -v_c, -v_u)[0]
     torch.testing.assert_close(guider.forward(v_c, v_u).pred, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -102,7 +103,7 @@ def test_the_comfyui_node_caps_as_the_library_does(tmp_path):
     module = loaded("nodes_pmc", tmp_path / "nodes_pmc.py", f"import torch\n{ast.unparse(function)}\n")
     m, other, _ = given()
     guided = 3 * other
-    share = cap_fraction(m, guided - m, 1.1).reshape(-1, 1, 1, 1)
+    share = cap_fraction(m, guided - m, 1.1)
     assert (share < 1).any()
     expected = m + share * (guided - m)
     torch.testing.assert_close(module.posterior_mean_cap(m, guided, 1.1), expected, rtol=1e-5, atol=1e-5)

@@ -8,10 +8,10 @@
 
 This is `CFG(scale) | Cap(gamma)` of the library in one short file: pure functions, no branches on values, so
 that `jax.jit`, `jax.grad`, `jax.vmap` and `mx.compile` follow them. The file imports the standard library
-alone, and may be copied into a project that has no PyTorch. Tests compare the two on every kind of array.
+alone: copy it into a project that has no PyTorch. Tests compare the two on every kind of array.
 
     import jax.numpy as jnp
-    from meancap.array import guided_velocity
+    from guided_arrays import guided_velocity
 
     v = guided_velocity(x, t, v_c, v_u, scale=7.0, gamma=1.1)
 """
