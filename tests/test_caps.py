@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
-from cases import UNIT, V_C, V_U, T, X, adversarial, random_prediction
+from cases import UNIT, adversarial, random_prediction
 from meancap import (
     CFG,
     Cap,
@@ -36,23 +36,6 @@ def beta(rule, x, t, v_c, v_u):
     v, _ = guided_velocity(rule, x, t, v_c, v_u)
     d = v_c - v_u
     return ((v - v_c).double() * d.double()).flatten(1).sum(1) / (d.double() ** 2).flatten(1).sum(1)
-
-
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        (Cap(1.05), 0.31633699),
-        (Cap(1.10), 0.62733099),
-        (Cap(1.15), 0.93389317),
-        (Cap(1.5), 3.0),
-        (CapDisplacement(1.05), 0.26918247),
-        (CapDisplacement(1.10), 0.53836494),
-        (CapDisplacement(1.15), 0.80754741),
-        (CapDisplacement(1.5), 2.69182469),
-    ],
-)
-def test_check_values(rule, expected):
-    assert float(beta(CFG(4) | rule, X, T, V_C, V_U)) == pytest.approx(expected, abs=6e-9)
 
 
 @given(st.integers(0, 10_000), st.sampled_from(GAMMAS), st.floats(1.01, 40))
@@ -93,12 +76,6 @@ def test_a_feasible_nominal_result_is_bit_equal_to_plain_cfg():
             assert torch.equal(guided_velocity(CFG(3) | limit, x, 0.3, v_c, v_u)[0], plain)
 
 
-def test_scale_one_is_bit_equal_to_the_conditional_prediction():
-    p = random_prediction(3, 600, dtype=torch.float32)
-    for rule in (CFG(1), CFG(1) | Cap(1.1), CFG(1) | CapDisplacement(1.0)):
-        assert torch.equal(guide(rule, p)[0], p.m_c)
-
-
 @pytest.mark.parametrize("exponent", [-30, -22, -12, -5, 0, 6, 12, 19, 28, 35])
 @pytest.mark.parametrize("size", [37, 1024])
 def test_beta_agrees_with_high_precision_bisection_at_every_scale(exponent, size):
@@ -124,7 +101,7 @@ def test_beta_agrees_with_high_precision_bisection_at_every_scale(exponent, size
         assert float(found[i]) == pytest.approx(float(low), rel=1e-6)
 
 
-def worst_excess(seeds, samples, size, gammas, batch_of_one=False):
+def worst_excess(seeds, samples, size, gammas):
     worst = -math.inf
     for seed in seeds:
         m_c, gap = adversarial(seed, samples, size)
@@ -141,11 +118,8 @@ def worst_excess(seeds, samples, size, gammas, batch_of_one=False):
 def test_the_stored_float32_result_keeps_the_bound_to_four_units(seeds):
     # 21,000 cases of 4,096 elements: 5 seeds x 700 samples x 6 gammas; with the slow ones 105,000.
     assert worst_excess(seeds, 700, 4096, GAMMAS) <= 4
-
-
-def test_the_bound_also_holds_for_odd_sizes_and_single_samples():
-    assert worst_excess(range(8), 50, 4099, GAMMAS) <= 4
-    assert worst_excess(range(60), 1, 8192, GAMMAS) <= 4
+    assert worst_excess(seeds, 50, 4099, GAMMAS) <= 4
+    assert worst_excess(range(12 * seeds[0], 12 * seeds[-1]), 1, 8192, GAMMAS) <= 4
 
 
 def velocities(seed, dtype, shape=(6, 4, 32, 32)):
@@ -190,18 +164,6 @@ def test_neighbours_change_no_bit_of_a_sample(size):
         after, _ = guided_velocity(CFG(7) | Cap(1.1), x, 0.3, v_c, v_u)
         assert torch.equal(after[:3], before[:3])
     assert after[3:].isnan().all()
-
-
-@pytest.mark.parametrize("shape", [(9, 4096), (40, 4, 24, 24), (5, 3), (300, 2)])
-def test_a_batch_equals_its_samples_in_any_order(shape):
-    x, v_c, v_u = velocities(2, torch.float32, shape)
-    rule = CFG(7) | Cap(1.1)
-    whole, _ = guided_velocity(rule, x, 0.3, v_c, v_u)
-    order = torch.randperm(shape[0])
-    assert torch.equal(guided_velocity(rule, x[order], 0.3, v_c[order], v_u[order])[0], whole[order])
-    for i in range(min(shape[0], 12)):
-        one, _ = guided_velocity(rule, x[i : i + 1], 0.3, v_c[i : i + 1], v_u[i : i + 1])
-        torch.testing.assert_close(one, whole[i : i + 1], rtol=1.2e-7, atol=0)
 
 
 def test_zero_gap_keeps_the_nominal_scale_and_zero_mean_gets_no_guidance():
@@ -415,11 +377,6 @@ def test_no_cap_and_no_guidance_hold_for_every_input():
     assert torch.equal(guided_velocity(CFG(1) | Cap(1.1), x, 0.3, v_c, v_u)[0], v_c)
 
 
-def test_an_empty_batch_stays_empty():
-    empty = torch.zeros(0, 4, 16, 16)
-    assert guided_velocity(CFG(5) | Cap(1.1), empty, 0.3, empty, empty)[0].shape == empty.shape
-
-
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, of torch's own
 @pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")  # the same under Python 3.14
 def test_tangents_pass_through_a_cap():
@@ -512,6 +469,9 @@ def test_a_result_of_whole_numbers_is_refused():
         (CFG(torch.tensor([1.0, 7.0])) | Cap(1.1), 0.3),
         (CFG(7) | CapDisplacement(1.1, floor=0.5), 0.3),
         (CFG(4) | Interval(0.2, 0.8) | Cap(1.1, smooth=0.3), torch.tensor([0.1, 0.5])),
+        (CFG(7) | Clip(1.0), 0.3),
+        (Clip(1.0) | CFG(7), 0.3),
+        (adg(5), 0.3),
     ],
     ids=str,
 )
@@ -525,7 +485,7 @@ def test_derivatives_are_finite_where_there_is_nothing_to_measure(rule, t, nothi
         else:
             x[0] = -(1 - torch.as_tensor(t).flatten()[0]) * c[0]
     out = guided_velocity(rule, x, t, c, u)[0]
-    assert all(slope.isfinite().all() for slope in torch.autograd.grad(out.sum(), (x, c, u)))
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad((x + out).sum(), (x, c, u)))
 
 
 def test_a_gamma_for_each_sample_may_be_infinite():
@@ -535,12 +495,3 @@ def test_a_gamma_for_each_sample_may_be_infinite():
     for i, gamma in enumerate((math.inf, 1.05)):
         assert torch.equal(both[i], guide(CFG(9) | Cap(gamma), p)[0][i])
     assert parse("Cap([inf, 1.1])") == Cap([math.inf, 1.1])
-
-
-@pytest.mark.parametrize("rule", [CFG(7) | Clip(1.0), Clip(1.0) | CFG(7), adg(5)], ids=str)
-def test_gradients_are_finite_where_there_is_no_gap(rule):
-    c, other = torch.randn(2, 2, 6, generator=torch.Generator().manual_seed(0))
-    u = torch.stack([c[0], other[1]]).requires_grad_()
-    c.requires_grad_()
-    m, _ = guide(rule, Prediction.from_mean(other, 0.3, c, u))
-    assert all(slope.isfinite().all() for slope in torch.autograd.grad(m.square().sum(), (c, u)))

@@ -32,14 +32,6 @@ def test_what_is_recorded_is_within_the_goals(name):
         assert found[f"reference: memory, {name}"] <= 3.05
 
 
-def test_idle_steps_cost_half_and_memory_forbids_it():
-    found = {name.removeprefix("generation: network, "): n for name, n in recorded().items()}
-    assert found["CFG(4) | Cap(1.1)"] == found["apg(4) | Interval(0.2, 0.8)"] == 20
-    assert found["CFG(1)"] == 10 and found["CFG(1), heun"] == 19  # the last step is Euler's
-    assert found["CFG(4) | Interval(0.2, 0.8) | Cap(1.1)"] == 7 * 2 + 3
-    assert found["Phases(4, CFG(1), CFG(4))"] == 4 + 6 * 2
-
-
 def test_the_counters_see_what_a_call_does():
     a, b = torch.ones(8, 100), torch.ones(8, 100)
     names, moved = counted(lambda: torch.add(a, b).mul_(2).view(-1))

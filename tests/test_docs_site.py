@@ -46,16 +46,6 @@ def test_relative_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), f"{target.name} has no heading #{anchor}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_opens_with_words_and_not_with_code(page):
-    """Nobody should have to read code to find out what a page is for."""
-    lines = [line for line in page.read_text(encoding="utf-8").split("\n") if line.strip()]
-    if lines[0].startswith("<!-- include"):
-        return
-    assert lines[0].startswith("# ")
-    assert re.match(r"[A-Z*`]", lines[1]) and not lines[1].startswith("```"), lines[1]
-
-
 def test_every_page_is_in_the_navigation():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     listed = re.findall(r"^([\w-]+)$", index, re.MULTILINE)

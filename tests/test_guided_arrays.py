@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import math
 import subprocess
 import sys
@@ -177,8 +176,3 @@ def test_the_file_can_be_copied_and_used_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and abs(float(done.stdout) - 1.5) < 1e-12, done.stderr
-
-
-def test_the_two_kinds_that_are_always_there_are_run():
-    for name in KINDS[:2]:
-        assert importlib.import_module(name)

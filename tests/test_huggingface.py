@@ -43,20 +43,16 @@ def app():
     return module
 
 
-def test_the_model_loads_from_its_folder_and_is_the_one_in_the_box(folders):
-    there, here = fashion(folders / "meancap-fashion" / "model.safetensors"), fashion()
-    pairs = zip(there.network.state_dict().values(), here.network.state_dict().values(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-    config = json.loads((folders / "meancap-fashion" / "config.json").read_text(encoding="utf-8"))
-    assert config.pop("model_type") == "sit" and config.pop("names") == list(here.names)
-    assert SiTConfig(**config) == here.network.config
-
-
-def test_the_second_model_loads_from_its_folder_and_is_the_one_in_the_box(folders):
-    there, here = scenes(folders / "meancap-scenes" / "model.safetensors"), scenes()
+@pytest.mark.parametrize(
+    ("name", "shipped", "kind", "config"),
+    [("fashion", fashion, "sit", SiTConfig), ("scenes", scenes, "scene_net", SceneNetConfig)],
+)
+def test_a_model_loads_from_its_folder_and_is_the_one_in_the_box(folders, name, shipped, kind, config):
+    there, here = shipped(folders / f"meancap-{name}" / "model.safetensors"), shipped()
     assert there.sha256 == here.sha256
-    config = json.loads((folders / "meancap-scenes" / "config.json").read_text(encoding="utf-8"))
-    assert config.pop("model_type") == "scene_net" and SceneNetConfig(**config) == here.network.config
+    stated = json.loads((folders / f"meancap-{name}" / "config.json").read_text(encoding="utf-8"))
+    assert stated.pop("model_type") == kind and stated.pop("names", []) == list(getattr(here, "names", []))
+    assert config(**stated) == here.network.config
 
 
 @pytest.mark.parametrize(

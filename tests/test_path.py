@@ -66,15 +66,6 @@ def test_at_pure_noise_a_noise_prediction_states_no_mean_and_says_so(make):
         make(x, x, x, alpha=torch.tensor([0.5, 0.0]), sigma=1.0)
 
 
-def test_one_time_per_sample_equals_a_loop():
-    m_c, m_u, x = data_and_noise(3, 4, 2, 3)
-    t = torch.tensor([0.0, 0.3, 0.9, 1.0], dtype=torch.float64)
-    p = Prediction.from_velocity(x, t, m_c, m_u)
-    for i in range(4):
-        one = Prediction.from_velocity(x[i : i + 1], float(t[i]), m_c[i : i + 1], m_u[i : i + 1])
-        torch.testing.assert_close(p.m_c[i : i + 1], one.m_c, rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_is_promoted(dtype):
     x = torch.randn(2, 8).to(dtype)

@@ -11,7 +11,6 @@ from cases import UNIT
 from meancap import (
     CFG,
     Cap,
-    Momentum,
     Prediction,
     Record,
     apg,
@@ -19,7 +18,6 @@ from meancap import (
     field,
     from_sigmas,
     graded,
-    guided_velocity,
     heun,
     midpoint,
     noise,
@@ -61,14 +59,6 @@ def test_grids_start_at_noise_and_end_at_data():
 
 def test_a_whole_number_of_numpy_is_a_number_of_steps():
     assert uniform(np.int64(4)) == uniform(4) and graded(np.int32(3)) == graded(3)
-
-
-def test_a_rule_may_be_given_as_its_text():
-    start = noise(range(2), (3,))
-    ends = [sample(gaussian(1.0, 0.0, 0.5), rule, start, uniform(2)) for rule in ("CFG(3)", CFG(3))]
-    assert torch.equal(*ends)
-    with pytest.raises(TypeError, match="a rule is needed, such as CFG"):
-        sample(gaussian(1.0, 0.0, 0.5), 3, start, uniform(2))
 
 
 @pytest.mark.parametrize(
@@ -143,32 +133,6 @@ def test_heun_is_convex_while_a_step_goes_at_most_half_of_the_way():
     assert min(weights(heun, 0.2, 0.6)) >= -1e-15
     assert min(weights(heun, 0.2, 0.61)) < 0
     assert all(min(weights(euler, t, s)) >= 0 for t, s in ((0, 0.9), (0.3, 1.0)))
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_state_advances_once_per_step(step):
-    predict, x = two_gaussians(), torch.randn(2, 2, dtype=torch.float64)
-    seen = []
-
-    class Watched(Momentum):
-        def update(self, ray, p, state):
-            seen.append(state)
-            return super().update(ray, p, state)
-
-    list(trajectory(predict, Watched(-0.5) | CFG(2), x, uniform(4), step))
-    distinct = [s for i, s in enumerate(seen) if i == 0 or s is not seen[i - 1]]
-    assert len(distinct) == 4 and distinct[0] is None
-
-
-def test_euler_in_velocities_equals_the_library_loop():
-    predict, x = two_gaussians(), torch.randn(3, 2, dtype=torch.float64)
-    rule = CFG(5) | Cap(1.1)
-    y = x
-    for t, s in zip(uniform(9), uniform(9)[1:], strict=False):
-        p = predict(y, t)
-        v, _ = guided_velocity(rule, y, t, (p.m_c - y) / (1 - t), (p.m_u - y) / (1 - t))
-        y = y + (s - t) * v
-    torch.testing.assert_close(sample(predict, rule, x, uniform(9)), y)
 
 
 def test_a_foreign_solver_gets_the_same_field():

@@ -52,12 +52,8 @@ def test_a_patch_has_a_text_and_whole_hunks(patch):
     assert re.fullmatch(r"Applies to: \S+/\S+ (\d+\.\d+\.\d+|[0-9a-f]{40})", base)
     assert subject.startswith("Subject: ") and len(head.split("\n")) > 8
     assert patch.name in (FOLDER / "README.md").read_text(encoding="utf-8")
-    hunks = re.split(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@.*\n", text, flags=re.MULTILINE)[1:]
-    assert hunks
-    for before, after, body in zip(hunks[::3], hunks[1::3], hunks[2::3], strict=True):
-        lines = body.split("\ndiff --git ")[0].rstrip("\n").split("\n")
-        old, new = (sum(line[:1] in kinds for line in lines) for kinds in (" -", " +"))
-        assert (old, new) == (int(before or 1), int(after or 1))
+    read = subprocess.run(["git", "apply", "--numstat", str(patch)], capture_output=True, text=True)
+    assert read.returncode == 0 and read.stdout.count("\n") == text.count("\ndiff --git "), read.stderr
     for path, content in new_files(patch).items():
         if path.endswith(".py"):
             ast.parse(content, path)
@@ -107,17 +103,3 @@ def test_the_comfyui_node_caps_as_the_library_does(tmp_path):
     assert (share < 1).any()
     expected = m + share * (guided - m)
     torch.testing.assert_close(module.posterior_mean_cap(m, guided, 1.1), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_what_the_cpp_header_declares_is_defined_and_tested():
-    text = (FOLDER / "stable-diffusion.cpp-pmc.patch").read_text(encoding="utf-8")
-    program = (FOLDER / "test_guidance.cpp").read_text(encoding="utf-8")
-    added = "\n".join(line[1:] for line in text.split("\n") if line.startswith("+"))
-    for name in (
-        "PosteriorMeanCap::PosteriorMeanCap(",
-        "PosteriorMeanCap::is_enabled(",
-        "PosteriorMeanCap::forward(",
-    ):
-        assert added.count(name) == 1
-    for name in ("parse_posterior_mean_cap_arg", "PosteriorMeanCap"):
-        assert added.count(name) >= 3 and name in program

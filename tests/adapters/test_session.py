@@ -132,8 +132,8 @@ def test_state_advances_with_the_first_stage_only() -> None:
 def test_the_record_agrees_with_the_definitions() -> None:
     late = RunRecord()  # the gap is a millionth of the mean, in float32; the requested scale is known
     respond(Cap(INF), flow_edge(1e-6), *drawn(3), None, late)
-    asked = late.stacked()["asked"]
-    torch.testing.assert_close(asked, torch.full_like(asked, 7.0), rtol=1e-4, atol=0)
+    for scale in (late.stacked()["asked"], late.stacked()["scale"]):
+        torch.testing.assert_close(scale, torch.full_like(scale, 7.0), rtol=1e-4, atol=0)
     x, c, u, nominal = (v.double() for v in drawn(3))
     record, sigma = RunRecord(), 0.7
     out, _ = respond(Cap(1.02), flow_edge(sigma), x, c, u, nominal, None, record)

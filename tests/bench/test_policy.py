@@ -1,7 +1,5 @@
 """A policy trained on a mixture does what it was trained for."""
 
-from itertools import pairwise
-
 import torch
 
 from meancap import CFG, parse, sample, trajectory, uniform
@@ -36,14 +34,3 @@ def test_a_trained_policy_beats_every_constant_scale():
     assert torch.equal(
         sample(CONDITION.predict, again, x, TIMES), sample(CONDITION.predict, policy, x, TIMES)
     )
-
-
-def test_the_running_cost_is_that_of_the_velocities():
-    x = torch.randn(8, 2, dtype=torch.float64)
-    spent, y = torch.zeros(8, dtype=torch.float64), x
-    for t, s in pairwise(TIMES):
-        v_c, v_u = CONDITION.velocities(y, t)
-        spent += (s - t) * (2 * (v_c - v_u)).square().sum(1) * t / (1 - t)
-        y = y + (s - t) * (v_u + 3 * (v_c - v_u))
-    expected = CONDITION.log_posterior(y, 1.0) - 0.5 * spent
-    torch.testing.assert_close(objective(CONDITION, CFG(3), x, TIMES, cost=0.5), expected)

@@ -29,14 +29,6 @@ def test_statistics_are_the_formulas_of_the_appendix():
     assert found.mean_error == pytest.approx(float((x.mean(0) - target).norm()), rel=1e-9)
 
 
-def test_samples_of_the_target_have_ratio_one_and_the_right_shares():
-    n = 200_000
-    found = branches(PAIR.condition(), draws(PAIR.condition(), n))
-    assert found.occupancy.tolist() == pytest.approx([0.68, 0.32], abs=5 * (0.68 * 0.32 / n) ** 0.5)
-    for ratio in (found.variance_ratio, found.radial_ratio, found.tangential_ratio):
-        assert ratio.tolist() == pytest.approx([1, 1], abs=5 * (2 / (0.32 * n)) ** 0.5)
-
-
 def test_labels_are_map_and_not_the_nearest_centre():
     """The border between a heavy and a light branch is moved towards the light one, here by 9e-4."""
     condition = PAIR.condition()

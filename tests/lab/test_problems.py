@@ -93,16 +93,6 @@ def test_one_covariance_for_all_gives_the_means_of_one_for_each(dimensions):
         torch.testing.assert_close(a.delta, b.delta, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_exact_model_says_what_the_condition_says(name):
-    exact = problem(name).exact()
-    x = states(exact.model())
-    for t in (0.0, 0.7):
-        ours, theirs = exact.model().predict(x, t), exact.condition().predict(x, t)
-        torch.testing.assert_close(ours.m_c, theirs.m_c, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(ours.delta, theirs.delta, rtol=1e-7, atol=1e-14)
-
-
 def test_the_gap_keeps_its_digits_where_the_condition_is_certain():
     model = Problem("p", Circle(0.03), (0,), leak=0.3).model()
     x = model.condition.mixture.means[:1] * 0.95

@@ -63,14 +63,6 @@ def test_it_equals_torchmetrics_to_ten_digits(source: str, real_features: Tensor
     assert frechet_distance(a, b) == pytest.approx(theirs, rel=1e-10)
 
 
-@pytest.mark.parametrize("rank", [200, 60])
-def test_trace_equals_scipys_square_root(rank: int) -> None:
-    linalg = pytest.importorskip("scipy.linalg")
-    a, b = covariance(100, 1, rank), covariance(100, 2)
-    theirs = linalg.sqrtm((a @ b).numpy()).real.trace()
-    assert trace_of_root(a, b).item() == pytest.approx(theirs, rel=1e-8)
-
-
 def test_parts_predict_what_leaving_an_image_out_does() -> None:
     a, b = features(400, 6, 1, torch.float64), features(500, 6, 2, torch.float64)
     full = frechet_estimate("FD", a, b)

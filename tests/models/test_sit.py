@@ -128,17 +128,6 @@ def test_a_sample_does_not_depend_on_its_batch():
         torch.testing.assert_close(alone[0], whole[i], rtol=1e-4, atol=1e-5)
 
 
-def test_channels_guides_only_the_leading_ones():
-    network = random_sit(SMALL, spread=0.1)
-    model = ClassModel("latent", "", network, lambda z: z, channels=3)
-    x = noise([0, 1], model.shape)
-    p = model.predict([2, 5])(x, 0.3)
-    full = ClassModel("latent", "", network, lambda z: z).predict([2, 5])(x, 0.3)
-    assert torch.equal(p.delta[:, 3], torch.zeros_like(p.delta[:, 3]))
-    assert torch.equal(p.delta[:, :3], full.delta[:, :3])
-    assert full.delta[:, 3].abs().max() > 0
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [

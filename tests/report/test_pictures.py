@@ -11,12 +11,7 @@ import pytest
 from PIL import Image
 
 from meancap.cli import main
-from meancap.report.pictures import (
-    gallery,
-    mean_lengths,
-    need_matched,
-    sheet,
-)
+from meancap.report.pictures import gallery, mean_lengths, need_matched, sheet
 from meancap.runs.config import RunConfig, versions
 from meancap.runs.folder import Run, Store
 from meancap.runs.generate import generate

@@ -61,17 +61,6 @@ def test_the_scale_of_the_ratio_is_the_scale_that_undoes_the_leak(case):
         assert (r >= math.log1p(-pi) - 1e-12).all()
 
 
-def test_the_ratio_is_that_of_the_densities():
-    for t in (0.2, 0.7):
-        x = points(WIDE, t=t)
-        law, inside = WIDE.condition().mixture, WIDE.condition().inside
-        shares = torch.where(inside, (1 - WIDE.leak) * law.weights, WIDE.leak * law.weights)
-        sides = torch.where(inside, law.weights[inside].sum(), law.weights[~inside].sum())
-        labelled = type(law)(law.means, shares / sides, cov=law.cov)
-        due = labelled.log_density(x, t) - law.log_density(x, t)
-        torch.testing.assert_close(log_ratio(WIDE.model(), x, t), due, rtol=1e-9, atol=1e-10)
-
-
 def exact_trace(predict, x, t):
     """The trace itself, by the derivative along each coordinate."""
     x = x.detach().requires_grad_()

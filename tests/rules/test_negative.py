@@ -188,20 +188,13 @@ def test_a_predictor_that_no_rule_looks_at_is_never_called():
     sample(predict, perp_neg(3), x, times)
     sample(predict, perp_neg(3) | Interval(0.2, 0.6), x, times)
     assert (negative.both, weak.both) == (8, 0)  # two steps lie in the interval
+    assert (main.both, main.half) == (20, 4)  # and the others need the conditional half alone
     for one in trajectory(predict, CFG(3) | AwayFrom("weak", 2), x, times):
         assert one.prediction.extra.keys() == {"weak"}
     field(predict, CFG(3) | AwayFrom("weak", 2))(0.3, x)
     assert (negative.both, weak.both) == (8, 7)
     with pytest.raises(ValueError, match="'other'"):
         sample(predict, CFG(3) | AwayFrom("other", 2), x, times)
-
-
-def test_idle_steps_are_asked_of_the_conditional_half_alone():
-    main, negative = Network(0.0), Network(1.0)
-    sample(
-        beside(main, negative=negative), perp_neg(3) | Interval(0.25, 0.65), torch.randn(3, 5), uniform(10)
-    )
-    assert (main.both, main.half, negative.both) == (4, 6, 4)
 
 
 def test_predictions_beside_are_those_of_the_other_predictor():

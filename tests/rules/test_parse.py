@@ -49,10 +49,7 @@ def test_texts_a_person_would_type(text, rule):
         ("CFG(7) |", "a rule name is needed"),
         ("CFG()", "scale"),
         ("CFG(7, 8)", "positional"),
-        (
-            "CFG(7) | Cap(1,1)",
-            "Cap: takes 2 positional arguments but 3 were given; if a decimal",
-        ),
+        ("CFG(7) | Cap(1,1)", "Cap: takes 2 positional arguments but 3 were given; if a decimal"),
         ("CFG(7) | CapDisplacement(1,15)", "write 1.15; options have names"),
         ("pmc(7, 1,1)", "write 1.1; options have names"),
         ("CFG(strength=7)", "strength"),

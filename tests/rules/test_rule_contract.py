@@ -192,9 +192,11 @@ def test_nothing_waits_for_a_value(entry, t):
     """A meta tensor has no values: .item(), .tolist() and bool() all raise."""
     rule = entry.rule()
     x, v_c, v_u, v_n = (torch.empty(2, 4, 16, 16, device="meta") for _ in range(4))
-    state = None
+    state, record = None, Record()
     for _ in range(3):
-        v, state = guided_velocity(rule, x, t, v_c, v_u, state, t_next=t + 0.1, extra=third(v_n))
+        v, state = guided_velocity(
+            rule, x, t, v_c, v_u, state, t_next=t + 0.1, extra=third(v_n), record=record
+        )
     assert v.shape == x.shape and v.device.type == "meta"
 
 

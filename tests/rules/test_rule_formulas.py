@@ -573,20 +573,10 @@ P = Prediction.from_velocity(X, T, V_C, V_U)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("apg(4, eta=0, radius=0.3, momentum=None)", [0.119065, -1.672382, 0.071411, 0.426050]),
-        (
-            "apg(4, eta=0, radius=0.3, momentum=None, space='velocity')",
-            [0.379391, -1.316317, 0.214425, 0.841264],
-        ),
-        (
-            "apg(4, eta=0, radius=0.3, momentum=None, form='diffusers')",
-            [0.205854, -0.755089, 0.252566, 0.388353],
-        ),
         (
             "apg(4, eta=0, radius=0.3, momentum=None, form='comfy')",
             [0.058753, -1.829843, -0.138119, 0.434733],
         ),
-        ("cfg_zero_star(4, zero_steps=0)", [0.880328, -2.881967, -0.077049, 2.239344]),
         ("rescaled(4, space='mean')", [0.205118, -1.962190, -0.039879, 0.701943]),
     ],
 )
@@ -616,12 +606,6 @@ def test_the_effective_scale_of_the_worked_example(text, scale):
     assert 1 + float(g.coefficient) == pytest.approx(scale, abs=1e-6)
 
 
-def test_what_pmc_reads_off_the_example():
-    m, d, along = (float(v) for v in P.lengths)
-    assert (d**2, along * d, m**2) == pytest.approx((0.288, 1.3068, 8.3473))
-    assert along / m == pytest.approx(0.842830, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("count", "slope", "first", "peak", "after"),
     [
@@ -637,5 +621,3 @@ def test_the_triangle_of_tv_cfg(count, slope, first, peak, after):
     assert values[:3] == pytest.approx(first, abs=1e-6)
     assert (values[top], values[top + 1]) == pytest.approx((peak, after), abs=1e-6)
     assert sum(values) / count == pytest.approx(2)
-    if (count, slope) == (49, "repo"):
-        assert values[0] == pytest.approx(1.0094767, abs=1e-7)

@@ -76,17 +76,8 @@ def test_a_time_that_says_nothing_is_left_out():
 
 def test_the_command_and_its_refusals(tmp_path, capsys):
     out = tmp_path / "scale.json"
-    command = [
-        "calibrate",
-        "--learn",
-        "scale",
-        "--model",
-        "lab:under-8",
-        "--samples",
-        "64",
-        "--out",
-        str(out),
-    ]
+    command = ["calibrate", "--learn", "scale", "--model", "lab:under-8", "--samples", "64"]
+    command += ["--out", str(out)]
     assert main(command) == 0
     assert "64 examples; CFG(Piecewise(" in capsys.readouterr().out
     assert load_scale(out).model == "lab:under-8"

@@ -1,13 +1,11 @@
 """A folder belongs to one run: begun once, it goes on under the same configuration and refuses any other."""
 
-from threading import Event, Thread
-
 import pytest
 
 from meancap.gmm import GMMConfig
 from meancap.gmm.experiment import begin_run
 from meancap.runs.config import RunConfig, versions
-from meancap.runs.folder import Ledger, RunRefused, Store, folder_lock
+from meancap.runs.folder import Ledger, RunRefused, Store
 
 
 def begin_images(folder, **changes):
@@ -76,18 +74,3 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, kind, text, words):
 def test_a_kill_before_the_first_file_does_not_block_the_folder(tmp_path, kind):
     (tmp_path / ".part-12-12-run.json").write_text("{")
     BEGIN[kind](tmp_path)
-
-
-def test_a_lock_lets_one_holder_in_at_a_time(tmp_path):
-    entered = Event()
-
-    def enter() -> None:
-        with folder_lock(tmp_path):
-            entered.set()
-
-    waiting = Thread(target=enter)
-    with folder_lock(tmp_path):
-        waiting.start()
-        assert not entered.wait(0.3)
-    assert entered.wait(30)
-    waiting.join()

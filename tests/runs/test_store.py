@@ -112,11 +112,7 @@ def test_rules_share_their_noise_and_seeds_do_not(model):
 def test_another_configuration_is_refused_and_named(tmp_path, model):
     before = finished(tmp_path / "r", model, settings(model))
     for changes, words in (
-        ({"times": uniform(5)}, "times was"),
-        ({"batch": 8}, "batch was 7, now 8"),
         ({"per_class": 4}, "count was 30, now 40"),
-        ({"images": "npz"}, 'images was "png", now "npz"'),
-        ({"threads": 2}, "threads was 1, now 2"),
         ({"rule": "CFG(4) | Cap(1.05)"}, r"rule was .*Cap\(1.1\).*, now .*Cap\(1.05\)"),
     ):
         with pytest.raises(RunRefused, match=words):
