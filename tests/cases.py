@@ -1,7 +1,6 @@
 """Predictions to test on: random ones, adversarial ones, and the check values of the published formulas."""
 
 import torch
-from torch import Tensor
 
 from meancap import Prediction
 
@@ -14,15 +13,13 @@ V_U = torch.tensor([[0.1, -0.6, 0.9, -0.2]], dtype=torch.float64)
 T = 0.4
 
 
-def random_prediction(
-    *shape: int, seed: int = 0, t: float = 0.4, dtype: torch.dtype = torch.float64
-) -> Prediction:
+def random_prediction(*shape, seed=0, t=0.4, dtype=torch.float64):
     g = torch.Generator().manual_seed(seed)
     x, v_c, other = (torch.randn(*shape, generator=g, dtype=torch.float64) for _ in range(3))
     return Prediction.from_velocity(x.to(dtype), t, v_c.to(dtype), (v_c + 0.7 * other).to(dtype))
 
 
-def adversarial(seed: int, samples: int, size: int) -> tuple[Tensor, Tensor]:
+def adversarial(seed, samples, size):
     """Means and gaps in float32: every alignment, gaps from 1e-3 to 1e3 of the mean, flat to heavy-tailed."""
     g = torch.Generator().manual_seed(seed)
     m = torch.randn(samples, size, generator=g)

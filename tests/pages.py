@@ -29,21 +29,21 @@ class Block:
     note: str
 
     @property
-    def where(self) -> str:
+    def where(self):
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
-    def reason(self, word: str) -> str:
+    def reason(self, word):
         """What the comment `<!-- word: reason -->` before the block says; '' without one."""
         head, _, reason = self.note.partition(":")
         return reason.strip() if head == word else ""
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page):
     """The blocks of a page, in order. Fences inside lists or of tildes are refused: nothing may be missed."""
-    found: list[Block] = []
-    inside: tuple[int, str, str] | None = None
-    body: list[str] = []
-    before: list[str] = []
+    found = []
+    inside = None
+    body = []
+    before = []
     for number, row in enumerate(page.read_text(encoding="utf-8").split("\n"), 1):
         fence = FENCE.match(row)
         if inside is None and fence:

@@ -8,7 +8,7 @@ from meancap.models.sit import SiT, SiTConfig
 SHAPE = SiTConfig(size=8, channels=1, patch=4, width=16, depth=2, heads=2, classes=10, learn_sigma=False)
 
 
-def random_sit(config: SiTConfig = SHAPE, seed: int = 0, spread: float = 0.2) -> SiT:
+def random_sit(config=SHAPE, seed=0, spread=0.2):
     model = SiT(config).requires_grad_(False).eval()
     g = torch.Generator().manual_seed(seed)
     for name, p in model.named_parameters():
@@ -17,5 +17,5 @@ def random_sit(config: SiTConfig = SHAPE, seed: int = 0, spread: float = 0.2) ->
     return model
 
 
-def pixels(config: SiTConfig = SHAPE) -> Pixels:
+def pixels(config=SHAPE):
     return Pixels(torch.full((config.channels, config.size, config.size), 0.5), 0.25)

@@ -11,8 +11,6 @@ A block that cannot run here says so in a comment before it, `<!-- not run: reas
 compile, and the names it takes from meancap must exist.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib
@@ -20,13 +18,12 @@ import io
 import re
 import shlex
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from meancap.cli import main
-from pages import PAGES, ROOT, Block, blocks
+from pages import PAGES, ROOT, blocks
 
 KINDS = {"python", "console", "text", "sh", "bibtex", ""}
 DIRECTIVES = {"{toctree}", "{modules}", "{exports}", "{commands}", "{rules}", "{pipelines}"}
@@ -39,11 +36,11 @@ HOST = "docs/diffusers.md"
 UPSTREAM = ("ignore::FutureWarning:diffusers", "ignore::DeprecationWarning:diffusers", "ignore:__array")
 
 
-def named(page: Path) -> str:
+def named(page):
     return str(page.relative_to(ROOT))
 
 
-def with_code() -> list:
+def with_code():
     chosen = [page for page in PAGES if any(b.kind in ("python", "console") for b in blocks(page))]
     marks = {HOST: [pytest.mark.filterwarnings(one) for one in UPSTREAM]}
     return [pytest.param(page, id=named(page), marks=marks.get(named(page), [])) for page in chosen]
@@ -70,7 +67,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, m
         random_weights(monkeypatch)
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
-    printed: str | None = None
+    printed = None
     for block in blocks(page):
         if block.kind == "python":
             printed = None if block.reason("not run") else run(block, module)
@@ -85,7 +82,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, tmp_path, m
             agrees(printed.rstrip("\n"), block)
 
 
-def run(block: Block, module: ModuleType) -> str:
+def run(block, module):
     """What a block prints; the line numbers of its errors are those of the page."""
     out = io.StringIO()
     code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
@@ -94,7 +91,7 @@ def run(block: Block, module: ModuleType) -> str:
     return out.getvalue()
 
 
-def agrees(printed: str, block: Block) -> None:
+def agrees(printed, block):
     """The output is what the page shows, but for the last digit of a number that was rounded."""
     told, shown = NUMBER.split(printed), NUMBER.split(block.text)
     assert told[::2] == shown[::2], f"{block.where} shows\n{block.text}\nbut the code prints\n{printed}"
@@ -105,7 +102,7 @@ def agrees(printed: str, block: Block) -> None:
         assert difference <= slack, f"{block.where} shows {theirs}, but the code prints {ours}"
 
 
-def check(block: Block) -> None:
+def check(block):
     """A block that cannot run here compiles, and what it imports from meancap is there."""
     for node in ast.walk(ast.parse(block.text, str(block.page))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "meancap":
@@ -114,14 +111,14 @@ def check(block: Block) -> None:
             assert not missing, f"{block.where}: {node.module} has no {missing}"
 
 
-def commands(block: Block) -> list[tuple[str, str]]:
+def commands(block):
     """Each `$ command` of a console block with what it prints."""
     parts = re.split(r"^\$ ", block.text + "\n", flags=re.MULTILINE)
     assert parts[0] == "" and len(parts) > 1, f"{block.where}: a console block begins with `$ command`"
     return [tuple(part.split("\n", 1)) for part in parts[1:]]
 
 
-def told(command: str) -> str:
+def told(command):
     """What a meancap command prints to standard output."""
     program, *arguments = shlex.split(command)
     assert program == "meancap", f"only meancap is run by the tests; got {command}"
@@ -135,7 +132,7 @@ def told(command: str) -> str:
     return out.getvalue()
 
 
-def random_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def random_weights(monkeypatch):
     """The real pipelines round tiny random networks, in place of gigabytes that are not here."""
     import diffusers
     import transformers
@@ -148,7 +145,7 @@ def random_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
     classic = diffusers.StableDiffusion3Pipeline
 
-    def modular(name: str) -> object:
+    def modular(name):
         pipe = diffusers.StableDiffusion3AutoBlocks().init_pipeline()
         wanted = {spec.name for spec in pipe.blocks.expected_components}
         parts = {key: part for key, part in tiny(classic).components.items() if key in wanted}

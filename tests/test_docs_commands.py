@@ -1,7 +1,5 @@
 """Every command on every page is one that exists, with options that exist; the cheap ones are run."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import re
@@ -24,7 +22,7 @@ OPTIONAL = (ROOT / "pyproject.toml").read_text(encoding="utf-8").split("[project
 EXTRAS = set(re.findall(r"^(\w+) = \[", OPTIONAL.split("\n[")[0], re.MULTILINE))
 
 
-def lines(text: str) -> list[list[str]]:
+def lines(text):
     """The commands of a shell block as words, without comments and `NAME=value` in front."""
     found = []
     for row in text.replace("\\\n", " ").split("\n"):
@@ -110,7 +108,7 @@ def test_cheap_commands_run(tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out
 
 
-def quick(words: tuple[str, ...]) -> bool:
+def quick(words):
     listing = words[1] in ("rules", "pipelines") and "--page" not in words  # the page has a test of its own
     return listing or bool({"--list", "--plan"} & set(words))
 
@@ -135,7 +133,7 @@ def test_the_mixture_table_is_printed_as_the_page_shows_it(tmp_path, monkeypatch
     assert shown.text in capsys.readouterr().out
 
 
-def reads(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def reads(arguments, capsys):
     """The real parser takes these arguments."""
     try:
         parser().parse_args(arguments)
@@ -143,7 +141,7 @@ def reads(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.code == 0, capsys.readouterr().err
 
 
-def names_a_module(rest: list[str]) -> None:
+def names_a_module(rest):
     """`python -m module`, `python file.py` or `python -c code`, each of them there."""
     if rest[0] == "-m":
         name, *others = rest[1:]
@@ -157,6 +155,6 @@ def names_a_module(rest: list[str]) -> None:
         assert (ROOT / Path(rest[0])).exists(), rest[0]
 
 
-def _commands(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _commands(top):
     groups = [one for one in top._actions if isinstance(one, argparse._SubParsersAction)]
     return {name: kind for group in groups for name, kind in group.choices.items()}

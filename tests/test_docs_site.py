@@ -1,7 +1,5 @@
 """The pages hang together: links lead somewhere, the reference is whole, the site builds and is offline."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re
@@ -23,11 +21,11 @@ EVERY = (*PAGES, ROOT / "CHANGELOG.md", *sorted((DOCS / "api").glob("*.md")))
 NOT_A_LIBRARY = {"__main__", "cli", "explorer"}
 
 
-def prose(page: Path) -> str:
+def prose(page):
     return FENCED.sub("", page.read_text(encoding="utf-8"))
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """The names of a page's headings, as GitHub and the site make them."""
     titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     titles += [e.name for e in catalogue()] if page.name == "rules.md" else []  # which the site fills in
@@ -71,7 +69,7 @@ def test_every_command_is_on_the_page_of_commands():
     assert sorted(shown) == sorted(add.__name__.removeprefix("add_") for add in COMMANDS)
 
 
-def documented() -> list:
+def documented():
     """Every public class and function of the library, as (module, name, docstring)."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):

@@ -58,7 +58,7 @@ def test_a_block_that_writes_nothing_is_an_error_and_not_an_empty_file(tmp_path)
 def test_two_threads_never_write_to_one_temporary_file(tmp_path):
     path, meet, names = tmp_path / "a.json", Barrier(2), []
 
-    def write(content: str) -> None:
+    def write(content):
         with writing(path) as temporary:
             meet.wait(10)
             names.append(temporary)

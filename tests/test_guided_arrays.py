@@ -1,7 +1,5 @@
 """The cap for other arrays is the library's: on NumPy, torch, JAX, MLX and the strict array API."""
 
-from __future__ import annotations
-
 import ast
 import math
 import subprocess

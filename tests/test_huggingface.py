@@ -1,7 +1,5 @@
 """Folders for the Hub: a model that loads from its folder, a card with metadata, a Space that runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Notebooks run as they are from a clone, and hold what they print."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ready to be published: metadata, placeholders, workflows, archives. Skips where a tool is missing."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -38,7 +38,7 @@ def test_a_second_thread_waits_and_restores_what_it_found():
     torch.set_num_threads(2)
     inside, seen = Event(), []
 
-    def other() -> None:
+    def other():
         torch.set_num_threads(2)
         started.set()
         assert inside.wait(10)
@@ -64,7 +64,7 @@ def test_flows_in_several_threads_give_the_bits_of_one_and_leave_the_threads_alo
     alone = [flow(condition, CFG(3.0), x, times, engine="numba") for x in starts]
     together = [None] * 4
 
-    def run(i: int) -> None:
+    def run(i):
         together[i] = flow(condition, CFG(3.0), starts[i], times, engine="numba")
 
     threads = [Thread(target=run, args=(i,)) for i in range(4)]

@@ -1,7 +1,5 @@
 """The patches of integrations/upstream: whole, for the version they name, and capping as the library does."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

@@ -1,11 +1,8 @@
 """The wheel alone, in a new environment: what a user gets without the repository. It installs torch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +19,7 @@ COMMANDS = {
 }
 
 
-def clean(tmp_path: Path) -> tuple[str, dict[str, str]]:
+def clean(tmp_path):
     """An environment with nothing in it but pip, outside the repository, and without our paths."""
     home = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
@@ -30,7 +27,7 @@ def clean(tmp_path: Path) -> tuple[str, dict[str, str]]:
     return str(python), {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
-def wheel(tmp_path: Path) -> Path:
+def wheel(tmp_path):
     pytest.importorskip("build")
     command = [
         sys.executable,
@@ -46,13 +43,13 @@ def wheel(tmp_path: Path) -> Path:
     return next(tmp_path.glob("*.whl"))
 
 
-def do(command: list[str], tmp_path: Path, env: dict[str, str]) -> str:
+def do(command, tmp_path, env):
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
 
 
-def readme(extra: str) -> str:
+def readme(extra):
     """The README's Python, as one script; the part that draws needs the `images` extra."""
     parts = [block.text for block in blocks(ROOT / "README.md") if block.kind == "python"]
     if extra == "":

@@ -1,25 +1,20 @@
 """A rule at work in a host: laws of the one function that every adapter goes through."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, Rule, apg, guided_velocity, rules
+from meancap import CFG, Cap, CapDisplacement, Prediction, Rescale, apg, guided_velocity, rules
 from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.session import RunRecord, Session
 from meancap.path import Affine
-from meancap.rules.rule import State
 
 INF = float("inf")
-RULES: list[Rule] = [
+RULES = [
     Cap(1.05),
     CapDisplacement(1.05),
     CFG(6.0),
@@ -29,9 +24,7 @@ RULES: list[Rule] = [
 ]
 
 
-def drawn(
-    seed: int, batch: int = 3, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def drawn(seed, batch=3, dtype=torch.float32):
     """A state, two outputs and a host's own combination of them."""
     x, c, d = torch.randn(3, batch, 4, 6, 6, generator=torch.Generator().manual_seed(seed))
     c, u = c.to(dtype), (c - 0.3 * d).to(dtype)
@@ -39,24 +32,24 @@ def drawn(
 
 
 def respond(
-    rule: Rule,
-    how: Affine,
-    x: Tensor,
-    c: Tensor,
-    u: Tensor,
-    nominal: Tensor,
-    state: State,
-    record: RunRecord | None = None,
-) -> tuple[Tensor, State]:
+    rule,
+    how,
+    x,
+    c,
+    u,
+    nominal,
+    state,
+    record=None,
+):
     return rules.respond(rule, Prediction.from_affine(x, c, u, how), state, nominal=nominal, record=record)
 
 
-def flow_edge(sigma: float) -> Affine:
+def flow_edge(sigma):
     return Affine(a=1.0, k=-sigma, t=1 - sigma)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_a_batch_is_its_samples_one_by_one(rule: Rule) -> None:
+def test_a_batch_is_its_samples_one_by_one(rule):
     x, c, u, nominal = drawn(0, batch=5)
     whole, _ = respond(rule, flow_edge(0.6), x, c, u, nominal, rule.init())
     for i in range(5):
@@ -70,7 +63,7 @@ def test_a_batch_is_its_samples_one_by_one(rule: Rule) -> None:
         assert torch.equal(whole[0], after[0]) and torch.equal(whole[2:], after[2:])
 
 
-def test_a_host_refuses_a_cap_before_the_scale() -> None:
+def test_a_host_refuses_a_cap_before_the_scale():
     with pytest.raises(ValueError, match=r"caps first.*write CFG\(7\) \| Cap\(1.1\)"):
         Session("Cap(1.1) | CFG(7)")
     with pytest.raises(ValueError, match="caps first"):
@@ -78,14 +71,14 @@ def test_a_host_refuses_a_cap_before_the_scale() -> None:
 
 
 @pytest.mark.parametrize("rule", [r for r in RULES if not r.caps], ids=str)
-def test_on_a_flow_it_is_the_cores_guided_velocity(rule: Rule) -> None:
+def test_on_a_flow_it_is_the_cores_guided_velocity(rule):
     x, c, u, nominal = (v.double() for v in drawn(1))
     out, _ = respond(rule, flow_edge(0.4), x, c, u, nominal, rule.init())
     velocity, _ = guided_velocity(rule, x, 0.6, -c, -u)
     torch.testing.assert_close(out, -velocity, rtol=1e-9, atol=1e-9)
 
 
-def test_where_the_mean_does_not_depend_on_the_output_nothing_is_made_of_nothing() -> None:
+def test_where_the_mean_does_not_depend_on_the_output_nothing_is_made_of_nothing():
     x, c, u, nominal = drawn(2)
     for rule in RULES:
         out, _ = respond(rule, Affine(a=1.0, k=0.0, t=1.0), x, c, u, nominal, rule.init())
@@ -102,9 +95,7 @@ def test_where_the_mean_does_not_depend_on_the_output_nothing_is_made_of_nothing
     size=st.floats(1e-3, 1e3),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
 )
-def test_the_bound_holds_after_rounding_to_the_hosts_dtype(
-    seed: int, sigma: float, gamma: float, size: float, dtype: torch.dtype
-) -> None:
+def test_the_bound_holds_after_rounding_to_the_hosts_dtype(seed, sigma, gamma, size, dtype):
     if dtype == torch.float16:
         size = min(size, 100.0)  # float16 ends at 65504
     x, c, u, nominal = (v.mul(size).to(dtype) for v in drawn(seed))
@@ -116,10 +107,10 @@ def test_the_bound_holds_after_rounding_to_the_hosts_dtype(
     assert float(ratio.max()) <= gamma * (1 + allowed)
 
 
-def test_state_advances_with_the_first_stage_only() -> None:
+def test_state_advances_with_the_first_stage_only():
     session, steps = Session(apg(4.0, radius=None)), [drawn(seed) for seed in range(3)]
 
-    def run(*stages: bool) -> Tensor:
+    def run(*stages):
         session.begin()
         assert len(session.record) == 0
         return [session.guide(flow_edge(0.9), *steps[i], first=i != 1) for i in range(3) if stages[i]][-1]
@@ -129,7 +120,7 @@ def test_state_advances_with_the_first_stage_only() -> None:
     assert not torch.equal(two_steps, run(False, False, True))  # the first step is
 
 
-def test_the_record_agrees_with_the_definitions() -> None:
+def test_the_record_agrees_with_the_definitions():
     late = RunRecord()  # the gap is a millionth of the mean, in float32; the requested scale is known
     respond(Cap(INF), flow_edge(1e-6), *drawn(3), None, late)
     for scale in (late.stacked()["asked"], late.stacked()["scale"]):
@@ -149,7 +140,7 @@ def test_the_record_agrees_with_the_definitions() -> None:
 
 
 @pytest.fixture
-def record() -> RunRecord:
+def record():
     session = Session(Cap(1.02))
     for seed, sigma in enumerate((1.0, 0.7, 0.2)):
         session.guide(flow_edge(sigma), *drawn(seed))
@@ -157,13 +148,13 @@ def record() -> RunRecord:
     return session.record
 
 
-def test_a_record_is_saved_with_what_it_belongs_to(record: RunRecord, tmp_path: Path) -> None:
+def test_a_record_is_saved_with_what_it_belongs_to(record, tmp_path):
     stored = json.loads(record.save(tmp_path / "run.json").read_text())
     assert stored["rows"] == record.rows() and stored["summary"] == record.summary()
     assert stored["about"] == record.about
 
 
-def test_the_plot_shows_every_sample_under_the_rule_and_the_summary(record: RunRecord) -> None:
+def test_the_plot_shows_every_sample_under_the_rule_and_the_summary(record):
     pytest.importorskip("matplotlib")
     figure = record.plot()
     assert figure.get_suptitle() == f"Cap(1.02)\n{record.summary()}"

@@ -1,18 +1,15 @@
 """Hosts that hard-code u + s (c - u): the wrapped network makes them compute the rule's result."""
 
-from __future__ import annotations
-
 import importlib.util
-from typing import Any
 
 import pytest
 import torch
 from flow_matching.solver import ODESolver
 from flow_matching.utils import ModelWrapper
-from torch import Tensor, nn
+from torch import nn
 
 from absent import stand_ins
-from meancap import CFG, Cap, Prediction, Rule, guide, parse, sample
+from meancap import CFG, Cap, Prediction, guide, parse, sample
 from meancap.adapters.substitute import substituted
 
 INF = float("inf")
@@ -22,19 +19,17 @@ FORMS = [(0, "u + s (c - u)"), (1, "c + s (c - u)")]
 class Network(nn.Module):
     """A velocity field that looks at its condition; the unconditional half sees zeros."""
 
-    def __init__(self, size: int = 12) -> None:
+    def __init__(self, size=12):
         super().__init__()
         self.one, self.two = nn.Linear(size + 2, 24), nn.Linear(24, size)
 
-    def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+    def forward(self, x, t, label=None):
         label = torch.zeros(len(x), 1) if label is None else label
         t = torch.as_tensor(t, dtype=x.dtype).reshape(-1, 1).expand(len(x), 1)
         return self.two(torch.tanh(self.one(torch.cat([x, t, label], dim=1))))
 
 
-def host(
-    network: Network, x: Tensor, label: Tensor, scale: float, offset: int, calls: str, order: str
-) -> Tensor:
+def host(network, x, label, scale, offset, calls, order):
     """Euler with guidance written into the loop, as many hosts have it."""
     for i in range(5):
         t = torch.tensor(i / 5, dtype=torch.float64)
@@ -44,9 +39,9 @@ def host(
 
 
 def host_step(
-    network: Network, x: Tensor, t: Tensor, both: dict[str, Tensor], calls: str, order: str, scale: float,
-    offset: int,
-) -> Tensor:  # fmt: skip
+    network, x, t, both, calls, order, scale,
+    offset,
+):  # fmt: skip
     if calls == "together":
         halves = network(torch.cat([x, x]), t, torch.cat([both[k] for k in order])).chunk(2)
     else:
@@ -55,8 +50,8 @@ def host_step(
     return c + scale * (c - u) if offset else u + scale * (c - u)
 
 
-def ours(network: Network, x: Tensor, label: Tensor, rule: Rule) -> Tensor:
-    def predict(x: Tensor, t: float) -> Prediction:
+def ours(network, x, label, rule):
+    def predict(x, t):
         c, u = (
             network(x, torch.tensor(t, dtype=torch.float64), one) for one in (label, torch.zeros_like(label))
         )
@@ -65,7 +60,7 @@ def ours(network: Network, x: Tensor, label: Tensor, rule: Rule) -> Tensor:
     return sample(predict, rule, x, [i / 5 for i in range(6)])
 
 
-def drawn(size: int = 12) -> tuple[Network, Tensor, Tensor]:
+def drawn(size=12):
     torch.manual_seed(0)
     network = Network(size).double().requires_grad_(False)
     for parameter in network.parameters():
@@ -77,9 +72,7 @@ def drawn(size: int = 12) -> tuple[Network, Tensor, Tensor]:
 @pytest.mark.parametrize("calls", ["together", "apart"])
 @pytest.mark.parametrize(("offset", "formula"), FORMS)
 @pytest.mark.parametrize("rule", ["Cap(1.05)", "CapDisplacement(1.02)", "apg(4)", "CFG(3) | Rescale(0.5)"])
-def test_the_host_computes_what_the_core_samples(
-    rule: str, offset: int, formula: str, calls: str, order: str
-) -> None:
+def test_the_host_computes_what_the_core_samples(rule, offset, formula, calls, order):
     network, x, label = drawn()
     chain = parse(rule)
     expected = ours(network, x, label, CFG(6.0 + offset) | chain if chain.caps else chain)
@@ -90,7 +83,7 @@ def test_the_host_computes_what_the_core_samples(
 
 
 @pytest.mark.parametrize("calls", ["together", "apart"])
-def test_what_is_not_capped_keeps_the_hosts_own_bits_and_nothing_stays(calls: str) -> None:
+def test_what_is_not_capped_keeps_the_hosts_own_bits_and_nothing_stays(calls):
     network, x, label = drawn()
     native = host(network, x, label, 6.0, 0, calls, "cu")
     with substituted(network, Cap(INF), scale=6.0, calls=calls) as record:
@@ -101,7 +94,7 @@ def test_what_is_not_capped_keeps_the_hosts_own_bits_and_nothing_stays(calls: st
     assert torch.equal(host(network, x, label, 6.0, 0, calls, "cu"), native)
 
 
-def test_noise_at_one_is_the_same_turned_round() -> None:
+def test_noise_at_one_is_the_same_turned_round():
     network, x, label = drawn()
     t = torch.tensor(0.3, dtype=torch.float64)
     c, u = (network(x, t, one) for one in (label, torch.zeros_like(label)))
@@ -112,7 +105,7 @@ def test_noise_at_one_is_the_same_turned_round() -> None:
     torch.testing.assert_close(x - 0.3 * (two + 6.0 * (one - two)), expected, rtol=1e-12, atol=1e-12)
 
 
-def interval(network: Network, x: Tensor, label: Tensor, calls: str, order: str, on: set[int]) -> Tensor:
+def interval(network, x, label, calls, order, on):
     """Euler that guides only in some steps, and makes the conditional prediction alone in the others."""
     for i in range(6):
         t, none = torch.tensor(i / 6, dtype=torch.float64), torch.zeros_like(label)
@@ -126,7 +119,7 @@ def interval(network: Network, x: Tensor, label: Tensor, calls: str, order: str,
 @pytest.mark.parametrize("order", ["cu", "uc"])
 @pytest.mark.parametrize("calls", ["together", "apart"])
 @pytest.mark.parametrize("on", [{1, 2, 3}, {0, 1}, {5}, {0, 2, 4}])
-def test_steps_without_guidance_pass_and_shift_no_pair(on: set[int], calls: str, order: str) -> None:
+def test_steps_without_guidance_pass_and_shift_no_pair(on, calls, order):
     """Interval guidance: a lone call is no half of a pair, whichever calls come after it."""
     network, x, label = drawn()
     x, label = x[:2], label[:2]  # an even batch, whose halves are not two predictions
@@ -146,7 +139,7 @@ def test_steps_without_guidance_pass_and_shift_no_pair(on: set[int], calls: str,
     assert f"{6 - len(on)} more steps were not guided" in record.summary()
 
 
-def test_a_run_broken_between_two_calls_shifts_no_later_pair() -> None:
+def test_a_run_broken_between_two_calls_shifts_no_later_pair():
     network, x, label = drawn()
     expected = ours(network, x, label, CFG(6.0) | Cap(1.05))
     with substituted(network, Cap(1.05), scale=6.0, calls="apart") as record:
@@ -157,7 +150,7 @@ def test_a_run_broken_between_two_calls_shifts_no_later_pair() -> None:
 
 
 @pytest.mark.parametrize("calls", ["together", "apart"])
-def test_a_host_that_makes_no_pair_is_said_to_be_unguided(calls: str) -> None:
+def test_a_host_that_makes_no_pair_is_said_to_be_unguided(calls):
     network, x, label = drawn()
     told = pytest.warns(UserWarning, match="nothing was guided: no ")
     with told, substituted(network, Cap(1.05), scale=6.0, calls=calls) as record:
@@ -166,11 +159,11 @@ def test_a_host_that_makes_no_pair_is_said_to_be_unguided(calls: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "stages"), [("euler", 1), ("heun2", 2), ("rk4", 4), ("midpoint", 2)])
-def test_a_time_that_a_solver_repeats_begins_no_run(method: str, stages: int) -> None:
+def test_a_time_that_a_solver_repeats_begins_no_run(method, stages):
     """The record is of all evaluations, and an anchor at the first mean stays where it was."""
     network, x, label = drawn()
     solver = ODESolver(velocity_model=Guided(network))
-    options: dict[str, Any] = {"step_size": 0.25, "method": method, "label": label, "scale": 5.0}
+    options = {"step_size": 0.25, "method": method, "label": label, "scale": 5.0}
     native = solver.sample(x_init=x, **options)
     with substituted(network, Cap(INF), scale=5.0, offset=1, calls="apart") as record:
         for _ in range(2):
@@ -186,10 +179,10 @@ def test_a_time_that_a_solver_repeats_begins_no_run(method: str, stages: int) ->
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
-class Guided(ModelWrapper):  # type: ignore[misc]
+class Guided(ModelWrapper):
     """A wrapper for flow_matching's solvers that guides by two calls, as its image example does."""
 
-    def forward(self, x: Tensor, t: Tensor, label: Tensor, scale: float) -> Tensor:
+    def forward(self, x, t, label, scale):
         with_label, without = self.model(x, t, label), self.model(x, t)
         return (1 + scale) * with_label - scale * without
 
@@ -199,7 +192,7 @@ UNUSED = ("torchaudio", "librosa", "rjieba", "pypinyin", "ema_pytorch", "wandb",
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_f5_tts_is_guided_in_its_own_sampler() -> None:
+def test_f5_tts_is_guided_in_its_own_sampler():
     if importlib.util.find_spec("f5_tts") is None:
         pytest.skip(
             "not run: pip install --no-deps f5-tts x-transformers einops einx torch-einops-utils loguru"
@@ -217,7 +210,7 @@ def test_f5_tts_is_guided_in_its_own_sampler() -> None:
     spectrogram = nn.Identity()  # the reference is given as a spectrogram already
     spectrogram.n_mel_channels = 8
     model = CFM(network, mel_spec_module=spectrogram).eval()
-    spoken: dict[str, Any] = {
+    spoken = {
         "cond": torch.randn(1, 6, 8), "text": torch.randint(0, 20, (1, 7)), "duration": 16, "steps": 6,
         "cfg_strength": 4.0, "seed": 3,
     }  # fmt: skip
@@ -228,7 +221,7 @@ def test_f5_tts_is_guided_in_its_own_sampler() -> None:
     torch.testing.assert_close(asked, torch.full_like(asked, 5.0), rtol=1e-4, atol=0)
     gamma = float(record.stacked()["ratio"].max()) ** 0.5
     assert gamma > 1.001
-    heard: list[Tensor] = []
+    heard = []
     with substituted(model.transformer, Cap(gamma), scale=4.0, offset=1) as record:
         handle = model.transformer.register_forward_hook(lambda *call: heard.append(call[-1]))
         found, trajectory = model.sample(**spoken)

@@ -12,11 +12,9 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from absent import stand_ins
 from meancap import CFG, Cap, Prediction, guide
@@ -35,12 +33,12 @@ class FlowMatchEulerDiscreteScheduler:
     sigmas = SIGMAS
 
 
-def velocity(x: Tensor, condition: float, sigma: float) -> Tensor:
+def velocity(x, condition, sigma):
     """Of a model that leads to one of two points."""
     return (x - condition * torch.linspace(1, 2, x.shape[-1], dtype=x.dtype)) / max(sigma, 0.1)
 
 
-def capped_by_hand(x: Tensor, c: Tensor, u: Tensor, sigma: float, rule: Any) -> Tensor:
+def capped_by_hand(x, c, u, sigma, rule):
     p = Prediction.from_mean(x, 1 - sigma, x - sigma * c, x - sigma * u)
     m, _ = guide(rule, p)
     return (x - m) / sigma
@@ -49,19 +47,19 @@ def capped_by_hand(x: Tensor, c: Tensor, u: Tensor, sigma: float, rule: Any) -> 
 class Pipeline:
     """A pipeline of DiffSynth's kind, with one or two states."""
 
-    def __init__(self, streams: int, counts: bool = True) -> None:
+    def __init__(self, streams, counts=True):
         self.scheduler, self.streams, self.counts = FlowMatchScheduler(), streams, counts
         self.names = ["latents"] if streams == 1 else ["video_latents", "audio_latents"]
 
     def cfg_guided_model_fn(
         self,
-        model_fn: Any,
-        cfg_scale: Any,
-        inputs_shared: Any,
-        inputs_posi: Any,
-        inputs_nega: Any,
-        **others: Any,
-    ) -> Any:
+        model_fn,
+        cfg_scale,
+        inputs_shared,
+        inputs_posi,
+        inputs_nega,
+        **others,
+    ):
         c = model_fn(**inputs_posi, **inputs_shared, **others)
         if cfg_scale == 1.0:
             return c
@@ -70,11 +68,11 @@ class Pipeline:
             return tuple(n + cfg_scale * (p - n) for p, n in zip(c, u, strict=True))
         return u + cfg_scale * (c - u)
 
-    def __call__(self, cfg_scale: float = 5.0) -> list[Tensor]:
+    def __call__(self, cfg_scale=5.0):
         drawn, self.calls = torch.Generator().manual_seed(0), 0
         shared = {name: torch.randn(2, 6, generator=drawn).double() for name in self.names}
 
-        def model_fn(condition: float, timestep: Tensor, progress_id: int = 0, **states: Tensor) -> Any:
+        def model_fn(condition, timestep, progress_id=0, **states):
             self.calls += 1
             out = tuple(velocity(states[name], condition, float(timestep) / 1000) for name in self.names)
             return out if self.streams > 1 else out[0]
@@ -94,7 +92,7 @@ class Pipeline:
         return [shared[name] for name in self.names]
 
 
-def euler_by_hand(rule: Any, streams: int, scale: float = 5.0) -> list[Tensor]:
+def euler_by_hand(rule, streams, scale=5.0):
     drawn = torch.Generator().manual_seed(0)
     found = []
     for x in [torch.randn(2, 6, generator=drawn).double() for _ in range(streams)]:
@@ -106,7 +104,7 @@ def euler_by_hand(rule: Any, streams: int, scale: float = 5.0) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-def test_diffsynths_method_is_guided_and_left_as_it_was(streams: int) -> None:
+def test_diffsynths_method_is_guided_and_left_as_it_was(streams):
     pipe = Pipeline(streams)
     native = pipe()
     with diffsynth.guided(pipe, Cap(INF)) as record:
@@ -125,7 +123,7 @@ def test_diffsynths_method_is_guided_and_left_as_it_was(streams: int) -> None:
 
 
 @pytest.mark.parametrize("rule", ["apg(5)", "CFG(5) | Cap(1.02)"])
-def test_a_diffsynth_pipeline_that_does_not_count_its_steps_is_guided_alike(rule: str) -> None:
+def test_a_diffsynth_pipeline_that_does_not_count_its_steps_is_guided_alike(rule):
     """Its timestep tells the place, so that memory and record go through the whole run."""
     found = []
     for counts in (True, False):
@@ -137,7 +135,7 @@ def test_a_diffsynth_pipeline_that_does_not_count_its_steps_is_guided_alike(rule
     assert torch.equal(*found)
 
 
-def test_diffsynth_makes_one_prediction_where_the_rule_needs_one() -> None:
+def test_diffsynth_makes_one_prediction_where_the_rule_needs_one():
     pipe = Pipeline(1)
     with diffsynth.guided(pipe, "CFG(5) | Interval(0.1, 0.6)") as record:  # the steps at t = 0, .2, .5, .8
         found, calls = pipe(), pipe.calls
@@ -150,11 +148,11 @@ def test_diffsynth_makes_one_prediction_where_the_rule_needs_one() -> None:
     torch.testing.assert_close(found[0], x, rtol=1e-10, atol=1e-10)
 
 
-def test_what_diffsynth_cannot_tell_is_refused() -> None:
+def test_what_diffsynth_cannot_tell_is_refused():
     with pytest.raises(TypeError, match="cfg_guided_model_fn"), diffsynth.guided(object(), Cap(1.1)):
         pass
     pipe = Pipeline(1)
-    pipe.scheduler = SimpleNamespace(timesteps=SIGMAS[:-1], sigmas=SIGMAS)  # type: ignore[assignment]
+    pipe.scheduler = SimpleNamespace(timesteps=SIGMAS[:-1], sigmas=SIGMAS)
     with pytest.raises(NotImplementedError, match="not follow the linear"), diffsynth.guided(pipe, Cap(1.1)):
         pipe()
     pipe = Pipeline(1)
@@ -167,7 +165,7 @@ def test_what_diffsynth_cannot_tell_is_refused() -> None:
     importlib.util.find_spec("diffsynth") is None, reason="not run: DiffSynth is not installed"
 )
 @pytest.mark.filterwarnings("ignore")
-def test_diffsynths_own_method_is_guided() -> None:
+def test_diffsynths_own_method_is_guided():
     with stand_ins("torchvision", "torchaudio", "modelscope", "ftfy", "imageio", "pandas"):
         from diffsynth.diffusion.base_pipeline import BasePipeline
 
@@ -186,22 +184,22 @@ class CFGPolicy:
     branches: list[str] = dataclasses.field(default_factory=list)
     parallel_uses_serial_arithmetic: bool = False
 
-    def build(self, batch: Any, image_kwargs: Any, pos_cond_kwargs: Any, neg_cond_kwargs: Any) -> Any:
+    def build(self, batch, image_kwargs, pos_cond_kwargs, neg_cond_kwargs):
         return dataclasses.replace(self, branches=["conditional", "unconditional"])
 
     def combine(
         self,
-        predictions: Any,
-        batch: Any,
-        cfg_scale: float,
-        pipeline_config: Any,
+        predictions,
+        batch,
+        cfg_scale,
+        pipeline_config,
         *,
-        cfg_parallel: bool = False,
-    ) -> Any:
+        cfg_parallel=False,
+    ):
         return predictions[1] + cfg_scale * (predictions[0] - predictions[1])
 
 
-def real_policy() -> type | None:
+def real_policy():
     root = os.environ.get("SGLANG_PATH")
     if root is None:
         return None
@@ -211,11 +209,11 @@ def real_policy() -> type | None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["cfg_policy"] = module
     spec.loader.exec_module(module)
-    return module.CFGPolicy  # type: ignore[no-any-return]
+    return module.CFGPolicy
 
 
 @pytest.mark.parametrize("which", ["its signature", "its file"])
-def test_sglangs_policy_follows_the_state_and_keeps_the_bound(which: str) -> None:
+def test_sglangs_policy_follows_the_state_and_keeps_the_bound(which):
     base = CFGPolicy if which == "its signature" else real_policy()
     if base is None:
         pytest.skip("not run: set SGLANG_PATH to a checkout of SGLang")
@@ -235,7 +233,7 @@ def test_sglangs_policy_follows_the_state_and_keeps_the_bound(which: str) -> Non
         assert len(policy.follower.record) == 4 and policy.follower.record.stacked()["active"].any()
 
 
-def test_sglangs_cfg_parallelism_calls_combine_and_an_older_one_is_refused() -> None:
+def test_sglangs_cfg_parallelism_calls_combine_and_an_older_one_is_refused():
     """With two branches on two ranks it adds weighted predictions by itself unless the policy is serial."""
     built = sglang.capped(CFGPolicy, Cap(1.02)).build(None, {}, {}, {})
     assert CFGPolicy().parallel_uses_serial_arithmetic is False and built.parallel_uses_serial_arithmetic
@@ -243,7 +241,7 @@ def test_sglangs_cfg_parallelism_calls_combine_and_an_older_one_is_refused() -> 
         sglang.capped(type("CFGPolicy", (), {}), Cap(1.02))
 
 
-def test_what_sglangs_policy_cannot_follow_is_refused() -> None:
+def test_what_sglangs_policy_cannot_follow_is_refused():
     policy = sglang.capped(CFGPolicy, Cap(1.02)).build(None, {}, {}, {})
     batch = SimpleNamespace(latents=torch.zeros(1, 4), scheduler=SimpleNamespace(sigmas=SIGMAS))
     with pytest.raises(NotImplementedError, match="Euler steps"):

@@ -3,10 +3,7 @@
 agree   equal up to rounding: 2000 units in the last place of the largest number that enters either side
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,7 +14,7 @@ from meancap.lab import Condition, Mixture
 TIMES = (0.02, 0.3, 0.6, 0.85, 0.97)
 
 
-def agree(actual: Tensor, expected: Tensor | float, size: Tensor | float = 0.0) -> bool:
+def agree(actual, expected, size=0.0):
     """Whether two formulas give the same numbers, if terms as large as `size` cancel inside them."""
     expected = torch.as_tensor(expected, dtype=None if isinstance(expected, Tensor) else actual.dtype)
     assert actual.shape == expected.shape and actual.dtype == expected.dtype
@@ -26,43 +23,43 @@ def agree(actual: Tensor, expected: Tensor | float, size: Tensor | float = 0.0) 
     return bool(((actual - expected).abs() <= rounding).all())
 
 
-def gradient(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def gradient(f, x):
     """grad f at each point, for f that maps (n, d), or times (n,), to (n,) point by point."""
     x = x.detach().clone().requires_grad_()
     return torch.autograd.grad(f(x).sum(), x)[0]
 
 
-def jacobian(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def jacobian(f, x):
     """Row i: grad f_i at each point, for f that maps (n, d) to (n, e) point by point."""
     x = x.detach().clone().requires_grad_()
     rows = [torch.autograd.grad(row.sum(), x, retain_graph=True)[0] for row in f(x).unbind(-1)]
     return torch.stack(rows, -2)
 
 
-def along(f: Callable[[Tensor, Tensor], Tensor], x: Tensor, t: float, v: Tensor) -> Tensor:
+def along(f, x, t, v):
     """d/dt f(x_t, t) at each point of a trajectory with velocity v."""
     times = torch.full_like(x[:, 0], t)
     return gradient(lambda s: f(x, s), times) + (gradient(lambda y: f(y, times), x) * v).sum(-1)
 
 
-def random(seed: int) -> torch.Generator:
+def random(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def noise(*shape: int, seed: int = 0) -> Tensor:
+def noise(*shape, seed=0):
     return torch.randn(*shape, generator=random(seed), dtype=torch.float64)
 
 
-def weights(k: int, seed: int = 0) -> Tensor:
+def weights(k, seed=0):
     return 0.1 + torch.rand(k, generator=random(seed), dtype=torch.float64)
 
 
-def covariances(k: int, d: int, seed: int = 0) -> Tensor:
+def covariances(k, d, seed=0):
     root = noise(k, d, d, seed=seed) / math.sqrt(d)
     return 0.3 * root @ root.mT + 0.05 * torch.eye(d, dtype=torch.float64)
 
 
-def circle(k: int = 8, radius: float = 1.0) -> Tensor:
+def circle(k=8, radius=1.0):
     angle = 2 * math.pi * torch.arange(k, dtype=torch.float64) / k
     return radius * torch.stack([angle.cos(), angle.sin()], -1)
 
@@ -93,7 +90,7 @@ PAPER = {
 }
 
 
-def points(mixture: Mixture, t: float, n: int = 40, seed: int = 0) -> Tensor:
+def points(mixture, t, n=40, seed=0):
     """States at time t, drawn three times as wide as the path itself so that the tails count too."""
     data = mixture.sample(n, random(seed))
     return (
@@ -101,7 +98,7 @@ def points(mixture: Mixture, t: float, n: int = 40, seed: int = 0) -> Tensor:
     )
 
 
-def steepness(mixture: Mixture, x: Tensor, t: float) -> float:
+def steepness(mixture, x, t):
     """How large the scores of components are, which cancel in a field: |x| / C."""
     least = float((1 - t) ** 2 + t**2 * mixture.variances.min())
     return float(x.abs().max() + mixture.means.abs().max()) / least

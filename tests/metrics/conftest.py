@@ -1,29 +1,24 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor
 
 from meancap.models.data import fashion
 from meancap.runs.scoring import fashion_folder, shipped_fashion
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def one_thread_and_own_cache(tmp_path, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setenv("MEANCAP_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")
-def real_features() -> Tensor:
+def real_features():
     """Features of 10,000 real photographs of garments, as shipped."""
     return shipped_fashion().features["pool"]
 
 
 @pytest.fixture(scope="session")
-def garments() -> tuple[Tensor, Tensor]:
+def garments():
     """600 test images of Fashion-MNIST, NHWC, with their labels."""
     if not (fashion_folder() / "t10k-images-idx3-ubyte.gz").is_file():
         pytest.skip("needs Fashion-MNIST: apt-get install dataset-fashion-mnist")

@@ -1,19 +1,13 @@
 """Finished run folders with given pictures, written by the real writer."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from torch import Tensor
-
 from meancap.runs.config import RunConfig, sample_seed
 from meancap.runs.folder import Store
 
 
 def made_run(
-    folder: Path, images: Tensor, labels: Tensor | None, rule: str = "CFG(2)", *, kind: str = "npz",
-    evaluations: int = 50, seed: int = 0, prompts: list[str] | None = None,
-) -> Path:  # fmt: skip
+    folder, images, labels, rule = "CFG(2)", *, kind = "npz",
+    evaluations = 50, seed = 0, prompts = None,
+):  # fmt: skip
     """`images` (n, h, w, c) as one run of one block."""
     config = RunConfig(
         model="given", model_sha256="0" * 64, rule=rule, times=(0.0, 1.0), count=len(images),

@@ -4,19 +4,16 @@ torch-fidelity imports torchvision at the top, for data sets and resizing that n
 torchmetrics imports torch-fidelity whenever it is installed.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import warnings
-from typing import Any
 
 import pytest
 
 from absent import stand_ins
 
 
-def peer(name: str) -> Any:
+def peer(name):
     """A module of torch_fidelity, torchmetrics or prdc; the test is skipped where it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

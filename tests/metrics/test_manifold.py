@@ -1,8 +1,5 @@
 """Precision, recall, density, coverage: known answers, brute force, and the other implementations."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,18 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import peer
-from torch import Tensor
 
 from meancap.metrics import kernel_estimate, manifold_estimates, precision_recall, recall_at
 from meancap.metrics import manifold as engine
 from meancap.metrics.manifold import insiders
 
 
-def brute(real: Tensor, generated: Tensor, k: int) -> tuple[float, float, float, float]:
+def brute(real, generated, k):
     """All four by whole float64 distance matrices."""
     real, generated = real.double(), generated.double()
 
-    def radius(x: Tensor) -> Tensor:
+    def radius(x):
         apart = (x[:, None] - x[None]).square().sum(-1)
         apart.fill_diagonal_(torch.inf)
         return apart.sort(1).values[:, k - 1]
@@ -34,7 +30,7 @@ def brute(real: Tensor, generated: Tensor, k: int) -> tuple[float, float, float,
     return precision.item(), recall.item(), density.item(), coverage.item()
 
 
-def test_on_a_line_the_answer_can_be_counted() -> None:
+def test_on_a_line_the_answer_can_be_counted():
     # Real at 0, 1, 2, 3: third neighbours at 3, 2, 2, 3. Generated at 5, 6, 7, 100: at 95, 94, 93, 95.
     real = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     generated = torch.tensor([[5.0], [6.0], [7.0], [100.0]])
@@ -53,7 +49,7 @@ def test_on_a_line_the_answer_can_be_counted() -> None:
     grid=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_it_equals_brute_force_with_ties_too(n: int, m: int, d: int, k: int, seed: int, grid: bool) -> None:
+def test_it_equals_brute_force_with_ties_too(n, m, d, k, seed, grid):
     g = torch.Generator().manual_seed(seed)
     real, fake = torch.randn(n, d, generator=g), torch.randn(m, d, generator=g) * 0.8
     if grid:  # many exact ties
@@ -65,7 +61,7 @@ def test_it_equals_brute_force_with_ties_too(n: int, m: int, d: int, k: int, see
 
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e7])
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-def test_far_from_the_origin_and_at_any_scale_it_stays_exact(offset: float, scale: float) -> None:
+def test_far_from_the_origin_and_at_any_scale_it_stays_exact(offset, scale):
     # Products of such vectors know nothing of their distances unless they are centred first.
     g = torch.Generator().manual_seed(1)
     real = (torch.randn(150, 16, generator=g, dtype=torch.float64) + offset) * scale
@@ -73,7 +69,7 @@ def test_far_from_the_origin_and_at_any_scale_it_stays_exact(offset: float, scal
     assert precision_recall(real, fake) == brute(real, fake, 3)[:2]
 
 
-def test_block_sizes_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_sizes_do_not_change_the_answer(monkeypatch):
     real, fake = torch.randn(700, 40), torch.randn(900, 40) * 0.9
     expected = [(e.name, e.value) for e in manifold_estimates(real, fake)]
     for rows, columns in ((64, 128), (1, 700), (1000, 33)):
@@ -83,7 +79,7 @@ def test_block_sizes_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("source", ["random", "real"])
-def test_it_equals_prdc(source: str, real_features: Tensor, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_equals_prdc(source, real_features, capsys):
     prdc = peer("prdc")
     real, fake = _pair(source, real_features)
     theirs = prdc.compute_prdc(real.double().numpy(), fake.double().numpy(), nearest_k=5)
@@ -91,7 +87,7 @@ def test_it_equals_prdc(source: str, real_features: Tensor, capsys: pytest.Captu
     assert ours == pytest.approx(theirs, abs=1e-12)
 
 
-def test_recall_parts_are_what_leaving_each_group_out_gives() -> None:
+def test_recall_parts_are_what_leaving_each_group_out_gives():
     real, fake = torch.randn(300, 5), torch.randn(200, 5) * 0.9
     recall = manifold_estimates(real, fake)[1]
     assert recall.parts is not None and len(recall.parts) == 50
@@ -103,9 +99,7 @@ def test_recall_parts_are_what_leaving_each_group_out_gives() -> None:
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 @pytest.mark.parametrize("metric", [precision_recall, manifold_estimates, partial(kernel_estimate, "KD")])
-def test_broken_features_on_either_side_are_refused(
-    metric: Callable[[Tensor, Tensor], object], broken: float
-) -> None:
+def test_broken_features_on_either_side_are_refused(metric, broken):
     good, bad = torch.randn(20, 4), torch.randn(20, 4)
     bad[7, 2] = broken
     for sets in ((good, bad), (bad, good)):
@@ -113,12 +107,12 @@ def test_broken_features_on_either_side_are_refused(
             metric(*sets)
 
 
-def test_too_few_points_are_refused() -> None:
+def test_too_few_points_are_refused():
     with pytest.raises(ValueError, match="at least 4 points"):
         precision_recall(torch.randn(3, 2), torch.randn(10, 2))
 
 
-def _pair(source: str, real: Tensor) -> tuple[Tensor, Tensor]:
+def _pair(source, real):
     if source == "random":
         return torch.randn(700, 48), torch.randn(900, 48) * 0.9
     return real[:1500], real[1500:3000] * 1.02 + 0.02

@@ -1,14 +1,11 @@
 """Inception score, diversity, alignment, colour: hand-made cases, and peers."""
 
-from __future__ import annotations
-
 import math
 import warnings
 
 import pytest
 import torch
 from peers import peer
-from torch import Tensor
 
 from meancap.metrics import (
     brightness,
@@ -23,12 +20,12 @@ from meancap.metrics import (
 )
 
 
-def test_sure_and_even_predictions_score_the_number_of_classes() -> None:
+def test_sure_and_even_predictions_score_the_number_of_classes():
     logits = torch.eye(10).repeat(20, 1) * 1e4  # probabilities of exactly 0: log-softmax must not make a NaN
     assert inception_score(logits) == pytest.approx(10, rel=1e-12)
 
 
-def test_splits_are_consecutive_and_of_fixed_size_so_order_matters() -> None:
+def test_splits_are_consecutive_and_of_fixed_size_so_order_matters():
     logits = torch.eye(4).repeat_interleave(5000, 0) * 1e4  # 20,000 images sorted by class
     assert inception_score(logits) == pytest.approx(1, abs=1e-9)  # every split holds one class
     mixed = torch.eye(4).repeat(5000, 1) * 1e4
@@ -38,11 +35,11 @@ def test_splits_are_consecutive_and_of_fixed_size_so_order_matters() -> None:
     )  # one split up to 5,000
 
 
-def test_inception_score_equals_torchmetrics_on_one_split() -> None:
+def test_inception_score_equals_torchmetrics_on_one_split():
     inception = peer("torchmetrics.image.inception")
 
     class Given(torch.nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x):
             return x
 
     logits = torch.randn(800, 20, dtype=torch.float64) * 2
@@ -55,7 +52,7 @@ def test_inception_score_equals_torchmetrics_on_one_split() -> None:
     assert inception_score(logits) == pytest.approx(theirs, rel=1e-10)
 
 
-def test_inception_score_parts_are_its_derivative() -> None:
+def test_inception_score_parts_are_its_derivative():
     logits = torch.randn(300, 6, dtype=torch.float64) * 2
     full = inception_score_estimate("IS", logits)
     assert full.parts is not None
@@ -65,7 +62,7 @@ def test_inception_score_parts_are_its_derivative() -> None:
         assert full.parts[i].item() == pytest.approx(pseudo, abs=0.05 * full.parts.std().item())
 
 
-def test_images_of_a_short_last_split_count_for_more_in_the_error() -> None:
+def test_images_of_a_short_last_split_count_for_more_in_the_error():
     # Splits of 1,000 and 100 images count equally: their errors s/sqrt(1000) and s/sqrt(100) are averaged.
     sets = [torch.randn(1100, 6, generator=torch.Generator().manual_seed(i)) * 2 for i in range(100)]
     found = [inception_score_estimate("IS", logits, split=1000) for logits in sets]
@@ -74,7 +71,7 @@ def test_images_of_a_short_last_split_count_for_more_in_the_error() -> None:
     assert sum(e.error for e in found) / len(found) == pytest.approx(spread, rel=0.25)
 
 
-def test_a_probability_of_zero_is_a_logit_of_minus_infinity_and_nan_is_refused() -> None:
+def test_a_probability_of_zero_is_a_logit_of_minus_infinity_and_nan_is_refused():
     assert inception_score(torch.eye(5).repeat(4, 1).log()) == pytest.approx(5, rel=1e-12)
     for bad in (math.nan, math.inf):
         logits = torch.randn(8, 3)
@@ -85,7 +82,7 @@ def test_a_probability_of_zero_is_a_logit_of_minus_infinity_and_nan_is_refused()
             class_probability(logits, torch.zeros(8).long())
 
 
-def test_diversity_is_the_mean_distance_within_classes() -> None:
+def test_diversity_is_the_mean_distance_within_classes():
     features = torch.tensor([[0.0], [2.0], [10.0], [14.0], [12.0]])
     labels = torch.tensor([0, 0, 1, 1, 1])
     assert diversity(features, labels) == pytest.approx((2 + (4 + 2 + 2) / 3) / 2)
@@ -94,13 +91,13 @@ def test_diversity_is_the_mean_distance_within_classes() -> None:
         diversity(features[:3], labels[:3])
 
 
-def test_clip_is_the_raw_cosine() -> None:
+def test_clip_is_the_raw_cosine():
     a = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
     b = torch.tensor([[3.0, 0.0], [0.0, -1.0], [1.0, 0.0]])
     assert cosine(a, b).tolist() == pytest.approx([1, -1, math.sqrt(0.5)])
 
 
-def test_alignment_and_accuracy() -> None:
+def test_alignment_and_accuracy():
     logits = torch.tensor([[0.0, math.log(3.0)], [5.0, 0.0]])
     labels = torch.tensor([1, 1])
     assert class_probability(logits, labels).tolist() == pytest.approx([0.75, 1 / (1 + math.exp(5))])
@@ -109,7 +106,7 @@ def test_alignment_and_accuracy() -> None:
         class_hits(logits, torch.tensor([1, 2]))
 
 
-def test_saturation_is_pillows_for_every_pair_of_extremes() -> None:
+def test_saturation_is_pillows_for_every_pair_of_extremes():
     image = pytest.importorskip("PIL.Image")
     numpy = pytest.importorskip("numpy")
     high, low = torch.meshgrid(torch.arange(256), torch.arange(256), indexing="ij")
@@ -121,7 +118,7 @@ def test_saturation_is_pillows_for_every_pair_of_extremes() -> None:
     assert torch.equal(single.round().int().reshape(256, 256), torch.from_numpy(theirs.astype("int32")))
 
 
-def test_grey_images_have_brightness_and_no_saturation() -> None:
+def test_grey_images_have_brightness_and_no_saturation():
     grey = torch.full((2, 4, 4, 1), 51, dtype=torch.uint8)
     assert saturation(grey).tolist() == [0, 0]
     assert brightness(grey).tolist() == pytest.approx([0.2, 0.2])

@@ -1,13 +1,10 @@
 """Images, files and options that cannot be used: one sentence each, and nothing half-written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 from made import made_run
-from torch import Tensor
 
 from meancap.cli import main
 from meancap.metrics import protocol
@@ -24,7 +21,7 @@ from meancap.runs.scoring import open_target, read_scores, score_target
         (torch.zeros(8, 8, 3, dtype=torch.uint8), "must be uint8 of shape"),
     ],
 )
-def test_npz_files_of_another_form_are_refused(array: Tensor, words: str, tmp_path: Path) -> None:
+def test_npz_files_of_another_form_are_refused(array, words, tmp_path):
     numpy = pytest.importorskip("numpy")
     numpy.savez(tmp_path / "x.npz", arr_0=array.numpy())
     with pytest.raises(Unreadable, match=words):
@@ -32,9 +29,9 @@ def test_npz_files_of_another_form_are_refused(array: Tensor, words: str, tmp_pa
 
 
 def test_bad_input_is_one_sentence_and_exit_code_2(
-    tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tmp_path, garments, capsys,
+    monkeypatch,
+):  # fmt: skip
     run = made_run(tmp_path / "run", garments[0][:40], garments[1][:40])
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("MEANCAP_FASHION_MNIST", str(tmp_path / "nowhere"))
@@ -62,7 +59,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert not (run / "scores.jsonl").exists()
 
 
-def test_prompt_protocols_need_prompts(tmp_path: Path, garments: tuple[Tensor, Tensor]) -> None:
+def test_prompt_protocols_need_prompts(tmp_path, garments):
     run = made_run(tmp_path / "run", garments[0][:10], garments[1][:10])
     asks = Extractor("asks", lambda images, prompts: {"x": images.float().flatten(1)}, needs_prompts=True)
     with pytest.raises(Unreadable, match="has no prompts"):
@@ -70,24 +67,22 @@ def test_prompt_protocols_need_prompts(tmp_path: Path, garments: tuple[Tensor, T
 
 
 @pytest.mark.parametrize("content", [b"{torn", b"[1]\n", b'{"name": "FID"}\n', b"\xff\xfe\n"])
-def test_damaged_scores_are_reported(tmp_path: Path, content: bytes) -> None:
+def test_damaged_scores_are_reported(tmp_path, content):
     (tmp_path / "scores.jsonl").write_bytes(content)
     with pytest.raises(ValueError, match="delete it and score again"):
         read_scores(tmp_path)
 
 
-def test_damaged_files_are_named_in_one_sentence(
-    tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def cut(path: Path) -> None:
+def test_damaged_files_are_named_in_one_sentence(tmp_path, garments, capsys):
+    def cut(path):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
-    def flip(path: Path) -> None:
+    def flip(path):
         content = bytearray(path.read_bytes())
         content[len(content) // 3] ^= 255
         path.write_bytes(content)
 
-    def begun(path: Path) -> None:
+    def begun(path):
         path.write_text('{"format": 1}')
 
     for name, damage, words in (
@@ -109,7 +104,7 @@ def test_damaged_files_are_named_in_one_sentence(
         assert words in said and said.startswith("meancap: ") and said.count("\n") == 1
 
 
-def test_labels_of_an_npz_are_one_whole_number_per_image(tmp_path: Path) -> None:
+def test_labels_of_an_npz_are_one_whole_number_per_image(tmp_path):
     numpy = pytest.importorskip("numpy")
     arr_0 = numpy.zeros((4, 28, 28, 1), dtype=numpy.uint8)
     path = tmp_path / "x.npz"
@@ -126,16 +121,14 @@ def test_labels_of_an_npz_are_one_whole_number_per_image(tmp_path: Path) -> None
         open_target(path)
 
 
-def test_pictures_of_sixteen_bits_are_refused_rather_than_cut_to_white(tmp_path: Path) -> None:
+def test_pictures_of_sixteen_bits_are_refused_rather_than_cut_to_white(tmp_path):
     image, numpy = pytest.importorskip("PIL.Image"), pytest.importorskip("numpy")
     image.fromarray(numpy.full((4, 4), 5000, dtype=numpy.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(Unreadable, match="more than 8 bits"):
         open_images(tmp_path).read(0, 1)
 
 
-def test_weights_that_do_not_fit_are_refused_in_a_sentence(
-    tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_do_not_fit_are_refused_in_a_sentence(tmp_path, garments, capsys):
     run = made_run(tmp_path / "run", garments[0][:20], garments[1][:20])
     (tmp_path / "junk.pth").write_bytes(b"junk" * 100)
     (tmp_path / "junk.safetensors").write_bytes(b"junk" * 100)

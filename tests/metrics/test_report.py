@@ -1,7 +1,5 @@
 """Reports on scored runs: names, interpolation, tables, the page, and the whole study in small."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from made import made_run
-from torch import Tensor
 
 from meancap.cli import main
 from meancap.metrics import Estimate, mean_estimate
@@ -41,15 +38,15 @@ from small_sit import random_sit
         ("CFG(3) | Rescale(0.7)", Name("CFG(3) | Rescale(0.7)")),
     ],
 )
-def test_rules_get_the_names_of_the_paper(rule: str, expected: Name) -> None:
+def test_rules_get_the_names_of_the_paper(rule, expected):
     assert method_name(rule, 7.0) == expected
 
 
-def flat(name: str, value: float, parts: Tensor | None = None) -> Estimate:
+def flat(name, value, parts=None):
     return Estimate(name, value, 100, parts)
 
 
-def test_interpolation_goes_through_the_points_and_between_them() -> None:
+def test_interpolation_goes_through_the_points_and_between_them():
     sweep = [(flat("a", a), flat("FD", f)) for a, f in ((0.5, 4.0), (0.7, 2.0), (0.9, 3.0))]
     for level, expected in ((0.5, 4.0), (0.6, 3.0), (0.7, 2.0), (0.85, 2.75)):
         found = at_level(sweep, flat("a", level))
@@ -58,13 +55,13 @@ def test_interpolation_goes_through_the_points_and_between_them() -> None:
     assert at_level(sweep, flat("a", 0.4)) is None
 
 
-def test_the_error_at_equal_alignment_agrees_with_simulation() -> None:
+def test_the_error_at_equal_alignment_agrees_with_simulation():
     values, errors = [], []
     for seed in range(200):
         g = torch.Generator().manual_seed(seed)
         shared = torch.randn(400, generator=g, dtype=torch.float64)
 
-        def one(name: str, mean: float, g: torch.Generator = g, shared: Tensor = shared) -> Estimate:
+        def one(name, mean, g=g, shared=shared):
             own = torch.randn(400, generator=g, dtype=torch.float64)
             return mean_estimate(name, mean + 0.3 * shared + 0.3 * own)
 
@@ -77,7 +74,7 @@ def test_the_error_at_equal_alignment_agrees_with_simulation() -> None:
     assert sum(errors) / 200 == pytest.approx(spread, rel=0.2)  # the spread of 200 is known to 5 %
 
 
-def test_all_tables_of_the_paper_are_there() -> None:
+def test_all_tables_of_the_paper_are_there():
     imagenet, sd35 = paper_table("imagenet"), paper_table("sd35")
     assert len(imagenet) == 30 and len(sd35) == 16
     best = min((r for r in imagenet if r["evaluations"] == "50"), key=lambda r: float(r["fid"]))
@@ -88,12 +85,12 @@ def test_all_tables_of_the_paper_are_there() -> None:
         assert "Peng" in paper_source(name)
 
 
-def dimmed(images: Tensor, share: float) -> Tensor:
+def dimmed(images, share):
     return (images.float() * share).byte()
 
 
 @pytest.fixture(scope="module")
-def scored(tmp_path_factory: pytest.TempPathFactory, garments: tuple[Tensor, Tensor]) -> Path:
+def scored(tmp_path_factory, garments):
     """Runs whose quality is known: dimmer pictures are worse, and the 'cap' dims less."""
     torch.set_num_threads(1)
     images, labels = garments
@@ -106,7 +103,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory, garments: tuple[Tensor, Ten
     return out
 
 
-def test_a_report_orders_compares_and_judges(scored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_orders_compares_and_judges(scored, capsys):
     capsys.readouterr()
     assert main(["report", str(scored)]) == 0
     written = [Path(line).name for line in capsys.readouterr().out.split()]
@@ -122,7 +119,7 @@ def test_a_report_orders_compares_and_judges(scored: Path, capsys: pytest.Captur
     assert "<script" not in page and "PMC-CFG" in page and "data:image/png;base64" in page
 
 
-def test_the_csv_holds_every_number_with_its_protocol(scored: Path) -> None:
+def test_the_csv_holds_every_number_with_its_protocol(scored):
     main(["report", str(scored)])
     page = (scored / "report.html").read_bytes()
     main(["report", str(scored)])
@@ -133,7 +130,7 @@ def test_the_csv_holds_every_number_with_its_protocol(scored: Path) -> None:
     assert all(float(r["low"]) <= float(r["value"]) <= float(r["high"]) for r in rows)
 
 
-def entry(rule: str, pairing: str = "a", n: int = 100, **values: float) -> ScoredRun:
+def entry(rule, pairing="a", n=100, **values):
     """A scored run; its parts lie round each value in the same pattern, so that pairs differ exactly."""
     noise = torch.linspace(-1, 1, 9, dtype=torch.float64)
     scores = {k.replace("_", "-"): Estimate(k.replace("_", "-"), v, n, v + noise) for k, v in values.items()}
@@ -142,7 +139,7 @@ def entry(rule: str, pairing: str = "a", n: int = 100, **values: float) -> Score
     )
 
 
-def test_each_seed_is_compared_with_fixed_cfg_of_its_own_noise() -> None:
+def test_each_seed_is_compared_with_fixed_cfg_of_its_own_noise():
     runs = [
         entry("CFG(1)", "a", FD_fashion=9.0, alignment=0.2),
         entry("CFG(1)", "b", FD_fashion=8.0, alignment=0.1),
@@ -161,7 +158,7 @@ def test_each_seed_is_compared_with_fixed_cfg_of_its_own_noise() -> None:
     assert found == pytest.approx([9 - 7 * 0.3 / 0.4 - 3, 8 - 3.5 * 0.3 / 0.6 - 5], abs=1e-3)
 
 
-def test_runs_without_a_scale_or_without_some_numbers_stay_in_the_report() -> None:
+def test_runs_without_a_scale_or_without_some_numbers_stay_in_the_report():
     runs = [
         entry("CFG(2)", FD_fashion=3.0),  # no labels: neither alignment nor diversity
         entry("CFG(2) | Cap(1.1)", FD_fashion=2.0, diversity=1.0, alignment=0.5),
@@ -173,7 +170,7 @@ def test_runs_without_a_scale_or_without_some_numbers_stay_in_the_report() -> No
     assert len(tables.results(runs, "fashion").groups) == 2
 
 
-def test_few_images_have_no_interval_and_nothing_is_better() -> None:
+def test_few_images_have_no_interval_and_nothing_is_better():
     """Two pictures of each class once gave a win of +0.4962 ± 0.0000."""
     runs = [entry("CFG(2)", n=20, FD_fashion=3.0), entry("CFG(2) | Cap(1.1)", n=20, FD_fashion=2.0)]
     (group,) = tables.equal_scale(runs, "fashion", ["FD-fashion"]).groups
@@ -182,8 +179,8 @@ def test_few_images_have_no_interval_and_nothing_is_better() -> None:
     assert "not which rule" not in str(blocks([entry("CFG(2)", FD_fashion=3.0)], Path("nowhere"))[1])
 
 
-def test_only_the_papers_own_cap_stands_beside_the_papers_numbers() -> None:
-    def ours(protocol: str, *rules: str) -> list[str]:
+def test_only_the_papers_own_cap_stands_beside_the_papers_numbers():
+    def ours(protocol, *rules):
         number = "FID" if protocol == "adm-imagenet256" else "saturation"
         runs = [entry(rule, **{number: float(i)}) for i, rule in enumerate(rules)]
         n = 50 if protocol == "adm-imagenet256" else 10
@@ -199,9 +196,7 @@ def test_only_the_papers_own_cap_stands_beside_the_papers_numbers() -> None:
     assert ours("hsv", "CFG(7) | CapDisplacement(1.15)", "CFG(7)") == ["Fixed CFG", "PMC-CFG"]
 
 
-def test_alignment_is_lent_to_other_protocols_but_listed_under_its_own(
-    tmp_path: Path, garments: tuple[Tensor, Tensor]
-) -> None:
+def test_alignment_is_lent_to_other_protocols_but_listed_under_its_own(tmp_path, garments):
     run = made_run(tmp_path / "run", garments[0][:40], garments[1][:40])
     assert main(["score", str(run), "--protocol", "fashion,hsv"]) == 0
     assert main(["report", str(tmp_path)]) == 0
@@ -212,13 +207,13 @@ def test_alignment_is_lent_to_other_protocols_but_listed_under_its_own(
     assert "that of the protocol `fashion`" in pixels and "alignment↑" in classifier
 
 
-def test_a_report_on_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_on_nothing_is_refused(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert "no scored runs" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reproduce_fashion_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_fashion_in_small(tmp_path, monkeypatch):
     config = SiTConfig(
         size=28, channels=1, patch=7, width=16, depth=1, heads=2, classes=10, learn_sigma=False
     )

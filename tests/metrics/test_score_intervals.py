@@ -1,15 +1,11 @@
 """Intervals that hold what they promise, and differences that profit from pairing."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from meancap.metrics import (
-    Estimate,
     Score,
     bootstrap,
     difference,
@@ -21,12 +17,12 @@ from meancap.metrics import (
 from meancap.metrics.per_image import diversity_estimate
 
 
-def draws(n: int, seed: int, d: int = 8) -> Tensor:
+def draws(n, seed, d=8):
     g = torch.Generator().manual_seed(seed)
     return torch.randn(n, d, generator=g) * 0.8 + 0.1
 
 
-def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_values() -> None:
+def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_values():
     values = torch.randn(4000, dtype=torch.float64)
     low, high = bootstrap(values)
     half = 1.96 * values.std().item() / 4000**0.5
@@ -35,7 +31,7 @@ def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_values() ->
     assert (low, high) == bootstrap(values)  # the same seed, the same interval
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_truth_as_often_as_it_says():
     hits = 0
     for seed in range(300):
         g = torch.Generator().manual_seed(seed)
@@ -51,13 +47,11 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     [(name, 0.73, 1.27) for name in ("FD", "KD", "diversity", "density")]
     + [(name, 0.8, 2.2) for name in ("recall", "coverage")],
 )
-def test_standard_errors_agree_with_the_spread_over_independent_runs(
-    name: str, least: float, most: float
-) -> None:
+def test_standard_errors_agree_with_the_spread_over_independent_runs(name, least, most):
     reference = draws(1500, 10**6) / 0.8
     labels = torch.arange(400) % 4
 
-    def once(seed: int) -> Estimate:
+    def once(seed):
         x = draws(400, seed)
         if name == "FD":
             return frechet_estimate(name, x, reference)
@@ -73,7 +67,7 @@ def test_standard_errors_agree_with_the_spread_over_independent_runs(
     assert least * spread <= claimed <= most * spread
 
 
-def test_paired_differences_are_sharper_than_unpaired_ones() -> None:
+def test_paired_differences_are_sharper_than_unpaired_ones():
     reference = draws(2000, 99) / 0.8
     x = draws(500, 1)
     y = x + 0.02 * torch.randn(500, 8)
@@ -84,13 +78,13 @@ def test_paired_differences_are_sharper_than_unpaired_ones() -> None:
     assert apart.error == pytest.approx(math.hypot(a.error, b.error), rel=1e-6)
 
 
-def test_a_run_minus_itself_is_exactly_nothing() -> None:
+def test_a_run_minus_itself_is_exactly_nothing():
     a = mean_estimate("CLIP", torch.rand(100))
     d = difference(a, a)
     assert (d.value, d.error, d.interval()) == (0.0, 0.0, (0.0, 0.0))
 
 
-def test_differences_of_different_things_are_refused() -> None:
+def test_differences_of_different_things_are_refused():
     a, b = mean_estimate("CLIP", torch.rand(10)), mean_estimate("IS", torch.rand(10))
     with pytest.raises(ValueError, match="one metric"):
         difference(a, b)
@@ -98,12 +92,12 @@ def test_differences_of_different_things_are_refused() -> None:
         difference(a, mean_estimate("CLIP", torch.rand(11)))
 
 
-def test_few_images_give_a_frechet_distance_without_an_interval() -> None:
+def test_few_images_give_a_frechet_distance_without_an_interval():
     few = frechet_estimate("FD", torch.randn(20, 32), torch.randn(500, 32))
     assert few.interval() is None and few.value > 0 and math.isnan(few.error)
 
 
-def test_a_score_tells_its_protocol() -> None:
+def test_a_score_tells_its_protocol():
     score = mean_estimate("CLIP", torch.tensor([0.3, 0.32, 0.34])).score("clip-b32: CLIP ViT-B/32")
     assert isinstance(score, Score)
     assert score.n == 3 and score.interval is not None

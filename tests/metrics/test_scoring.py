@@ -1,16 +1,12 @@
 """From folders to scores.jsonl: order, resumption, caching, pairing."""
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
 from threading import Thread
 
 import pytest
 import torch
 from made import made_run
-from torch import Tensor
 
 from meancap.cli import main
 from meancap.metrics import Estimate, difference, frechet_distance, protocol
@@ -32,31 +28,29 @@ from meancap.runs.scoring import (
 )
 
 
-def blurred(images: Tensor) -> Tensor:
+def blurred(images):
     x = images.permute(0, 3, 1, 2).float()
     x = torch.nn.functional.avg_pool2d(x, 5, stride=1, padding=2)
     return x.permute(0, 2, 3, 1).round().byte()
 
 
-def noisy(images: Tensor) -> Tensor:
+def noisy(images):
     g = torch.Generator().manual_seed(0)
     return (images.float() + 60 * torch.randn(images.shape, generator=g)).clamp(0, 255).byte()
 
 
-def numbers(folder: Path, name: str = "fashion") -> dict[str, float]:
+def numbers(folder, name="fashion"):
     return {s.name: s.value for s in read_scores(folder) if s.protocol.startswith(name)}
 
 
 @pytest.fixture
-def runs(tmp_path: Path, garments: tuple[Tensor, Tensor]) -> dict[str, Path]:
+def runs(tmp_path, garments):
     images, labels = garments
     changed = {"clean": images, "blurred": blurred(images), "noisy": noisy(images)}
     return {name: made_run(tmp_path / name, x, labels) for name, x in changed.items()}
 
 
-def test_worse_images_score_worse_and_every_score_carries_its_protocol(
-    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worse_images_score_worse_and_every_score_carries_its_protocol(runs, tmp_path, garments, capsys):
     pictures = made_run(tmp_path / "png", *garments, kind="png")
     assert main(["score", *map(str, runs.values()), str(pictures), "--protocol", "fashion"]) == 0
     found = {name: numbers(path) for name, path in runs.items()}
@@ -75,9 +69,7 @@ def test_worse_images_score_worse_and_every_score_carries_its_protocol(
         assert line["interval"][0] <= line["value"] <= line["interval"][1]
 
 
-def test_the_order_of_the_images_does_not_matter(
-    tmp_path: Path, garments: tuple[Tensor, Tensor], runs: dict[str, Path]
-) -> None:
+def test_the_order_of_the_images_does_not_matter(tmp_path, garments, runs):
     images, labels = garments
     order = torch.randperm(len(images))
     shuffled = made_run(tmp_path / "shuffled", images[order], labels[order])
@@ -85,9 +77,7 @@ def test_the_order_of_the_images_does_not_matter(
     assert numbers(shuffled) == pytest.approx(numbers(runs["clean"]), rel=1e-4)
 
 
-def test_a_stopped_extraction_goes_on_and_ends_the_same(
-    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_extraction_goes_on_and_ends_the_same(runs, tmp_path, garments, monkeypatch):
     monkeypatch.setattr(kept_features, "BLOCK", 200)
     images = open_target(runs["clean"]).images
     extractor = fashion_classifier()
@@ -103,7 +93,7 @@ def test_a_stopped_extraction_goes_on_and_ends_the_same(
     torch.testing.assert_close(kept.load()["pool"], extractor(garments[0])["pool"], rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_done_twice_unless_it_is_forced(runs: dict[str, Path]) -> None:
+def test_nothing_is_done_twice_unless_it_is_forced(runs):
     p, extractor = protocol("fashion"), fashion_classifier()
     target = open_target(runs["clean"])
     assert sum(s.done for s in score_target(target, p, extractor, shipped_fashion())) == 600
@@ -112,12 +102,12 @@ def test_nothing_is_done_twice_unless_it_is_forced(runs: dict[str, Path]) -> Non
     assert sum(s.done for s in again) == 600  # features anew too
 
 
-def drawn(seed: int) -> tuple[Tensor, Tensor]:
+def drawn(seed):
     g = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (40, 28, 28, 1), generator=g, dtype=torch.uint8), torch.arange(40) % 10
 
 
-def test_images_of_the_same_size_and_time_are_known_by_their_content(tmp_path: Path) -> None:
+def test_images_of_the_same_size_and_time_are_known_by_their_content(tmp_path):
     one, other = (made_run(tmp_path / str(seed), *drawn(seed)) for seed in (0, 1))
     assert main(["score", str(one), str(other), "--protocol", "fashion"]) == 0
     path, stamp = one / "samples.npz", (one / "samples.npz").stat()
@@ -129,9 +119,7 @@ def test_images_of_the_same_size_and_time_are_known_by_their_content(tmp_path: P
     assert len(list((one / "features").iterdir())) == 1  # the old features are gone
 
 
-def test_damaged_features_are_named_and_force_makes_them_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_features_are_named_and_force_makes_them_again(tmp_path, capsys):
     run = made_run(tmp_path / "run", *drawn(0))
     command = ["score", str(run), "--protocol", "fashion"]
     assert main(command) == 0
@@ -146,7 +134,7 @@ def test_damaged_features_are_named_and_force_makes_them_again(
     assert main([*command, "--force"]) == 0 and numbers(run) == before
 
 
-def test_runs_that_share_seeds_pair(runs: dict[str, Path]) -> None:
+def test_runs_that_share_seeds_pair(runs):
     main(["score", str(runs["clean"]), str(runs["noisy"]), "--protocol", "fashion"])
     a, b = read_estimates(runs["noisy"], "fashion"), read_estimates(runs["clean"], "fashion")
     worse = difference(a["alignment"], b["alignment"])
@@ -155,7 +143,7 @@ def test_runs_that_share_seeds_pair(runs: dict[str, Path]) -> None:
     assert brighter.error < 0.3 * difference(a["brightness"], b["brightness"], paired=False).error
 
 
-def test_a_compressed_npz_has_the_pictures_of_a_mapped_one(tmp_path: Path) -> None:
+def test_a_compressed_npz_has_the_pictures_of_a_mapped_one(tmp_path):
     numpy = pytest.importorskip("numpy")
     pictures = numpy.random.default_rng(0).integers(0, 256, (7, 5, 4, 3), dtype=numpy.uint8)
     numpy.savez(tmp_path / "stored.npz", arr_0=pictures, arr_1=numpy.arange(7))
@@ -166,9 +154,7 @@ def test_a_compressed_npz_has_the_pictures_of_a_mapped_one(tmp_path: Path) -> No
             assert numpy.array_equal(found.numpy(), pictures[start : start + count])
 
 
-def test_a_folder_of_pictures_and_an_npz_can_be_scored_too(
-    tmp_path: Path, garments: tuple[Tensor, Tensor], runs: dict[str, Path]
-) -> None:
+def test_a_folder_of_pictures_and_an_npz_can_be_scored_too(tmp_path, garments, runs):
     pictures = made_run(tmp_path / "png", garments[0][:60], garments[1][:60], kind="png") / "samples"
     npz = made_run(tmp_path / "npz", garments[0][:60], garments[1][:60]) / "samples.npz"
     assert main(["score", str(pictures), str(npz), "--protocol", "fashion"]) == 0
@@ -178,7 +164,7 @@ def test_a_folder_of_pictures_and_an_npz_can_be_scored_too(
     assert "alignment" in numbers(beside)  # arr_1 does
 
 
-def test_pictures_are_read_in_the_order_of_their_names_and_may_differ_in_size(tmp_path: Path) -> None:
+def test_pictures_are_read_in_the_order_of_their_names_and_may_differ_in_size(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for name, size in (("b", 4), ("a", 4), ("c", 6)):
         image.new("RGB", (size, size), (ord(name), 0, 0)).save(tmp_path / f"{name}.png")
@@ -190,9 +176,7 @@ def test_pictures_are_read_in_the_order_of_their_names_and_may_differ_in_size(tm
     assert stacks[0][0, 0, 0, 0] == ord("a")
 
 
-def test_another_reference_of_the_same_name_and_size_is_another_score(
-    runs: dict[str, Path], tmp_path: Path, garments: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_reference_of_the_same_name_and_size_is_another_score(runs, tmp_path, garments, monkeypatch):
     monkeypatch.setenv("MEANCAP_CACHE", str(tmp_path / "cache"))
     found = []
     for place, images in (("here", garments[0][:80]), ("there", noisy(garments[0][:80]))):
@@ -205,8 +189,8 @@ def test_another_reference_of_the_same_name_and_size_is_another_score(
     assert found[0] < 0.5 * found[1]
 
 
-def test_two_processes_that_score_one_run_wait_for_each_other(tmp_path: Path) -> None:
-    def write(name: str) -> None:
+def test_two_processes_that_score_one_run_wait_for_each_other(tmp_path):
+    def write(name):
         write_scores(tmp_path, name, f"{name}: x", [Estimate("s", 1.0, 1)], "mark")
 
     with folder_lock(tmp_path):
@@ -219,7 +203,7 @@ def test_two_processes_that_score_one_run_wait_for_each_other(tmp_path: Path) ->
     assert [s.protocol for s in read_scores(tmp_path)] == ["hsv: x", "fashion: x"]
 
 
-def test_an_adm_reference_gives_statistics_and_images(tmp_path: Path) -> None:
+def test_an_adm_reference_gives_statistics_and_images(tmp_path):
     numpy = pytest.importorskip("numpy")
     rng = numpy.random.default_rng(0)
     arr_0 = rng.integers(0, 256, (12, 16, 16, 3), dtype=numpy.uint8)
@@ -246,8 +230,8 @@ def test_an_adm_reference_gives_statistics_and_images(tmp_path: Path) -> None:
 
 
 def test_the_shipped_reference_is_the_test_set_seen_by_the_shipped_classifier(
-    garments: tuple[Tensor, Tensor],
-) -> None:
+    garments,
+):
     pool = fashion_classifier()(garments[0][:200])["pool"]
     torch.testing.assert_close(shipped_fashion().features["pool"][:200], pool, rtol=2e-3, atol=1e-3)
     assert len(reference_images("fashion-mnist:test")) == 10000

@@ -3,7 +3,7 @@
 import torch
 
 from cases import V_C, V_U, T, X
-from meancap import Prediction, Rule, guided_velocity
+from meancap import Prediction, guided_velocity
 
 SHAPE = (3, 4, 8, 8)
 _V_N = torch.tensor([[0.4, -0.9, 0.3, 0.1]], dtype=torch.float64)  # under what is to be avoided, or the image
@@ -23,7 +23,7 @@ def norm(v):
     return dot(v, v).sqrt()
 
 
-def guided_example(rule: Rule, axes: int = 2) -> tuple[float, ...]:
+def guided_example(rule, axes=2):
     """The guided velocity of the example after one step; a rule for images sees it as one of 2 x 2."""
     shape = (1, 4) if axes <= 2 else (1, *[1] * (axes - 3), 2, 2)
     x, v_c, v_u, v_n = (v.reshape(shape) for v in (X, V_C, V_U, _V_N))

@@ -185,7 +185,7 @@ def test_a_default_without_its_source_is_an_error():
 
 def test_a_registered_rule_says_what_its_docstring_says():
     @register
-    def twice(scale: float):
+    def twice(scale):
         """CFG with twice the gap."""
         return CFG(2 * scale - 1)
 

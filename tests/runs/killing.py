@@ -25,17 +25,17 @@ from meancap.runs.folder import Run
 KINDS = (["--npz", "--diagnostics"], [], ["--npz"], ["--diagnostics"])
 
 
-def command(model: str, folder: Path, kind: int) -> list[str]:
+def command(model, folder, kind):
     rule = "CFG(4) | Cap(1.1)"
     start = ["generate", "--model", f"sit:{model}", "--rule", rule, "--steps", "6", "--per-class", "8"]
     return [*start, "--batch", "4", "--device", "cpu", "--out", str(folder), *KINDS[kind]]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def start(arguments: list[str]) -> int:
+def start(arguments):
     child = os.fork()
     if child == 0:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -45,7 +45,7 @@ def start(arguments: list[str]) -> int:
     return child
 
 
-def ended(child: int, seconds: float) -> bool:
+def ended(child, seconds):
     """Waits so long at most; whether the child ended by itself, and well."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -59,7 +59,7 @@ def ended(child: int, seconds: float) -> bool:
     return False
 
 
-def check_no_torn_file(folder: Path, whole: dict[str, bytes]) -> None:
+def check_no_torn_file(folder, whole):
     """After a kill, every name that exists holds a whole file."""
     for name, data in contents(folder).items() if folder.exists() else ():
         if is_temporary(Path(name)):
@@ -79,7 +79,7 @@ def check_no_torn_file(folder: Path, whole: dict[str, bytes]) -> None:
                 Image.open(io.BytesIO(data)).load()
 
 
-def kill_often(model: str, out: Path, kills: int, seed: int) -> dict[str, int]:
+def kill_often(model, out, kills, seed):
     chance = random.Random(seed)
     began = time.monotonic()
     whole = []

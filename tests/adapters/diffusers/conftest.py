@@ -1,7 +1,5 @@
 """What the host itself says while it is built and called is not what these tests are about."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import diffusers
@@ -24,7 +22,7 @@ UPSTREAM = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             for what in UPSTREAM:
@@ -32,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _quiet() -> None:
+def _quiet():
     diffusers.utils.logging.set_verbosity_error()
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(1)

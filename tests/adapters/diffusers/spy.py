@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from meancap.adapters.diffusers import LAYOUTS
 
@@ -25,13 +24,11 @@ class Spy:
     said: list[Any] = field(default_factory=list)  # at the step that is being made
     stream: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         scheduler, step = self.pipe.scheduler, type(self.pipe.scheduler).step
 
         @wraps(step)  # pipelines read from the signature whether a step takes their generator
-        def seen(
-            this: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
-        ) -> Any:
+        def seen(this, model_output, timestep, sample, *args, **kwargs):
             self.stream = 0 if self.outputs else self.stream + 1
             if self.outputs:
                 self.said = list(self.outputs)
@@ -47,13 +44,13 @@ class Spy:
             if (module := getattr(self.pipe, denoiser, None)) is not None:
                 module.register_forward_hook(lambda module, args, output: self.outputs.append(output))
 
-    def ratios(self) -> Tensor:
+    def ratios(self):
         """|m| / |m_c| of what arrived at each step, in float64."""
         return torch.stack(
             [_norm(seen, seen["received"]) / _norm(seen, seen["parts"]["c"]) for seen in self.steps]
         )
 
-    def cancelled(self) -> Tensor:
+    def cancelled(self):
         """How many times its own length the terms of a mean have: how far its rounding is magnified."""
         found = []
         for seen in self.steps:
@@ -62,11 +59,11 @@ class Spy:
         return torch.stack(found)
 
 
-def _norm(seen: dict[str, Any], output: Tensor) -> Tensor:
+def _norm(seen, output):
     return (seen["a"] * seen["x"].double() + seen["k"] * output.double()).flatten(1).norm(dim=1)
 
 
-def mean_of(scheduler: Any, timestep: Any) -> tuple[float, float, float]:
+def mean_of(scheduler, timestep):
     """sigma, and a and k in m = a x + k output, written out for the schedulers of the tiny pipelines."""
     name, config = type(scheduler).__name__, scheduler.config
     kind = config.get("prediction_type", "flow_prediction")

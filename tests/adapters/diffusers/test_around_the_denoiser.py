@@ -1,9 +1,5 @@
 """What users put round the denoiser: compilation, adapters, offloading, caching, a second expert."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import diffusers
 import pytest
 import torch
@@ -18,11 +14,11 @@ INF = float("inf")
 
 
 @pytest.fixture
-def graphs() -> Any:
+def graphs():
     """Counts the graphs that torch.compile makes."""
-    made: list[Any] = []
+    made = []
 
-    def backend(graph: Any, inputs: Any) -> Any:
+    def backend(graph, inputs):
         made.append(graph)
         return graph.forward
 
@@ -33,7 +29,7 @@ def graphs() -> Any:
 
 @pytest.mark.parametrize("warm", [True, False], ids=["compiled before", "compiled inside"])
 @pytest.mark.parametrize("place", ["in place", "wrapped"])
-def test_compilation_keeps_one_graph_and_the_same_result(graphs: Any, place: str, warm: bool) -> None:
+def test_compilation_keeps_one_graph_and_the_same_result(graphs, place, warm):
     backend, made = graphs
     pipe = pipeline(SD3)
     with guided(pipe, Cap(1.05)):
@@ -53,7 +49,7 @@ def test_compilation_keeps_one_graph_and_the_same_result(graphs: Any, place: str
     assert len(made) == 1
 
 
-def test_lora_layers_loaded_inside_and_outside_the_block_take_part() -> None:
+def test_lora_layers_loaded_inside_and_outside_the_block_take_part():
     peft = pytest.importorskip("peft")
     pipe = pipeline(SD3)
     plain = call(SD3, pipe)
@@ -73,7 +69,7 @@ def test_lora_layers_loaded_inside_and_outside_the_block_take_part() -> None:
 
 
 @pytest.mark.parametrize("way", ["accelerate", "group"])
-def test_offloaded_weights_give_the_same_result(way: str) -> None:
+def test_offloaded_weights_give_the_same_result(way):
     pipe = pipeline(SD3)
     native = call(SD3, pipe)
     with guided(pipe, Cap(1.05)):
@@ -90,7 +86,7 @@ def test_offloaded_weights_give_the_same_result(way: str) -> None:
         assert torch.equal(call(SD3, pipe), capped)
 
 
-def test_a_block_cache_inside_the_denoiser_is_left_alone() -> None:
+def test_a_block_cache_inside_the_denoiser_is_left_alone():
     pipe = pipeline("FluxPipeline")
     pipe.transformer.enable_cache(diffusers.FirstBlockCacheConfig(threshold=0.05))
     native = call("FluxPipeline", pipe)
@@ -101,10 +97,10 @@ def test_a_block_cache_inside_the_denoiser_is_left_alone() -> None:
     assert float(record.stacked()["ratio"].max()) <= 1.05001
 
 
-def test_both_experts_of_wan_are_heard() -> None:
+def test_both_experts_of_wan_are_heard():
     second = model("WanTransformer3DModel", CASES[WAN].config, seed=1)
     pipe = pipeline(WAN, transformer_2=second, boundary_ratio=0.9)
-    heard: list[int] = []
+    heard = []
     for number, expert in enumerate((pipe.transformer, second)):
         expert.register_forward_hook(lambda module, args, output, number=number: heard.append(number))
     native = call(WAN, pipe, guidance_scale_2=3.0)
@@ -118,7 +114,7 @@ def test_both_experts_of_wan_are_heard() -> None:
     assert float(spy.ratios().max()) <= 1.02 * (1 + 4 * 2.0**-24)
 
 
-def test_a_denoiser_exchanged_inside_the_block_is_said_to_be_missed() -> None:
+def test_a_denoiser_exchanged_inside_the_block_is_said_to_be_missed():
     pipe = pipeline(SD3)
     with (
         pytest.raises(RuntimeError, match="stepped without calling its transformer"),

@@ -1,10 +1,6 @@
 """Calibration by unguided calls of a pipeline is a pilot by hand; a pipeline can follow encoded pictures."""
 
-from __future__ import annotations
-
 import inspect
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,11 +22,11 @@ NAMES = ["StableDiffusion3Pipeline", "FluxPipeline", "WanPipeline", "StableAudio
 class Asked:
     """A pipeline of the tests, called with a prompt: every prompt has embeddings of its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.name, self.pipe = name, pipeline(name)
         asked, cls = self, type(self.pipe)
 
-        def prompted(self: Any, prompt: str, **options: Any) -> Any:
+        def prompted(self, prompt, **options):
             type(self).__call__, found = cls.__call__, None
             try:
                 found = call(asked.name, self, seed=int(prompt), **options)
@@ -38,16 +34,16 @@ class Asked:
                 type(self).__call__ = prompted
             return found
 
-        prompted.__signature__ = inspect.signature(cls.__call__)  # type: ignore[attr-defined]
+        prompted.__signature__ = inspect.signature(cls.__call__)
         self.pipe.__class__ = type(cls.__name__, (cls,), {"__call__": prompted})
 
 
-def prompts(count: int = 8) -> list[str]:
+def prompts(count=8):
     return [str(i) for i in range(count)]  # two samples each
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_anchor_and_radii_are_those_of_a_pilot_by_hand(name: str, tmp_path: Path) -> None:
+def test_anchor_and_radii_are_those_of_a_pilot_by_hand(name, tmp_path):
     pipe = Asked(name).pipe
     found = calibrate(pipe, prompts())
     plain = pipeline(name)
@@ -76,7 +72,7 @@ def test_anchor_and_radii_are_those_of_a_pilot_by_hand(name: str, tmp_path: Path
     assert again.cap(level="q90") == found.cap(level="q90")
 
 
-def test_the_cap_of_a_calibration_holds_its_bound_in_the_pipeline() -> None:
+def test_the_cap_of_a_calibration_holds_its_bound_in_the_pipeline():
     name = "StableDiffusion3Pipeline"
     rule = calibrate(Asked(name).pipe, prompts()).cap(level="q50")
     assert isinstance(rule, Cap) and isinstance(rule.floor, Piecewise)
@@ -85,14 +81,14 @@ def test_the_cap_of_a_calibration_holds_its_bound_in_the_pipeline() -> None:
     with guided(pipe, rule) as record:
         call(name, pipe, guidance_scale=20.0)
     assert record.stacked()["active"].any()
-    anchor = rule.anchor.tensor(torch.ones(1).double())[:, None, None]  # type: ignore[union-attr]
+    anchor = rule.anchor.tensor(torch.ones(1).double())[:, None, None]
     for seen, t in zip(spy.steps, record.stacked()["t"][:, 0].tolist(), strict=True):
         m, m_c = (seen["x"].double() - (1 - t) * v.double() for v in (seen["received"], seen["parts"]["c"]))
         bound = torch.maximum((m_c - anchor).flatten(1).norm(dim=1), torch.tensor(rule.floor(t)).double())
         assert bool(((m - anchor).flatten(1).norm(dim=1) <= bound * (1 + 1e-5)).all())
 
 
-def test_too_few_samples_and_a_call_without_guidance_are_refused() -> None:
+def test_too_few_samples_and_a_call_without_guidance_are_refused():
     asked = Asked("StableDiffusion3Pipeline")
     with pytest.raises(ValueError, match="at least 16 samples"):
         calibrate(asked.pipe, prompts(2))
@@ -105,7 +101,7 @@ BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("U
 
 
 @pytest.mark.parametrize(("name", "packed"), [("FluxPipeline", 4), ("StableDiffusion3Pipeline", 1)])
-def test_a_pipeline_that_follows_encoded_pictures_ends_on_them(name: str, packed: int) -> None:
+def test_a_pipeline_that_follows_encoded_pictures_ends_on_them(name, packed):
     """Examples encoded by its autoencoder are what its own loop ends on, plain or packed."""
     channels = pipeline(name).transformer.config.in_channels // packed
     vae = AutoencoderKL(

@@ -1,9 +1,6 @@
 """The table is held against the pipeline's own result: wrong entries are found out at the first step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import diffusers
 import pytest
@@ -27,18 +24,18 @@ SOME = ["StableDiffusion3Pipeline", "ZImagePipeline", "FluxPipeline", "QwenImage
     ],
     ids=["order", "sign"],
 )
-def test_a_wrong_order_or_sign_raises(name: str, wrong: Any, because: str, dtype: torch.dtype) -> None:
+def test_a_wrong_order_or_sign_raises(name, wrong, because, dtype):
     pipe = pipeline(name, dtype)
     with pytest.raises(LayoutError, match=because), guided(pipe, Cap(1.1), layout=wrong(LAYOUTS[name])):
         call(name, pipe)
 
 
-def test_a_pipeline_that_changed_its_formula_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_that_changed_its_formula_raises(monkeypatch):
     """As a future diffusers might: the result is no longer a combination of the two predictions."""
     pipe = pipeline("StableDiffusion3Pipeline")
     forward = type(pipe.transformer).forward
 
-    def squared(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def squared(self, *args, **kwargs):
         return (forward(self, *args, **kwargs)[0].square(),)
 
     with pytest.raises(LayoutError, match="unexplained"), guided(pipe, Cap(1.1)):
@@ -50,7 +47,7 @@ def test_a_pipeline_that_changed_its_formula_raises(monkeypatch: pytest.MonkeyPa
         call("StableDiffusion3Pipeline", pipe)
 
 
-def test_the_fit_finds_scale_and_factor() -> None:
+def test_the_fit_finds_scale_and_factor():
     drawn = torch.Generator().manual_seed(0)
     c, u = torch.randn(2, 3, 4, 32, 8, generator=drawn).unbind()
     rho = torch.rand(3, 4, 32, 1, generator=drawn) + 0.5
@@ -59,13 +56,13 @@ def test_the_fit_finds_scale_and_factor() -> None:
     assert fit_output(rho * (u + 5.5 * (c - u)), c, u, [], "sample").residual > 0.05
 
 
-def test_a_missing_gap_tells_nothing_and_accuses_nobody() -> None:
+def test_a_missing_gap_tells_nothing_and_accuses_nobody():
     c = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
     found = fit_output(c, c, c, [], "sample")
     assert found.scale != found.scale and verify_layout("Some", c, c, c, [], "sample") is False
 
 
-def test_an_unknown_pipeline_raises_and_says_what_to_do() -> None:
+def test_an_unknown_pipeline_raises_and_says_what_to_do():
     class OtherPipeline:
         scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
 
@@ -74,20 +71,20 @@ def test_an_unknown_pipeline_raises_and_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_an_unsupported_pipeline_raises_with_the_reason(name: str) -> None:
+def test_an_unsupported_pipeline_raises_with_the_reason(name):
     pipe = type(name, (), {})()
     with pytest.raises(NotImplementedError, match=f"{name} cannot be guided: "):
         guided(pipe, Cap(1.1)).__enter__()
 
 
-def test_a_modular_pipeline_is_sent_to_the_guiders() -> None:
+def test_a_modular_pipeline_is_sent_to_the_guiders():
     pipe = diffusers.StableDiffusion3AutoBlocks().init_pipeline()
     with pytest.raises(NotImplementedError, match="update_components"):
         guided(pipe, Cap(1.1)).__enter__()
 
 
-def test_a_pipeline_of_ones_own_is_guided_by_its_layout() -> None:
-    class MyPipeline(diffusers.StableDiffusion3Pipeline):  # type: ignore[misc]
+def test_a_pipeline_of_ones_own_is_guided_by_its_layout():
+    class MyPipeline(diffusers.StableDiffusion3Pipeline):
         pass
 
     base = pipeline("StableDiffusion3Pipeline")
@@ -101,12 +98,12 @@ def test_a_pipeline_of_ones_own_is_guided_by_its_layout() -> None:
 
 
 @pytest.mark.parametrize("bad", [("both", "uc"), ("apart", "cc"), ("apart", "c")])
-def test_a_layout_that_makes_no_sense_is_refused(bad: tuple[str, str]) -> None:
+def test_a_layout_that_makes_no_sense_is_refused(bad):
     with pytest.raises(ValueError, match="a layout's"):
         Layout(*bad)
 
 
-def test_every_pipeline_of_the_installed_diffusers_is_in_the_table_or_refused() -> None:
+def test_every_pipeline_of_the_installed_diffusers_is_in_the_table_or_refused():
     """Those whose optional packages are missing are placeholders, and named like the rest."""
     modular, base = diffusers.ModularPipeline, diffusers.DiffusionPipeline
     exported = {
@@ -135,7 +132,7 @@ def test_one_call_with_all_parts_is_not_taken_for_guidance_that_is_off():
     assert apart.parts([torch.zeros(2, 3)], torch.zeros(2, 3), "SomePipeline") is None
 
 
-def test_a_model_that_predicts_average_velocities_is_refused() -> None:
+def test_a_model_that_predicts_average_velocities_is_refused():
     """HunyuanImage's MeanFlow checkpoints tell the transformer where a step ends."""
     name = "HunyuanImagePipeline"
     config = CASES[name].config | {"use_meanflow": True}

@@ -1,7 +1,5 @@
 """The documentation's table is the code's; the examples run, a missing diffusers is told."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
@@ -18,7 +16,7 @@ from meancap.cli import main
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_command_prints_every_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_every_pipeline(capsys):
     assert main(["pipelines"]) == 0
     shown = capsys.readouterr().out
     assert shown == table_text() + "\n"
@@ -27,9 +25,7 @@ def test_the_command_prints_every_pipeline(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("model", ["sd35", "flux", "qwen", "wan"])
-def test_the_example_runs_with_tiny_weights(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_runs_with_tiny_weights(model, tmp_path, monkeypatch, capsys):
     script, out = ROOT / "examples" / "diffusers" / "capped.py", tmp_path / "out"
     monkeypatch.setattr(sys, "argv", [script.name, model, "--tiny", "--steps", "3", "--out", str(out)])
     monkeypatch.syspath_prepend(str(script.parent))
@@ -43,7 +39,7 @@ def test_the_example_runs_with_tiny_weights(
     assert len(record["rows"]) == 3
 
 
-def test_the_papers_gamma_for_sd35_stands_with_its_own_form_only() -> None:
+def test_the_papers_gamma_for_sd35_stands_with_its_own_form_only():
     """CapDisplacement(1.15) is the paper's; Cap(1.15) is another thing, and no page may offer it."""
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")]
     pages += (ROOT / "src" / "meancap" / "adapters").rglob("*.py")
@@ -53,7 +49,7 @@ def test_the_papers_gamma_for_sd35_stands_with_its_own_form_only() -> None:
             assert not re.search(r"\bCap\(1\.15\)", page.read_text(encoding="utf-8")), page
 
 
-def test_without_diffusers_one_sentence_gives_the_command() -> None:
+def test_without_diffusers_one_sentence_gives_the_command():
     code = "import sys; sys.modules['diffusers'] = None; import meancap.adapters.diffusers"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -62,7 +58,7 @@ def test_without_diffusers_one_sentence_gives_the_command() -> None:
     )
 
 
-def test_the_adapter_is_imported_without_importing_diffusers() -> None:
+def test_the_adapter_is_imported_without_importing_diffusers():
     """Listing pipelines should not take the seconds that the host takes to load."""
     code = "import sys, meancap.adapters.diffusers; sys.exit('diffusers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

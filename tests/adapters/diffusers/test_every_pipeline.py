@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import pytest
 import torch
 from spy import Spy
 from tiny_pipelines import CASES, EVERY, call, pipeline
-from torch import Tensor
 
 from meancap import Cap
 from meancap.adapters.diffusers import LAYOUTS, guided, guided_pipelines
@@ -31,21 +29,21 @@ class Runs:
     judged: list[bool | None] = field(default_factory=list)  # whether the stepped state was the shown one
 
     @cached_property
-    def pipe(self) -> Any:
+    def pipe(self):
         return pipeline(self.name, DTYPES[self.dtype])
 
     @cached_property
-    def spy(self) -> Spy:
+    def spy(self):
         return Spy(self.name, self.pipe)
 
     @cached_property
-    def native(self) -> Tensor:
+    def native(self):
         self.spy.steps = []
         return call(self.name, self.pipe)
 
     @cached_property
-    def unlimited(self) -> tuple[Tensor, dict[str, Tensor]]:
-        def judge(shown: Tensor | None, stepped: Tensor) -> bool | None:
+    def unlimited(self):
+        def judge(shown, stepped):
             self.judged.append(same_state(shown, stepped))
             return self.judged[-1]
 
@@ -56,12 +54,12 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest) -> Runs:
+def runs(request):
     """Shared by the laws of one pipeline, which pytest runs one after another."""
     return Runs(*request.param)
 
 
-def each(dtype: str, names: list[str], **more: Any) -> list[Any]:
+def each(dtype, names, **more):
     return [pytest.param((name, dtype), id=f"{name}-{dtype}", **more) for name in names]
 
 
@@ -70,17 +68,17 @@ BOTH = FULL + each("bfloat16", list(CASES), marks=pytest.mark.slow)
 SWITCHED = each("float32", [n for n, case in CASES.items() if case.scale and n not in ALWAYS])
 
 
-def rescaled(name: str) -> bool:
+def rescaled(name):
     """Whether a pipeline's result is no multiple of the gap."""
     return LAYOUTS[name].rows == "row" or "p" in LAYOUTS[name].order
 
 
-def test_every_pipeline_of_the_table_is_run_here() -> None:
+def test_every_pipeline_of_the_table_is_run_here():
     assert set(EVERY) == set(LAYOUTS)
 
 
 @pytest.mark.parametrize("runs", BOTH, indirect=True)
-def test_an_infinite_cap_gives_the_native_result_bit_for_bit(runs: Runs) -> None:
+def test_an_infinite_cap_gives_the_native_result_bit_for_bit(runs):
     native = runs.native
     found, record = runs.unlimited
     assert torch.equal(native, found)
@@ -89,7 +87,7 @@ def test_an_infinite_cap_gives_the_native_result_bit_for_bit(runs: Runs) -> None
 
 
 @pytest.mark.parametrize("runs", BOTH, indirect=True)
-def test_the_bound_holds_on_what_the_scheduler_receives(runs: Runs) -> None:
+def test_the_bound_holds_on_what_the_scheduler_receives(runs):
     spy = runs.spy
     native = runs.native
     largest = float(runs.unlimited[1]["ratio"].max())
@@ -106,12 +104,12 @@ def test_the_bound_holds_on_what_the_scheduler_receives(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("runs", BOTH, indirect=True)
-def test_the_state_that_is_stepped_is_judged_to_be_the_one_that_was_shown(runs: Runs) -> None:
+def test_the_state_that_is_stepped_is_judged_to_be_the_one_that_was_shown(runs):
     assert len(runs.unlimited[0]) > 0 and runs.judged == [True]
 
 
 @pytest.mark.parametrize("runs", FULL, indirect=True)
-def test_the_pipelines_scale_is_read_as_listed(runs: Runs) -> None:
+def test_the_pipelines_scale_is_read_as_listed(runs):
     asked = runs.unlimited[1]["asked"]
     if rescaled(runs.name):
         assert bool((asked > 1).all())
@@ -121,11 +119,11 @@ def test_the_pipelines_scale_is_read_as_listed(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("runs", SWITCHED, indirect=True)
-def test_guidance_off_says_that_there_is_nothing_to_guide(runs: Runs) -> None:
+def test_guidance_off_says_that_there_is_nothing_to_guide(runs):
     name, pipe, case = runs.name, runs.pipe, CASES[runs.name]
     if "p" in LAYOUTS[name].order:  # some keep the perturbed attention after a call
         pipe = pipeline(name)
-    off: dict[str, Any] = {case.scale: 1.0 - LAYOUTS[name].offset}
+    off = {case.scale: 1.0 - LAYOUTS[name].offset}
     off |= {k: v for k, v in {"pag_scale": 0.0, "audio_guidance_scale": 1.0}.items() if k in case.call}
     native = call(name, pipe, **off)
     with pytest.warns(UserWarning, match=f"nothing to guide: {name}"), guided(pipe, Cap(1.1)):

@@ -1,20 +1,16 @@
 """Guiders in modular pipelines, and in classic ones that own one."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import diffusers
 import pytest
 import torch
 from diffusers.modular_pipelines.modular_pipeline_utils import ComponentSpec
 from tiny_pipelines import CASES, call, draw, pipeline
-from torch import Tensor
 
 from meancap import CFG, Cap
 from meancap.adapters.diffusers import ChainGuidance, PosteriorMeanCappedGuidance, guided
@@ -24,7 +20,7 @@ BLOCK = Path(__file__).parents[3] / "integrations" / "huggingface" / "block"
 INF = float("inf")
 SIZES = ("height", "width", "num_frames")
 # Blocks, the classic pipeline whose tiny model they share, and the channels that the blocks take for granted.
-MODULAR: dict[str, tuple[str, dict[str, int]]] = {
+MODULAR = {
     "StableDiffusion3AutoBlocks": ("StableDiffusion3Pipeline", {}),
     "WanBlocks": ("WanPipeline", {"in_channels": 16, "out_channels": 16}),
     "ZImageAutoBlocks": ("ZImagePipeline", {}),
@@ -37,7 +33,7 @@ MODULAR: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 
-def modular(name: str, dtype: torch.dtype = torch.float32, first: tuple[str, Any] | None = None) -> Any:
+def modular(name, dtype=torch.float32, first=None):
     """The denoising blocks as a pipeline, with a block of one's own before them."""
     classic, channels = MODULAR[name]
     blocks = getattr(diffusers, name)()
@@ -59,7 +55,7 @@ def modular(name: str, dtype: torch.dtype = torch.float32, first: tuple[str, Any
     return pipe
 
 
-def run(name: str, pipe: Any, guider: Any, **changes: Any) -> torch.Tensor:
+def run(name, pipe, guider, **changes):
     case = CASES[MODULAR[name][0]]
     if guider is not None:
         pipe.update_components(guider=guider)
@@ -75,7 +71,7 @@ def run(name: str, pipe: Any, guider: Any, **changes: Any) -> torch.Tensor:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _no_bars() -> Any:
+def _no_bars():
     diffusers.utils.logging.disable_progress_bar()
     yield
     diffusers.utils.logging.enable_progress_bar()
@@ -84,14 +80,12 @@ def _no_bars() -> Any:
 class Watch:
     """What the guider was told and what the scheduler received, at each step."""
 
-    def __init__(self, pipe: Any, guider: Any) -> None:
-        self.cond: list[Tensor] = []
-        self.ratios: list[Tensor] = []
+    def __init__(self, pipe, guider):
+        self.cond = []
+        self.ratios = []
         scheduler, step, forward = pipe.scheduler, type(pipe.scheduler).step, guider.forward
 
-        def seen(
-            this: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
-        ) -> Any:
+        def seen(this, model_output, timestep, sample, *args, **kwargs):
             if this.step_index is None:
                 this._init_step_index(timestep)
             sigma = this.sigmas[this.step_index].double()
@@ -99,20 +93,20 @@ class Watch:
             self.ratios.append((x - sigma * got).norm(dim=1) / (x - sigma * c).norm(dim=1))
             return step(this, model_output, timestep, sample, *args, **kwargs)
 
-        def told(pred_cond: Tensor, pred_uncond: Tensor | None = None) -> Any:
+        def told(pred_cond, pred_uncond=None):
             self.cond.append(pred_cond)
             return forward(pred_cond, pred_uncond)
 
         guider.forward = told
         scheduler.step = types.MethodType(seen, scheduler)
 
-    def largest(self) -> float:
+    def largest(self):
         return float(torch.stack(self.ratios).max())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", MODULAR)
-def test_an_infinite_cap_is_diffusers_own_guidance_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+def test_an_infinite_cap_is_diffusers_own_guidance_bit_for_bit(name, dtype):
     pipe = modular(name, dtype)
     native = run(name, pipe, diffusers.ClassifierFreeGuidance(guidance_scale=7.0))
     guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF)
@@ -122,7 +116,7 @@ def test_an_infinite_cap_is_diffusers_own_guidance_bit_for_bit(name: str, dtype:
 
 
 @pytest.mark.parametrize("name", MODULAR)
-def test_the_bound_holds_on_what_the_scheduler_receives(name: str) -> None:
+def test_the_bound_holds_on_what_the_scheduler_receives(name):
     pipe = modular(name)
     guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF)
     run(name, pipe, guider)
@@ -136,7 +130,7 @@ def test_the_bound_holds_on_what_the_scheduler_receives(name: str) -> None:
     assert watch.largest() <= gamma * (1 + 4 * 2.0**-24)
 
 
-def test_without_final_qwens_rescaling_comes_after_the_cap() -> None:
+def test_without_final_qwens_rescaling_comes_after_the_cap():
     pipe = modular("QwenImageAutoBlocks")
     guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.001)
     watch = Watch(pipe, guider)
@@ -144,7 +138,7 @@ def test_without_final_qwens_rescaling_comes_after_the_cap() -> None:
     assert float(guider.record.stacked()["ratio"].max()) <= 1.00101 < watch.largest()
 
 
-def test_a_chain_gives_what_the_classic_pipeline_gives() -> None:
+def test_a_chain_gives_what_the_classic_pipeline_gives():
     """Two passes of B rows here, one of 2B there: equal up to the transformer's own rounding."""
     pipe, classic = modular(SD3), pipeline("StableDiffusion3Pipeline")
     guider = ChainGuidance("apg(7)")
@@ -156,7 +150,7 @@ def test_a_chain_gives_what_the_classic_pipeline_gives() -> None:
     )
 
 
-def test_without_a_negative_prompt_modular_sd3_warns_that_guidance_is_off() -> None:
+def test_without_a_negative_prompt_modular_sd3_warns_that_guidance_is_off():
     """It then shows the positive prompt to both passes: two passes are paid for, and nothing is guided."""
     pipe = modular(SD3)
     nothing = {"negative_prompt_embeds": None, "negative_pooled_prompt_embeds": None}
@@ -165,7 +159,7 @@ def test_without_a_negative_prompt_modular_sd3_warns_that_guidance_is_off() -> N
     assert len(caught) == 1
 
 
-def test_start_and_stop_and_enabled_are_those_of_diffusers() -> None:
+def test_start_and_stop_and_enabled_are_those_of_diffusers():
     pipe = modular(SD3)
     for options in ({"start": 0.4}, {"stop": 0.7}, {"enabled": False}, {"guidance_rescale": 0.7}):
         native = run(SD3, pipe, diffusers.ClassifierFreeGuidance(guidance_scale=7.0, **options))
@@ -173,7 +167,7 @@ def test_start_and_stop_and_enabled_are_those_of_diffusers() -> None:
         assert torch.equal(native, found), options
 
 
-def test_a_bound_scheduler_gives_the_exact_sigma_where_timesteps_are_rounded() -> None:
+def test_a_bound_scheduler_gives_the_exact_sigma_where_timesteps_are_rounded():
     """The guider reads the scheduler that the pipeline has now, not the one at the time of `bind`."""
     pipe = modular("WanBlocks")
     exact = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF).bind(pipe)
@@ -191,7 +185,7 @@ def test_a_bound_scheduler_gives_the_exact_sigma_where_timesteps_are_rounded() -
 
 
 @pytest.mark.parametrize("name", ["HunyuanImagePipeline", "HunyuanVideo15Pipeline"])
-def test_a_classic_pipeline_that_owns_a_guider_takes_ours(name: str) -> None:
+def test_a_classic_pipeline_that_owns_a_guider_takes_ours(name):
     pipe = pipeline(name)
     native = call(name, pipe)
     pipe.guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=INF)
@@ -210,7 +204,7 @@ def test_a_classic_pipeline_that_owns_a_guider_takes_ours(name: str) -> None:
     ],
     ids=lambda guider: type(guider).__name__,
 )
-def test_whatever_guider_a_pipeline_owns_its_result_is_the_nominal_one(theirs: Any) -> None:
+def test_whatever_guider_a_pipeline_owns_its_result_is_the_nominal_one(theirs):
     pipe = pipeline("HunyuanImagePipeline", guider=theirs)
     native = call("HunyuanImagePipeline", pipe)
     with guided(pipe, Cap(INF)) as record:
@@ -219,7 +213,7 @@ def test_whatever_guider_a_pipeline_owns_its_result_is_the_nominal_one(theirs: A
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_the_state_is_the_first_part_of_what_an_editing_model_is_shown(known: bool) -> None:
+def test_the_state_is_the_first_part_of_what_an_editing_model_is_shown(known):
     """FLUX.2 is shown the state and then a reference picture; of a model not listed this is not assumed."""
     model = pipeline("Flux2KleinPipeline").transformer
     if not known:
@@ -246,7 +240,7 @@ def test_the_state_is_the_first_part_of_what_an_editing_model_is_shown(known: bo
     assert float(ratio.max()) <= 1.01 * (1 + 4 * 2.0**-24)
 
 
-def test_a_model_of_average_velocities_is_refused() -> None:
+def test_a_model_of_average_velocities_is_refused():
     """As the classic pipelines are: HunyuanImage and HunyuanVideo 1.5 have such checkpoints."""
     model = pipeline("HunyuanImagePipeline").transformer
     averaged = type(model)(**{**model.config, "use_meanflow": True})
@@ -267,7 +261,7 @@ def test_a_model_of_average_velocities_is_refused() -> None:
     ],
     ids=lambda guider: str(guider.rule),
 )
-def test_saving_and_loading_gives_the_same_guider(guider: Any, tmp_path: Path) -> None:
+def test_saving_and_loading_gives_the_same_guider(guider, tmp_path):
     guider.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "guider_config.json").read_text())["_class_name"] == type(guider).__name__
     again = type(guider).from_pretrained(tmp_path)
@@ -277,7 +271,7 @@ def test_saving_and_loading_gives_the_same_guider(guider: Any, tmp_path: Path) -
     assert guider.new(stop=0.5).config["stop"] == 0.5
 
 
-def test_a_saved_modular_pipeline_finds_the_guider_again_by_its_path(tmp_path: Path) -> None:
+def test_a_saved_modular_pipeline_finds_the_guider_again_by_its_path(tmp_path):
     PosteriorMeanCappedGuidance(guidance_scale=6.0, gamma=1.07).save_pretrained(tmp_path / "guider")
     pipe = modular(SD3)
     spec = ComponentSpec(
@@ -295,7 +289,7 @@ def test_a_saved_modular_pipeline_finds_the_guider_again_by_its_path(tmp_path: P
     assert isinstance(again.guider, PosteriorMeanCappedGuidance) and again.guider.rule == Cap(1.07)
 
 
-def test_what_cannot_work_is_refused_in_one_sentence() -> None:
+def test_what_cannot_work_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match=r"no guidance to cap.*CFG\(7.5\) \| Cap"):
         ChainGuidance("Cap(1.1)")
     with pytest.raises(ValueError, match="'ball' or 'displacement'"):
@@ -310,7 +304,7 @@ def test_what_cannot_work_is_refused_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("bound", [False, True])
-def test_an_interval_over_50_steps_costs_80_passes(bound: bool) -> None:
+def test_an_interval_over_50_steps_costs_80_passes(bound):
     """Outside it the rule needs no unconditional prediction, and the guider prepares one batch."""
     pipe, calls = modular(SD3), []
     pipe.update_components(scheduler=diffusers.FlowMatchEulerDiscreteScheduler())
@@ -328,7 +322,7 @@ def test_an_interval_over_50_steps_costs_80_passes(bound: bool) -> None:
     torch.testing.assert_close(found, run(SD3, plain, window, num_inference_steps=50), rtol=1e-3, atol=1e-3)
 
 
-def test_a_guider_at_scale_one_warns_and_its_record_says_why() -> None:
+def test_a_guider_at_scale_one_warns_and_its_record_says_why():
     pipe = modular(SD3)
     guider = PosteriorMeanCappedGuidance(guidance_scale=1.0, gamma=1.1)
     with pytest.warns(UserWarning, match="nothing to guide: the guider made one prediction"):
@@ -337,7 +331,7 @@ def test_a_guider_at_scale_one_warns_and_its_record_says_why() -> None:
     run(SD3, pipe, PosteriorMeanCappedGuidance(guidance_scale=1.0, enabled=False))  # told so: no warning
 
 
-def test_a_guider_bound_to_another_pipeline_is_refused() -> None:
+def test_a_guider_bound_to_another_pipeline_is_refused():
     pipe, other = modular(SD3), modular(SD3)
     guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.05)
     wrong = "does not stand at timestep"
@@ -352,13 +346,13 @@ def test_a_guider_bound_to_another_pipeline_is_refused() -> None:
 
 
 @pytest.fixture
-def block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def block(tmp_path, monkeypatch):
     monkeypatch.setattr("diffusers.utils.dynamic_modules_utils.HF_MODULES_CACHE", str(tmp_path))
     monkeypatch.setattr(sys, "path", sys.path[:])
     return diffusers.ModularPipelineBlocks.from_pretrained(str(BLOCK), trust_remote_code=True)
 
 
-def test_a_pipeline_with_the_block_is_one_with_the_guider(block: Any) -> None:
+def test_a_pipeline_with_the_block_is_one_with_the_guider(block):
     pipe = modular(SD3)
     expected = run(SD3, pipe, PosteriorMeanCappedGuidance(9.0, 1.02).bind(pipe))
     capped = modular(SD3, first=("cap", block))

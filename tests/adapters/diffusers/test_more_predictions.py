@@ -1,10 +1,6 @@
 """More than two predictions and more than one state: weak and avoided ones, and video with audio."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +20,7 @@ SKIP = {"skip_guidance_layers": [0], "skip_layer_guidance_start": 0.2, "skip_lay
 
 
 @pytest.mark.parametrize("name", [PAG, "StableDiffusionPAGPipeline"])
-def test_away_from_the_weak_prediction_is_perturbed_attention_guidance(name: str) -> None:
+def test_away_from_the_weak_prediction_is_perturbed_attention_guidance(name):
     pipe = pipeline(name)
     native = call(name, pipe, guidance_scale=5.0, pag_scale=3.0)
     with guided(pipe, CFG(5.0) | AwayFrom("weak", 3.0)):
@@ -32,7 +28,7 @@ def test_away_from_the_weak_prediction_is_perturbed_attention_guidance(name: str
     torch.testing.assert_close(found, native, rtol=1e-4, atol=1e-4)
 
 
-def test_a_cap_behind_it_keeps_its_bound() -> None:
+def test_a_cap_behind_it_keeps_its_bound():
     pipe = pipeline(PAG)
     spy = Spy(PAG, pipe)
     with guided(pipe, CFG(9.0) | AwayFrom("weak", 5.0) | Cap(1.03)) as record:
@@ -40,7 +36,7 @@ def test_a_cap_behind_it_keeps_its_bound() -> None:
     assert (spy.ratios() <= 1.03 * (1 + 1e-5)).all() and record.stacked()["active"].any()
 
 
-def test_skipped_layers_are_the_weak_prediction_in_the_steps_that_skip_them() -> None:
+def test_skipped_layers_are_the_weak_prediction_in_the_steps_that_skip_them():
     pipe = pipeline(SD3)
     native = call(SD3, pipe, guidance_scale=5.0, skip_layer_guidance_scale=2.8, **SKIP)
     plain = call(SD3, pipe, guidance_scale=5.0)
@@ -59,7 +55,7 @@ def test_skipped_layers_are_the_weak_prediction_in_the_steps_that_skip_them() ->
     assert float(spy.ratios().max()) <= 1.02 * (1 + 4 * 2.0**-24) and record.stacked()["active"].any()
 
 
-def test_a_prediction_that_a_pipeline_does_not_make_is_one_sentence() -> None:
+def test_a_prediction_that_a_pipeline_does_not_make_is_one_sentence():
     for rule, name in ((perp_neg(3), "negative"), (CFG(3) | AwayFrom("weak", 2), "weak")):
         pipe = pipeline(PAG)  # one that an error stopped keeps its attention changed
         with guided(pipe, rule), pytest.raises(ValueError, match=f"needs the prediction '{name}'"):
@@ -71,15 +67,15 @@ def test_a_prediction_that_a_pipeline_does_not_make_is_one_sentence() -> None:
 class Safe(StableDiffusionPipelineSafe):
     """diffusers' own SLD loop, with random embeddings in the place of a text encoder."""
 
-    def _encode_prompt(self, *_: Any) -> torch.Tensor:
+    def _encode_prompt(self, *_):
         return torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(5))
 
-    def decode_latents(self, latents: torch.Tensor) -> torch.Tensor:
+    def decode_latents(self, latents):
         return latents
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_safe_latent_diffusion_is_its_pipeline() -> None:
+def test_safe_latent_diffusion_is_its_pipeline():
     case = CASES["StableDiffusionPipeline"]
     scheduler = DDIMScheduler(clip_sample=False, set_alpha_to_one=False)
     unet = model(case.model, case.config, case.std)
@@ -89,9 +85,9 @@ def test_safe_latent_diffusion_is_its_pipeline() -> None:
     settings = {"sharpness": 3.0, "threshold": 0.5, "momentum": 0.5, "decay": 0.7, "warmup": 2}
     sld_ = ("guidance_scale", "threshold", "momentum_scale", "mom_beta", "warmup_steps")
     named = {f"sld_{k}": v for k, v in zip(sld_, settings.values(), strict=True)}
-    states: list[torch.Tensor] = []
+    states = []
 
-    def run(**changes: Any) -> torch.Tensor:
+    def run(**changes):
         states.clear()
         with torch.no_grad():
             pipe("", latents=latents, num_inference_steps=6, output_type="latent", height=64, width=64,
@@ -111,7 +107,7 @@ FULL = {"stg_scale": 1.0, "modality_scale": 3.0, "guidance_rescale": 0.7, "audio
 
 
 @pytest.mark.parametrize("options", [{}, FULL], ids=["guidance alone", "all its terms"])
-def test_video_and_audio_are_capped_each_by_its_own_mean(options: dict[str, Any]) -> None:
+def test_video_and_audio_are_capped_each_by_its_own_mean(options):
     pipe = pipeline(LTX2)
     native = call(LTX2, pipe, **options)
     with guided(pipe, Cap(INF)) as record:
@@ -127,7 +123,7 @@ def test_video_and_audio_are_capped_each_by_its_own_mean(options: dict[str, Any]
     assert float(spy.ratios().max()) <= min(gammas) * (1 + 4 * 2.0**-24)
 
 
-def test_the_record_of_a_run_holds_both(tmp_path: Path) -> None:
+def test_the_record_of_a_run_holds_both(tmp_path):
     pipe = pipeline(LTX2)
     with guided(pipe, Cap(1.05)) as record:
         call(LTX2, pipe)
@@ -137,7 +133,7 @@ def test_the_record_of_a_run_holds_both(tmp_path: Path) -> None:
     assert scales == [{7.0}, {5.0}]
 
 
-def test_a_clean_frame_among_the_state_is_refused() -> None:
+def test_a_clean_frame_among_the_state_is_refused():
     """Kandinsky 6 with a picture steps that picture along; the transformer is told by token types."""
     pipe = pipeline(K6)
     tokens = torch.zeros(BATCH, 2, dtype=torch.long)

@@ -1,11 +1,7 @@
 """What a user may do around one pipeline, shown on Stable Diffusion 3."""
 
-from __future__ import annotations
-
 import copy
 import json
-from pathlib import Path
-from typing import Any
 
 import diffusers
 import pytest
@@ -13,9 +9,8 @@ import torch
 from spy import Spy
 from tiny_pipelines import CASES as EVERY
 from tiny_pipelines import call, pipeline
-from torch import Tensor
 
-from meancap import CFG, Cap, Prediction, Rescale, Rule, apg, guide, heun, sample
+from meancap import CFG, Cap, Prediction, Rescale, apg, guide, heun, sample
 from meancap.adapters.diffusers import LAYOUTS, Layout, guided
 from meancap.rules import catalogue
 
@@ -24,20 +19,20 @@ INF = float("inf")
 
 
 @pytest.fixture
-def pipe() -> Any:
+def pipe():
     return pipeline(SD3)
 
 
-def traces(pipe: Any) -> tuple[set[str], set[str], int]:
+def traces(pipe):
     """Everything an adapter could leave behind on a pipeline."""
     return set(vars(pipe)), set(vars(pipe.scheduler)), len(pipe.transformer._forward_hooks)
 
 
-def test_an_exception_restores_everything_and_the_next_run_starts_afresh(pipe: Any) -> None:
+def test_an_exception_restores_everything_and_the_next_run_starts_afresh(pipe):
     native = call(SD3, pipe)
     before = traces(pipe)
 
-    def stop(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    def stop(pipe, i, t, values):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), guided(pipe, Cap(1.05)):
@@ -53,7 +48,7 @@ def test_an_exception_restores_everything_and_the_next_run_starts_afresh(pipe: A
 @pytest.mark.parametrize(
     "entry", [e for e in catalogue() if e.kind == "rule" and not e.needs], ids=lambda e: e.name
 )
-def test_every_rule_gives_in_the_pipeline_what_the_core_gives(pipe: Any, entry: Any) -> None:
+def test_every_rule_gives_in_the_pipeline_what_the_core_gives(pipe, entry):
     """Written out with the core alone: m = x - sigma v, guided, and back."""
     rule = entry.rule()
     spy = Spy(SD3, pipe)
@@ -78,7 +73,7 @@ ENDING = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("rule", ENDING, ids=str)
-def test_a_chain_that_ends_in_a_cap_keeps_its_bound_at_the_scheduler(rule: Rule, dtype: torch.dtype) -> None:
+def test_a_chain_that_ends_in_a_cap_keeps_its_bound_at_the_scheduler(rule, dtype):
     pipe = pipeline(SD3, dtype)
     spy = Spy(SD3, pipe)
     with guided(pipe, rule) as record:
@@ -88,7 +83,7 @@ def test_a_chain_that_ends_in_a_cap_keeps_its_bound_at_the_scheduler(rule: Rule,
     assert float(spy.ratios().max()) <= 1.03 * (1 + allowed)
 
 
-def test_nested_blocks_chain_from_the_outside_in(pipe: Any) -> None:
+def test_nested_blocks_chain_from_the_outside_in(pipe):
     with guided(pipe, CFG(5.0)) as outer:
         alone = call(SD3, pipe)
         with guided(pipe, Cap(1.05)) as inner:
@@ -104,7 +99,7 @@ def test_nested_blocks_chain_from_the_outside_in(pipe: Any) -> None:
     assert not first.any() and inner.stacked()["active"].any()
 
 
-def test_a_copy_of_the_pipeline_made_inside_is_not_guided_and_can_be(pipe: Any) -> None:
+def test_a_copy_of_the_pipeline_made_inside_is_not_guided_and_can_be(pipe):
     native = call(SD3, pipe)
     with guided(pipe, Cap(1.05)) as record:
         capped, twin = call(SD3, pipe), copy.deepcopy(pipe)
@@ -120,7 +115,7 @@ def test_a_copy_of_the_pipeline_made_inside_is_not_guided_and_can_be(pipe: Any) 
         assert torch.equal(call(SD3, twin), capped) and torch.equal(call(SD3, pipe), native)
 
 
-def test_one_block_entered_twice_leaves_no_trace(pipe: Any) -> None:
+def test_one_block_entered_twice_leaves_no_trace(pipe):
     native, block = call(SD3, pipe), guided(pipe, Cap(1.05))
     before = traces(pipe)
     with block:
@@ -134,10 +129,10 @@ def test_one_block_entered_twice_leaves_no_trace(pipe: Any) -> None:
 
 
 @pytest.mark.parametrize("edited", ["sigmas", "latents"])
-def test_a_callback_may_edit_the_sigmas_in_place_and_return_other_latents(pipe: Any, edited: str) -> None:
+def test_a_callback_may_edit_the_sigmas_in_place_and_return_other_latents(pipe, edited):
     """The scheduler steps the edited state by the edited sigma, so the mean and its bound belong to them."""
 
-    def edit(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    def edit(pipe, i, t, values):
         if edited == "latents":
             return {"latents": values["latents"] / 2}
         pipe.scheduler.sigmas[i + 1 :] *= 0.6
@@ -153,13 +148,13 @@ def test_a_callback_may_edit_the_sigmas_in_place_and_return_other_latents(pipe: 
     assert record.stacked()["active"][1].all() and float(spy.ratios().max()) <= 1.02 * (1 + 1e-5)
 
 
-def test_a_distilled_model_without_a_guider_has_nothing_to_guide() -> None:
+def test_a_distilled_model_without_a_guider_has_nothing_to_guide():
     pipe = pipeline("HunyuanImagePipeline", guider=None)
     with pytest.warns(UserWarning, match="nothing to guide"), guided(pipe, Cap(1.1)):
         call("HunyuanImagePipeline", pipe)
 
 
-def test_flux_is_told_that_it_also_needs_a_negative_prompt() -> None:
+def test_flux_is_told_that_it_also_needs_a_negative_prompt():
     pipe = pipeline("FluxPipeline")
     nothing = dict.fromkeys(("negative_prompt_embeds", "negative_pooled_prompt_embeds"))
     told = pytest.warns(UserWarning, match="both true_cfg_scale above 1 and a negative prompt")
@@ -167,8 +162,8 @@ def test_flux_is_told_that_it_also_needs_a_negative_prompt() -> None:
         call("FluxPipeline", pipe, true_cfg_scale=4.0, **nothing)
 
 
-def test_the_summary_counts_the_steps_that_were_not_guided(pipe: Any) -> None:
-    def off(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+def test_the_summary_counts_the_steps_that_were_not_guided(pipe):
+    def off(pipe, i, t, values):
         if i == 1:  # what diffusers' own examples do to save half of the calls
             pipe._guidance_scale = 1.0
             return {name: values[name].chunk(2)[1] for name in ("prompt_embeds", "pooled_prompt_embeds")}
@@ -180,7 +175,7 @@ def test_the_summary_counts_the_steps_that_were_not_guided(pipe: Any) -> None:
     assert len(record) == 2 and record.summary().endswith("; 1 more steps were not guided")
 
 
-def test_heun_is_capped_at_both_stages_and_state_advances_once_per_step() -> None:
+def test_heun_is_capped_at_both_stages_and_state_advances_once_per_step():
     pipe = pipeline(SD3, scheduler=diffusers.FlowMatchHeunDiscreteScheduler(shift=3.0))
     native = call(SD3, pipe, num_inference_steps=4)
     with guided(pipe, Cap(INF)) as record:
@@ -193,7 +188,7 @@ def test_heun_is_capped_at_both_stages_and_state_advances_once_per_step() -> Non
     assert float(spy.ratios().max()) <= 1.05 * (1 + 4 * 2.0**-24)
 
 
-def test_momentum_under_heun_is_the_cores_own_heun() -> None:
+def test_momentum_under_heun_is_the_cores_own_heun():
     """The core's solver and the pipeline's scheduler agree on when the state advances."""
     rule = apg(4.0, radius=None)
     pipe = pipeline(SD3, scheduler=diffusers.FlowMatchHeunDiscreteScheduler(shift=3.0)).to(torch.float64)
@@ -202,7 +197,7 @@ def test_momentum_under_heun_is_the_cores_own_heun() -> None:
         found = call(SD3, pipe, num_inference_steps=3)
     said = iter(spy.steps)
 
-    def predict(x: Tensor, t: float) -> Prediction:
+    def predict(x, t):
         seen = next(said)
         torch.testing.assert_close(x, seen["x"], rtol=1e-4, atol=1e-4)
         return Prediction.from_velocity(x, t, -seen["parts"]["c"], -seen["parts"]["u"])
@@ -213,7 +208,7 @@ def test_momentum_under_heun_is_the_cores_own_heun() -> None:
     torch.testing.assert_close(found, ours, rtol=1e-3, atol=1e-3)
 
 
-def test_a_record_of_nothing_says_why_and_saves_and_plots(pipe: Any, tmp_path: Path) -> None:
+def test_a_record_of_nothing_says_why_and_saves_and_plots(pipe, tmp_path):
     with pytest.warns(UserWarning, match="nothing to guide"), guided(pipe, Cap(1.1)) as record:
         assert record.summary() == "nothing was guided: no step was made yet"
         call(SD3, pipe, guidance_scale=1.0)
@@ -223,7 +218,7 @@ def test_a_record_of_nothing_says_why_and_saves_and_plots(pipe: Any, tmp_path: P
     record.plot().savefig(tmp_path / "run.png")
 
 
-def test_a_perturbed_pipeline_without_its_perturbation_is_plain_guidance() -> None:
+def test_a_perturbed_pipeline_without_its_perturbation_is_plain_guidance():
     """At pag_scale 0 it makes two predictions; at guidance_scale 1 two as well, of which none is u."""
     name = "StableDiffusion3PAGPipeline"
     perturbed, plain = pipeline(name), pipeline(SD3)
@@ -237,7 +232,7 @@ def test_a_perturbed_pipeline_without_its_perturbation_is_plain_guidance() -> No
         assert torch.equal(call(name, perturbed, guidance_scale=1.0), native)
 
 
-def test_equal_prompts_say_that_there_is_nothing_to_guide(pipe: Any) -> None:
+def test_equal_prompts_say_that_there_is_nothing_to_guide(pipe):
     same = torch.ones(2, 5, 16)
     pooled = torch.ones(2, 16)
     with pytest.warns(UserWarning, match="the same prediction with and without"), guided(pipe, Cap(1.1)):
@@ -251,8 +246,8 @@ def test_equal_prompts_say_that_there_is_nothing_to_guide(pipe: Any) -> None:
         )
 
 
-def test_what_is_no_rule_and_what_is_no_pipeline_are_refused(pipe: Any) -> None:
-    with pytest.raises(TypeError, match="a rule is needed"), guided(pipe, 7.0):  # type: ignore[arg-type]
+def test_what_is_no_rule_and_what_is_no_pipeline_are_refused(pipe):
+    with pytest.raises(TypeError, match="a rule is needed"), guided(pipe, 7.0):
         pass
     with pytest.raises(TypeError, match="a diffusers pipeline is needed"), guided(object(), Cap(1.1)):
         pass
@@ -266,7 +261,7 @@ SKIPS = [n for n, layout in LAYOUTS.items() if n in EVERY and layout.may_skip an
 
 
 @pytest.mark.parametrize("name", SKIPS)
-def test_a_step_that_needs_one_prediction_makes_one_where_the_pipeline_reads_its_scale(name: str) -> None:
+def test_a_step_that_needs_one_prediction_makes_one_where_the_pipeline_reads_its_scale(name):
     """The first step lies outside the interval; the result is that of making both."""
     pipe, calls = pipeline(name), []
     for part in LAYOUTS[name].denoisers:
@@ -277,7 +272,7 @@ def test_a_step_that_needs_one_prediction_makes_one_where_the_pipeline_reads_its
     both, t = len(calls), record.stacked()["t"][:, 0].tolist()
     rule = f"CFG(7) | Interval({(t[0] + t[1]) / 2}, 1)"
     calls.clear()
-    scales: list[float] = []
+    scales = []
     with guided(pipe, rule) as record:
         found = call(name, pipe)
         scales.append(pipe.guidance_scale)

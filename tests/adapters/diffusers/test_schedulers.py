@@ -1,15 +1,10 @@
 """The posterior mean read off a scheduler is the one it uses itself; the paper's grid is pinned."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import diffusers
 import numpy as np
 import pytest
 import torch
 from tiny_pipelines import call, pipeline
-from torch import Tensor
 
 from meancap import Cap
 from meancap.adapters.diffusers import guided
@@ -38,7 +33,7 @@ PAIRS = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
 SHAPE = (2, 4, 8, 8)
 
 
-def made(name: str, kind: str) -> Any:
+def made(name, kind):
     if name == "CosineDPMSolverMultistepScheduler":
         pytest.importorskip("torchsde")
     cls = getattr(diffusers, name)
@@ -51,14 +46,14 @@ def made(name: str, kind: str) -> Any:
     return cls(**{k: v for k, v in wanted.items() if k in known})
 
 
-def own_mean(scheduler: Any, result: Any) -> Tensor:
+def own_mean(scheduler, result):
     """What the scheduler itself takes for the data: stated by its step, or kept from its conversion."""
     stated = getattr(result, "pred_original_sample", None)
     return scheduler.model_outputs[-1] if stated is None else stated
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_the_mean_is_the_schedulers_own(name: str, kind: str) -> None:
+def test_the_mean_is_the_schedulers_own(name, kind):
     scheduler, reader = made(name, kind), PathReader()
     scheduler.set_timesteps(10)
     drawn = torch.Generator().manual_seed(0)
@@ -81,9 +76,7 @@ def test_the_mean_is_the_schedulers_own(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_a_pipeline_is_native_under_an_infinite_cap_and_bounded_under_a_finite_one(
-    name: str, kind: str
-) -> None:
+def test_a_pipeline_is_native_under_an_infinite_cap_and_bounded_under_a_finite_one(name, kind):
     pipe = pipeline("StableDiffusionPipeline", scheduler=made(name, kind))
     native = call("StableDiffusionPipeline", pipe)
     with guided(pipe, Cap(float("inf"))) as record:
@@ -104,7 +97,7 @@ def test_a_pipeline_is_native_under_an_infinite_cap_and_bounded_under_a_finite_o
         ("FlowMatchHeunDiscreteScheduler", False),  # Heun has no inverted sigmas
     ],
 )
-def test_on_a_straight_line_the_mean_of_a_flow_is_its_end(name: str, inverted: bool) -> None:
+def test_on_a_straight_line_the_mean_of_a_flow_is_its_end(name, inverted):
     """Noise and data are fixed and the velocity exact, so every step of every solver stays on the line."""
     options = {"shift": 3.0} | ({"invert_sigmas": True} if inverted else {})
     scheduler, reader = getattr(diffusers, name)(**options), PathReader()
@@ -121,7 +114,7 @@ def test_on_a_straight_line_the_mean_of_a_flow_is_its_end(name: str, inverted: b
     assert seen[0] == 0 and seen == sorted(seen)
 
 
-def test_every_family_is_tested_and_others_raise() -> None:
+def test_every_family_is_tested_and_others_raise():
     assert {*KINDS, "FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler"} == set(FAMILIES)
     for name in (
         "KDPM2DiscreteScheduler",
@@ -134,7 +127,7 @@ def test_every_family_is_tested_and_others_raise() -> None:
             family_of(getattr(diffusers, name)())
 
 
-def test_a_pipeline_with_such_a_scheduler_is_refused_at_the_door() -> None:
+def test_a_pipeline_with_such_a_scheduler_is_refused_at_the_door():
     """PNDM is what Stable Diffusion 1.5 ships with."""
     pipe = pipeline("StableDiffusionPipeline", scheduler=diffusers.PNDMScheduler(skip_prk_steps=True))
     before = set(vars(pipe)), set(vars(pipe.scheduler))
@@ -148,7 +141,7 @@ def test_a_pipeline_with_such_a_scheduler_is_refused_at_the_door() -> None:
     assert len(record) == 3
 
 
-def test_the_timestep_is_never_trusted() -> None:
+def test_the_timestep_is_never_trusted():
     """CogView4's clock shows a time that is not 1000 sigma; UniPC's is rounded to whole numbers."""
     pipe = pipeline("CogView4Pipeline")
     pipe.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(
@@ -169,7 +162,7 @@ PAPER = (1.0, 0.960129321, 0.913348973, 0.857692301, 0.790368259, 0.707278490, 0
          0.278048784, 0.008928572, 0.0)  # fmt: skip
 
 
-def test_the_papers_grid_for_sd35_is_pinned() -> None:
+def test_the_papers_grid_for_sd35_is_pinned():
     """Ten steps, shift 3.0: the grid of the scheduler as released, which shifts its smallest sigma twice."""
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000, shift=3.0)
     scheduler.set_timesteps(10)
@@ -178,7 +171,7 @@ def test_the_papers_grid_for_sd35_is_pinned() -> None:
     np.testing.assert_allclose(scheduler.sigmas[:-1].numpy(), 3 * u / (1 + 2 * u), rtol=0, atol=1.2e-7)
 
 
-def test_the_grid_can_be_pinned_through_the_pipeline_and_is_recorded() -> None:
+def test_the_grid_can_be_pinned_through_the_pipeline_and_is_recorded():
     """With sigmas= the shift is applied once, so a release without the double shift gives the same grid."""
     pipe = pipeline("StableDiffusion3Pipeline")
     with guided(pipe, Cap(1.15)) as record:

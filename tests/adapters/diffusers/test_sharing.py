@@ -1,17 +1,12 @@
 """Pipelines that share a denoiser or a scheduler: nobody takes another's predictions, or loses a hook."""
 
-from __future__ import annotations
-
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import diffusers
 import pytest
 import torch
 from tiny_pipelines import call, pipeline
-from torch import Tensor
 
 from meancap import Cap
 from meancap.adapters.diffusers import guided
@@ -19,7 +14,7 @@ from meancap.adapters.diffusers import guided
 SD3, FLUX, TAP = "StableDiffusion3Pipeline", "FluxPipeline", "_meancap_tap"
 
 
-def sibling(pipe: Any, *, scheduler: bool) -> Any:
+def sibling(pipe, *, scheduler):
     """A second pipeline with the same models, and with the same scheduler or one of its own."""
     parts = dict(pipe.components)
     if not scheduler:
@@ -29,11 +24,11 @@ def sibling(pipe: Any, *, scheduler: bool) -> Any:
     return made
 
 
-def together(*jobs: Callable[[], Any]) -> list[Any]:
+def together(*jobs):
     """Runs jobs in threads of their own; gives their results, or the exceptions they raised."""
-    found: list[Any] = [None] * len(jobs)
+    found = [None] * len(jobs)
 
-    def work(i: int) -> None:
+    def work(i):
         try:
             found[i] = jobs[i]()
         except RuntimeError as error:
@@ -47,11 +42,11 @@ def together(*jobs: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def in_turn(count: int, timeout: float = 30) -> Callable[..., Any]:
+def in_turn(count, timeout=30):
     """A callback at which all threads wait for each other, so that their calls surely interleave."""
     barrier = threading.Barrier(count)
 
-    def wait(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    def wait(pipe, i, t, values):
         barrier.wait(timeout=timeout)
         return values
 
@@ -59,13 +54,13 @@ def in_turn(count: int, timeout: float = 30) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", [SD3, FLUX])
-def test_threads_that_share_a_denoiser_get_what_they_get_alone(name: str) -> None:
+def test_threads_that_share_a_denoiser_get_what_they_get_alone(name):
     """One scheduler per request, one denoiser for all: how servers run diffusers."""
     first = pipeline(name)
     second = sibling(first, scheduler=False)
     rules = (Cap(1.03), Cap(1.2))
 
-    def job(pipe: Any, rule: Cap, seed: int, **more: Any) -> Tensor:
+    def job(pipe, rule, seed, **more):
         with guided(pipe, rule):
             return call(name, pipe, seed=seed, **more)
 
@@ -79,7 +74,7 @@ def test_threads_that_share_a_denoiser_get_what_they_get_alone(name: str) -> Non
         assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
 
 
-def test_a_native_thread_on_the_same_denoiser_is_neither_heard_nor_changed() -> None:
+def test_a_native_thread_on_the_same_denoiser_is_neither_heard_nor_changed():
     first = pipeline(FLUX)
     second = sibling(first, scheduler=False)
     with guided(first, Cap(1.03)):
@@ -94,7 +89,7 @@ def test_a_native_thread_on_the_same_denoiser_is_neither_heard_nor_changed() -> 
     assert torch.equal(found[0], capped) and torch.equal(found[1], native) and len(record) == 3
 
 
-def test_one_pipeline_called_from_two_threads_is_refused() -> None:
+def test_one_pipeline_called_from_two_threads_is_refused():
     """Natively both would walk one scheduler's index and come out wrong."""
     pipe = pipeline(SD3)
     meet = in_turn(2, timeout=2)  # the one that is refused never comes
@@ -105,7 +100,7 @@ def test_one_pipeline_called_from_two_threads_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", [SD3, FLUX])
-def test_calls_of_a_sibling_between_two_calls_leave_nothing_behind(name: str) -> None:
+def test_calls_of_a_sibling_between_two_calls_leave_nothing_behind(name):
     first = pipeline(name)
     second = sibling(first, scheduler=False)
     native = call(name, second, seed=1)
@@ -119,11 +114,11 @@ def test_calls_of_a_sibling_between_two_calls_leave_nothing_behind(name: str) ->
         assert torch.equal(call(name, first), capped)
 
 
-def test_a_sibling_called_in_the_middle_of_a_step_is_found_out() -> None:
+def test_a_sibling_called_in_the_middle_of_a_step_is_found_out():
     first = pipeline(FLUX)
     second = sibling(first, scheduler=False)
 
-    def intrude(pipe: Any, i: int, t: Tensor, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    def intrude(pipe, i, t, values):
         call(FLUX, second)
         return values
 
@@ -135,7 +130,7 @@ def test_a_sibling_called_in_the_middle_of_a_step_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled in place"])
-def test_one_sibling_may_be_released_while_the_other_stays_guided(compiled: bool) -> None:
+def test_one_sibling_may_be_released_while_the_other_stays_guided(compiled):
     first = pipeline(SD3)
     if compiled:
         first.transformer.compile(backend="eager")
@@ -153,7 +148,7 @@ def test_one_sibling_may_be_released_while_the_other_stays_guided(compiled: bool
         assert not hasattr(first.transformer._compiled_call_impl, "hearers")
 
 
-def test_a_scheduler_exchanged_and_put_back_is_guided_and_left_as_it_was() -> None:
+def test_a_scheduler_exchanged_and_put_back_is_guided_and_left_as_it_was():
     pipe = pipeline(SD3)
     own, other = pipe.scheduler, diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0)
     native = call(SD3, pipe)
@@ -170,10 +165,10 @@ def test_a_scheduler_exchanged_and_put_back_is_guided_and_left_as_it_was() -> No
     assert torch.equal(call(SD3, pipe), native)
 
 
-def test_leaving_finishes_even_if_one_hook_cannot_be_taken_back() -> None:
+def test_leaving_finishes_even_if_one_hook_cannot_be_taken_back():
     pipe = pipeline(SD3)
 
-    def broken() -> None:
+    def broken():
         raise OSError("no such hook")
 
     with pytest.raises(OSError, match="no such hook"), guided(pipe, Cap(1.05)):
@@ -182,7 +177,7 @@ def test_leaving_finishes_even_if_one_hook_cannot_be_taken_back() -> None:
     assert "step" not in vars(pipe.scheduler)
 
 
-def test_guided_without_with_says_that_it_does_nothing() -> None:
+def test_guided_without_with_says_that_it_does_nothing():
     pipe = pipeline(SD3)
     with pytest.warns(UserWarning, match="write `with guided"):
         guided(pipe, Cap(1.05))

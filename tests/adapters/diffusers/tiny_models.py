@@ -40,14 +40,14 @@ class Case:
     needs: str = ""  # a package without which diffusers does not export the pipeline
 
 
-def component(kind: Any, config: dict[str, Any], seed: int = 1) -> torch.nn.Module:
+def component(kind, config, seed=1):
     """A module with random weights; keys of the config that its class does not know are ignored."""
     torch.manual_seed(seed)
     cls = getattr(diffusers, kind) if isinstance(kind, str) else kind
     return cls.from_config(config).eval().requires_grad_(False)
 
 
-def components(parts: dict[str, Any]) -> dict[str, Any]:
+def components(parts):
     """Parts are pairs of a class and its config, functions and classes to be called, or the thing itself."""
     return {
         name: component(*part) if isinstance(part, tuple)
@@ -56,24 +56,24 @@ def components(parts: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def drawn(*shape: int) -> Callable[[], torch.Tensor]:
+def drawn(*shape):
     return lambda: torch.rand(*shape, generator=torch.Generator().manual_seed(5))
 
 
-def teal() -> Image.Image:
+def teal():
     return Image.new("RGB", (16, 16), "teal")
 
 
-def mask(dtype: torch.dtype = torch.long, batch: int = BATCH) -> Callable[[], torch.Tensor]:
+def mask(dtype=torch.long, batch=BATCH):
     return lambda: torch.ones(batch, 5, dtype=dtype)
 
 
-def both(**inputs: Any) -> dict[str, Any]:
+def both(**inputs):
     """The same inputs for the prompt and for the negative prompt."""
     return {f"{sign}{name}": what for name, what in inputs.items() for sign in ("", "negative_")}
 
 
-def one(inputs: dict[str, Any]) -> dict[str, Any]:
+def one(inputs):
     """The same inputs for a pipeline that takes one sample at a time."""
     return {k: (1, *v[1:]) if isinstance(v, tuple) else lambda v=v: v()[:1] for k, v in inputs.items()}
 
@@ -92,11 +92,11 @@ SAFE = {"requires_safety_checker": False}
 GUIDER = {"guider": lambda: diffusers.ClassifierFreeGuidance(guidance_scale=7.0)}
 
 
-def deep(count: int, down: str = "DownEncoderBlock2D", up: str = "UpDecoderBlock2D") -> dict[str, Any]:
+def deep(count, down="DownEncoderBlock2D", up="UpDecoderBlock2D"):
     return {"down_block_types": [down] * count, "up_block_types": [up] * count}
 
 
-def kl(**more: Any) -> tuple[str, dict[str, Any]]:
+def kl(**more):
     return "AutoencoderKL", {"block_out_channels": (4,), "norm_num_groups": 1, **more}
 
 
@@ -132,7 +132,7 @@ class Processor(SimpleNamespace):
 class Words(torch.nn.Module):
     """A text encoder of one table."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(1)
         self.table = torch.nn.Embedding(64, 16)
@@ -141,22 +141,22 @@ class Words(torch.nn.Module):
     dtype = property(lambda self: self.table.weight.dtype)
     device = property(lambda self: self.table.weight.device)
 
-    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
+    def forward(self, ids):
         return (self.table(ids),)
 
 
-def words(texts: list[str], **more: Any) -> Processor:
+def words(texts, **more):
     return Processor(input_ids=torch.tensor([[sum(map(ord, text)) % 64] * 5 for text in texts]))
 
 
-def seeded(pipe: Any, texts: list[str], *shape: int) -> torch.Tensor:
+def seeded(pipe, texts, *shape):
     """An embedding for each text, the same whenever it is asked for."""
     made = [torch.randn(shape, generator=torch.Generator().manual_seed(sum(map(ord, t)))) for t in texts]
     denoiser = getattr(pipe, "unet", None) or pipe.transformer
     return torch.stack(made).to(denoiser.dtype)
 
 
-def looked_at(pipe: Any, image: Any, device: Any = None, batch_size: int = 1, **more: Any) -> torch.Tensor:
+def looked_at(pipe, image, device=None, batch_size=1, **more):
     number = image.shape[0] if isinstance(image, torch.Tensor) else batch_size
     return seeded(pipe, ["a"] * number, 4, 16)
 
@@ -212,30 +212,30 @@ EASY = TINY | {"attention_head_dim": 16, "time_embed_dim": 2, "text_embed_dim": 
 EASY_PARTS = {"vae": ("AutoencoderKLMagvit", MAGVIT), "text_encoder": Words}
 
 
-def rounded() -> Any:
+def rounded():
     return diffusers.UniPCMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=8.0
     )
 
 
-def cog_scheduler() -> Any:
+def cog_scheduler():
     return diffusers.CogVideoXDDIMScheduler(prediction_type="v_prediction")
 
 
-def fibo_prompt(pipe: Any, prompt: list[str], **more: Any) -> Any:
+def fibo_prompt(pipe, prompt, **more):
     found = seeded(pipe, prompt, 5, 32)
     return found, [found[..., :16]] * 2, torch.ones(found.shape[:2], dtype=found.dtype)
 
 
-def audio_prompt(pipe: Any, prompt: list[str], device: Any) -> Any:
+def audio_prompt(pipe, prompt, device):
     return seeded(pipe, prompt, 5, 16), torch.full((len(prompt),), 5)
 
 
-def dream_prompt(pipe: Any, prompts: list[str], **more: Any) -> Any:
+def dream_prompt(pipe, prompts, **more):
     return seeded(pipe, prompts, 5, 16), torch.ones(len(prompts), 5, dtype=torch.long)
 
 
-def uncontrolled(**given: Any) -> tuple[None]:
+def uncontrolled(**given):
     """A stand-in for Cosmos' control network, which needs torchvision: no blocks are added."""
     return (None,)
 
@@ -246,7 +246,7 @@ UNBINNED = {"use_resolution_binning": False, "negative_prompt": None}
 
 # One model to a few lines: exploded, the table would be ten screens of numbers.
 # fmt: off
-CASES: dict[str, Case] = {
+CASES = {
     "StableDiffusion3Pipeline": Case(
         "SD3Transformer2DModel",
         TINY | {"sample_size": 16, "patch_size": 2, "joint_attention_dim": 16, "caption_projection_dim": 16,

@@ -1,11 +1,8 @@
 """Building and calling the tiny pipelines."""
 
-from __future__ import annotations
-
 import inspect
 import types
 from importlib.util import find_spec
-from typing import Any
 
 import diffusers
 import torch
@@ -17,7 +14,7 @@ EVERY = CLASSIC | VARIANTS
 CASES = {name: case for name, case in EVERY.items() if not case.needs or find_spec(case.needs)}
 
 
-def model(name: str, config: dict[str, Any], std: float = 0.2, seed: int = 0) -> torch.nn.Module:
+def model(name, config, std=0.2, seed=0):
     made = component(name, config, seed)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -25,17 +22,17 @@ def model(name: str, config: dict[str, Any], std: float = 0.2, seed: int = 0) ->
     return made
 
 
-def accepted(function: Any, given: dict[str, Any]) -> dict[str, Any]:
+def accepted(function, given):
     """Those of the arguments that a function takes."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in given.items() if name in known}
 
 
-def pipeline(name: str, dtype: torch.dtype = torch.float32, **others: Any) -> Any:
+def pipeline(name, dtype=torch.float32, **others):
     """The pipeline of one case; whatever is not given and not in the case is None."""
     case, cls = CASES[name], getattr(diffusers, name)
     needed = inspect.signature(cls.__init__).parameters
-    given: dict[str, Any] = {k: None for k, v in needed.items() if k != "self" and v.default is v.empty}
+    given = {k: None for k, v in needed.items() if k != "self" and v.default is v.empty}
     denoiser = "unet" if "unet" in needed else "transformer"
     given |= {denoiser: model(case.model, case.config, case.std), "scheduler": case.scheduler()}
     parts = components(accepted(cls.__init__, case.parts))
@@ -53,13 +50,13 @@ def pipeline(name: str, dtype: torch.dtype = torch.float32, **others: Any) -> An
     return pipe
 
 
-def call(name: str, pipe: Any, seed: int = 0, **changes: Any) -> torch.Tensor:
+def call(name, pipe, seed=0, **changes):
     """One call with random embeddings; the latents that come out."""
     case = CASES[name]
     dtype = getattr(pipe, "unet", None) or pipe.transformer
     drawn = torch.Generator().manual_seed(1000 + seed)
     inputs, options = (accepted(type(pipe).__call__, given) for given in (case.inputs, case.call))
-    arguments: dict[str, Any] = {k: draw(v, drawn, dtype.dtype) for k, v in inputs.items()}
+    arguments = {k: draw(v, drawn, dtype.dtype) for k, v in inputs.items()}
     arguments |= {"num_inference_steps": STEPS, "output_type": "latent", "return_dict": False}
     arguments |= {"generator": torch.Generator().manual_seed(seed)} | options
     if case.scale:
@@ -70,7 +67,7 @@ def call(name: str, pipe: Any, seed: int = 0, **changes: Any) -> torch.Tensor:
     return torch.cat([one.flatten() for one in found]) if isinstance(found, list) else found
 
 
-def draw(what: Any, generator: torch.Generator, dtype: torch.dtype) -> Any:
+def draw(what, generator, dtype):
     if isinstance(what, list):
         return [draw(one, generator, dtype) for one in what]
     if isinstance(what, tuple):

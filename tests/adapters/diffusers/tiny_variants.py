@@ -1,9 +1,6 @@
 """Variants of the pipelines in `tiny_models`: from pictures and videos, inpainted, controlled, perturbed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import diffusers
 import torch
@@ -61,9 +58,9 @@ EASY = "EasyAnimatePipeline"
 
 
 def derive(
-    base: str, inputs: dict[str, Any], call: dict[str, Any], *, config: dict[str, Any] | None = None,
-    parts: dict[str, Any] | None = None, **more: Any,
-) -> Case:  # fmt: skip
+    base, inputs, call, *, config = None,
+    parts = None, **more,
+):  # fmt: skip
     """A case with further inputs, arguments, numbers of its model and components."""
     case = CASES[base]
     return replace(
@@ -72,21 +69,21 @@ def derive(
     )  # fmt: skip
 
 
-def network(kind: str, base: str, **more: Any) -> dict[str, Any]:
+def network(kind, base, **more):
     """A control network beside the denoiser of a pipeline."""
     return {"controlnet": (kind, CASES[base].config | more)}
 
 
 def family(
-    base: str, kinds: str, control: dict[str, Any] | None = None, layer: str = "",
-    vae: dict[str, Any] = VAE, **more: Any,
-) -> dict[str, Case]:  # fmt: skip
+    base, kinds, control = None, layer = "",
+    vae = VAE, **more,
+):  # fmt: skip
     """The variants of a pipeline whose names say what they take."""
     found = {}
     for kind in kinds.split():
-        inputs: dict[str, Any] = {}
-        call: dict[str, Any] = {}
-        parts: dict[str, Any] = {}
+        inputs = {}
+        call = {}
+        parts = {}
         if "Control" in kind:
             inputs, call, parts = PICTURE | CONTROL, SMALL, vae | (control or {})
         if "Img2Img" in kind or "Inpaint" in kind:
@@ -98,47 +95,47 @@ def family(
     return found
 
 
-def frames() -> list[torch.Tensor]:
+def frames():
     """A video for each sample; with a control network, only as many frames as samples pass its check."""
     return list(torch.rand(BATCH, BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(5)))
 
 
-def channels_first() -> torch.Tensor:
+def channels_first():
     return VIDEO["video"]().transpose(1, 2)
 
 
-def prior_prompt(pipe: Any, prompt: list[str], do_classifier_free_guidance: bool, **more: Any) -> Any:
+def prior_prompt(pipe, prompt, do_classifier_free_guidance, **more):
     texts = [""] * len(prompt) + prompt if do_classifier_free_guidance else prompt
     return seeded(pipe, texts, 16), seeded(pipe, texts, 5, 16), torch.ones(len(texts), 5, dtype=torch.bool)
 
 
-def text_prompt(pipe: Any, prompt: list[str], **more: Any) -> Any:
+def text_prompt(pipe, prompt, **more):
     return seeded(pipe, prompt, 5, 16), seeded(pipe, [""] * len(prompt), 5, 16)
 
 
-def kolors_prompt(pipe: Any, prompt: list[str], **more: Any) -> Any:
+def kolors_prompt(pipe, prompt, **more):
     empty = [""] * len(prompt)
     return *text_prompt(pipe, prompt), seeded(pipe, prompt, 16), seeded(pipe, empty, 16)
 
 
-def easy_prompt(pipe: Any, prompt_embeds: torch.Tensor, **given: Any) -> Any:
+def easy_prompt(pipe, prompt_embeds, **given):
     masks = given["prompt_attention_mask"], given["negative_prompt_attention_mask"]
     return prompt_embeds, given["negative_prompt_embeds"], *masks
 
 
-def pictured(pipe: Any, image: Any, device: Any, number: int, guided: bool) -> torch.Tensor:
+def pictured(pipe, image, device, number, guided):
     found = seeded(pipe, ["a", "b"], 1, 16)
     return torch.cat([torch.zeros_like(found), found]) if guided else found
 
 
-def small_latents(pipe: Any, image: torch.Tensor, generator: Any) -> torch.Tensor:
+def small_latents(pipe, image, generator):
     """Latents of pictures that Qwen-Image enlarges to a million pixels: one for each 64 x 64 of them."""
     small = torch.nn.functional.avg_pool2d(image.flatten(0, 1).float(), 64)
     found = small.reshape(image.shape[0], -1, 1, *small.shape[-2:])
     return torch.cat([found, found[:, :1]], dim=1).to(pipe.transformer.dtype)
 
 
-def edited(inputs: dict[str, Any], call: dict[str, Any], **more: Any) -> Case:
+def edited(inputs, call, **more):
     """A case of a Qwen-Image pipeline that edits a picture, on a grid of 8 x 8 tokens."""
     settings = {"vae_scale_factor": 64, "latent_channels": 4, "_encode_vae_image": small_latents}
     case = derive(
@@ -161,7 +158,7 @@ ADAPTER = {"adapter": ("T2IAdapter", {"channels": [4, 8], "num_res_blocks": 1, "
 Z_CONTROL = {"control_layers_places": [0], "control_refiner_layers_places": [0], "control_in_dim": 4,
              "add_control_noise_refiner": "control_noise_refiner", "dim": 32, "n_refiner_layers": 1,
              "n_heads": 2, "n_kv_heads": 2}
-VARIANTS: dict[str, Case] = {
+VARIANTS = {
     **family(SD3, "Img2Img PAG PAGImg2Img ControlNet", network("SD3ControlNetModel", SD3), "blocks.0"),
     **family(SD3, "Inpaint", vae={"vae": kl(latent_channels=16, shift_factor=0.0)},
              config={"in_channels": 16, "out_channels": 16}),
