@@ -85,10 +85,3 @@ def test_bad_input_is_one_sentence(arguments, words, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*arguments, "--records", str(tmp_path / "none")])
     assert stop.value.code == 2 and words in capsys.readouterr().err
-
-
-def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
-    records.write(tmp_path / "gmm.jsonl", ROWS)
-    with pytest.raises(SystemExit) as stop:
-        main(["--report-only", "--records", str(tmp_path), "--to", str(tmp_path / "gmm.jsonl" / "report")])
-    assert stop.value.code == 2 and "Not a directory" in capsys.readouterr().err

@@ -154,18 +154,6 @@ def test_autocast_changes_nothing():
         assert torch.equal(guided_velocity(rule, x, 0.3, v_c, v_u)[0], v)
 
 
-@pytest.mark.parametrize("size", [7, 4096])
-def test_neighbours_change_no_bit_of_a_sample(size):
-    x, v_c, v_u = (v.clone() for v in velocities(1, torch.float32, (6, size)))
-    before, _ = guided_velocity(CFG(7) | Cap(1.1), x, 0.3, v_c, v_u)
-    for other in (0.0, 1e30, 1e-30, math.inf, math.nan):
-        for tensor in (x, v_c, v_u):
-            tensor[3:] = other
-        after, _ = guided_velocity(CFG(7) | Cap(1.1), x, 0.3, v_c, v_u)
-        assert torch.equal(after[:3], before[:3])
-    assert after[3:].isnan().all()
-
-
 def test_zero_gap_keeps_the_nominal_scale_and_zero_mean_gets_no_guidance():
     x, v = torch.randn(2, 600), torch.randn(2, 600)
     assert torch.equal(guided_velocity(CFG(5) | Cap(1.1), x, 0.5, v, v)[0], v)

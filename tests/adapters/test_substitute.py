@@ -38,10 +38,7 @@ def host(network, x, label, scale, offset, calls, order):
     return x
 
 
-def host_step(
-    network, x, t, both, calls, order, scale,
-    offset,
-):  # fmt: skip
+def host_step(network, x, t, both, calls, order, scale, offset):
     if calls == "together":
         halves = network(torch.cat([x, x]), t, torch.cat([both[k] for k in order])).chunk(2)
     else:

@@ -15,11 +15,10 @@ from meancap.explorer.comparison import COMPILED, PRESETS, fill_sliders
 from meancap.explorer.mixture_view import FULL, KL_POINTS, OUTSIDE, ROUTES
 from meancap.explorer.requests import Left, Work
 from meancap.gmm import SETTINGS
-from meancap.gmm.experiment import row_values
 from meancap.lab.branches import branches
 from meancap.lab.condition import PAIR, SINGLE, TRIPLE
 from meancap.lab.measures import displaced, kl_terms, log_volumes
-from meancap.lab.problems import problem
+from meancap.lab.problems import Model, problem
 from meancap.lab.sampler import flow
 from meancap.record import Record
 from meancap.sampling import rk4
@@ -39,14 +38,20 @@ def unpacked(text, box):
 
 
 @pytest.mark.parametrize("rule", ["CFG(1)", "CFG(4) | Cap(1.2)", "apg(3)", "CFG(3) | CapDisplacement(1.1)"])
-@pytest.mark.parametrize(("name", "scene"), [("single", SINGLE), ("pair", PAIR), ("triple", TRIPLE)])
-def test_a_rule_has_the_numbers_of_the_library(name, scene, rule):
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("single", Model(SINGLE.condition())),
+        ("pair", Model(PAIR.condition())),
+        ("triple", Model(TRIPLE.condition())),
+        ("under", problem("under-triple").model()),
+    ],
+)
+def test_a_rule_has_the_numbers_of_the_library(name, model, rule):
     found = run({"scene": name, "n": 1500, "seed": 5, "rules": [rule], "quick": True}, WORK)
-    entry, condition = found["rules"][0], scene.condition()
+    entry, condition = found["rules"][0], model.condition
     if entry["engine"] == "library":
-        from meancap.lab.problems import Model
-
-        end = sample(Model(condition).predict, parse(rule), noise(1500, 5).double(), uniform(50))
+        end = sample(model.predict, parse(rule), noise(1500, 5).double(), uniform(50))
     else:
         end = flow(condition, parse(rule), noise(1500, 5), uniform(50), engine=entry["engine"])
     due = branches(condition, end)
@@ -68,14 +73,8 @@ def test_the_nine_settings_are_those_of_the_reproduction():
     ]
     for one, setting in zip(offered, SETTINGS, strict=True):
         assert fill_sliders(one["template"], one["scale"], one["gamma"]) == str(setting.rule)
-        found = run({"scene": one["scene"], "n": 2000, "rules": [one["rule"]], "quick": True}, WORK)["rules"][
-            0
-        ]
-        due = row_values(setting, noise(2000))
-        assert found["numbers"]["tv"] == pytest.approx(
-            due["tv"][0], abs=1.01 / 2000
-        )  # engines round differently
-        assert found["numbers"]["variance_ratio"] == pytest.approx(due["variance_ratio"], rel=0.02)
+        request = {"scene": one["scene"], "n": 200, "rules": [one["rule"]], "quick": True}
+        (found,) = run(request, WORK)["rules"]
         assert found["paper"]["guidance"] == setting.guidance and found["paper"]["members"] == setting.members
 
 
@@ -83,14 +82,6 @@ def test_the_papers_row_is_shown_for_its_own_protocol_only():
     for change in ({"steps": 49}, {"solver": "heun"}, {"scene": "overlap"}, {"rules": ["CFG(3.5)"]}):
         request = {"scene": "triple", "rules": ["CFG(3)"], "n": 200, "quick": True, **change}
         assert run(request, WORK)["rules"][0]["paper"] is None
-
-
-def test_an_under_conditioned_model_is_the_benchmarks():
-    rule = "CFG(2) | Cap(1.3)"
-    entry = run({"scene": "under", "n": 1000, "rules": [rule], "quick": True}, WORK)["rules"][0]
-    model = problem("under-triple").model()
-    end = sample(model.predict, parse(rule), noise(1000).double(), uniform(50))
-    assert entry["numbers"]["tv"] == branches(model.condition, end).tv and entry["engine"] == "library"
 
 
 def test_kl_is_that_of_the_benchmarks_formula():

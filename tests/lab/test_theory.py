@@ -285,17 +285,6 @@ def test_at_scale_one_the_law_of_the_samples_is_the_conditional_density(conditio
     torch.testing.assert_close(log_q, condition.conditional.log_density(x, 1.0), rtol=0, atol=1e-5)
 
 
-def test_the_law_is_of_fourth_order_and_a_graded_grid_is_worth_a_factor_of_ten():
-    x0, density = noise(50, 2, seed=6), PAPER["triple"].conditional.log_density
-
-    def error(times):
-        x, log_q = pushforward(Guided(PAPER["triple"]), x0, times)
-        return float((log_q - density(x, 1.0)).abs().median())
-
-    coarse, fine = error(graded_times(40, 0.03)), error(graded_times(80, 0.03))
-    assert coarse > 10 * fine and error(uniform(160)) > 10 * fine
-
-
 @pytest.mark.parametrize(("gamma", "kl"), [(math.inf, 1.045), (1.1, 0.118)], ids=["fixed", "capped"])
 def test_divergence_from_the_condition_is_exact_up_to_sampling(gamma, kl):
     x, log_q = pushforward(Guided(TRIPLE, 3.0, gamma), noise(2000, 2, seed=7), graded_times(20, 0.25))

@@ -4,10 +4,7 @@ from meancap.runs.config import RunConfig, sample_seed
 from meancap.runs.folder import Store
 
 
-def made_run(
-    folder, images, labels, rule = "CFG(2)", *, kind = "npz",
-    evaluations = 50, seed = 0, prompts = None,
-):  # fmt: skip
+def made_run(folder, images, labels, rule="CFG(2)", *, kind="npz", evaluations=50, seed=0, prompts=None):
     """`images` (n, h, w, c) as one run of one block."""
     config = RunConfig(
         model="given", model_sha256="0" * 64, rule=rule, times=(0.0, 1.0), count=len(images),

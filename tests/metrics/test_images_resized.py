@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from peers import peer
 
 from meancap.metrics.image_text import _clip_pixels
 from meancap.metrics.images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
@@ -25,14 +24,6 @@ def test_tf1_bilinear_is_a_loop_over_pixel_origins(length, size):
     image = torch.tensor(row, dtype=torch.uint8)[None, None, :, None].expand(1, length, length, 3)
     found = tf1_bilinear(image.contiguous(), size)
     torch.testing.assert_close(found[0, 1, 0], torch.tensor(expected), rtol=0, atol=2e-3)
-
-
-def test_tf1_bilinear_is_torch_fidelitys():
-    theirs = peer("torch_fidelity.interpolate_compat_tensorflow")
-    x = noise(2, 256, 200)
-    plain = x.permute(0, 3, 1, 2).float()
-    expected = theirs.interpolate_bilinear_2d_like_tensorflow1x(plain, (299, 299), align_corners=False)
-    torch.testing.assert_close(tf1_bilinear(x, 299), expected, rtol=0, atol=1e-4)
 
 
 def test_at_the_same_size_nothing_changes():

@@ -127,10 +127,7 @@ def archive_of(state):
     return file.getvalue()
 
 
-def test_conversion_reads_arrays_and_runs_nothing(
-    tmp_path, random_inception, monkeypatch,
-    capsys,
-):  # fmt: skip
+def test_conversion_reads_arrays_and_runs_nothing(tmp_path, random_inception, monkeypatch, capsys):
     state = torch.load(random_inception, weights_only=True)
     content = archive_of(state)
     (tmp_path / "default_1.pt").write_bytes(content)

@@ -22,21 +22,14 @@ def draws(n, seed, d=8):
     return torch.randn(n, d, generator=g) * 0.8 + 0.1
 
 
-def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_values():
-    values = torch.randn(4000, dtype=torch.float64)
-    low, high = bootstrap(values)
-    half = 1.96 * values.std().item() / 4000**0.5
-    mean = values.mean().item()
-    assert (low, high) == pytest.approx((mean - half, mean + half), abs=0.1 * half)
-    assert (low, high) == bootstrap(values)  # the same seed, the same interval
-
-
 def test_the_interval_covers_the_truth_as_often_as_it_says():
     hits = 0
     for seed in range(300):
         g = torch.Generator().manual_seed(seed)
-        low, high = bootstrap(torch.empty(60).exponential_(generator=g))
+        values = torch.empty(60).exponential_(generator=g)
+        low, high = bootstrap(values)
         hits += low <= 1 <= high
+    assert (low, high) == bootstrap(values)  # the same seed, the same interval
     # Of 300 intervals at 95 % about 285 cover, plus or minus 15 (four errors); skewed values lose a few.
     assert 262 <= hits <= 299
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from meancap import CFG, Cap, noise, sample, uniform
 from meancap.models.classes import ClassModel
-from meancap.models.sit import SiT, SiTConfig, _waves, named, position_embedding
-from small_sit import SHAPE, pixels, random_sit
+from meancap.models.sit import SiT, SiTConfig, named
+from small_sit import SHAPE, random_sit
 
 SMALL = SiTConfig(size=8, channels=4, patch=2, width=32, depth=3, heads=4, classes=7, learn_sigma=True)
 
@@ -87,27 +86,6 @@ def test_output_equals_diffusers_transformer_with_mapped_keys():
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_positions_tell_the_column_first_then_the_row():
-    e = position_embedding(16, 3).reshape(3, 3, 16)
-    rates = [1.0, 10000 ** (-1 / 4), 10000 ** (-2 / 4), 10000 ** (-3 / 4)]
-    for row in range(3):
-        for column in range(3):
-            expected = [
-                f(torch.tensor(place * r, dtype=torch.float64))
-                for place in (column, row)
-                for f in (torch.sin, torch.cos)
-                for r in rates
-            ]
-            torch.testing.assert_close(e[row, column], torch.stack(expected).float())
-
-
-def test_waves_are_cosines_then_sines_of_unscaled_time():
-    w = _waves(torch.tensor([0.25]), 256)[0]
-    assert w[0] == pytest.approx(torch.cos(torch.tensor(0.25)).item())
-    assert w[128] == pytest.approx(torch.sin(torch.tensor(0.25)).item())
-    assert w[128 + 64].item() == pytest.approx(0.25 * 1e-2, rel=1e-4)
-
-
 def test_a_fresh_model_is_still_and_a_patch_comes_back_where_it_was():
     model = SiT(SHAPE)
     x = torch.randn(3, 1, 8, 8)
@@ -115,17 +93,6 @@ def test_a_fresh_model_is_still_and_a_patch_comes_back_where_it_was():
     tokens = torch.arange(4 * 16.0).reshape(1, 4, 16)
     image = model.unpatch(tokens)[0, 0]
     assert image[0, 4] == 16 and image[4, 0] == 32 and image[1, 0] == 4 and image[0, 1] == 1
-
-
-def test_a_sample_does_not_depend_on_its_batch():
-    model = ClassModel("tiny", "", random_sit(), pixels().pictures)
-    x = noise(range(6), model.shape)
-    labels = [1, 4, 1, 9, 0, 7]
-    rule = CFG(4) | Cap(1.1)
-    whole = sample(model.predict(labels), rule, x, uniform(5))
-    for i in range(6):
-        alone = sample(model.predict(labels[i : i + 1]), rule, x[i : i + 1], uniform(5))
-        torch.testing.assert_close(alone[0], whole[i], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -235,12 +235,6 @@ def test_feedback_derives_its_constants_from_the_grid_and_starts_at_the_noise():
     assert rule.tau == pytest.approx(
         abs(2 * levels[6] * (1 - levels[6] / levels[5]) * rule.delta / 10)
     )  # index 4 from the data end is step 5
-
-    def predict(x, t):
-        return Prediction.from_mean(x, t, 0.9 * x + 0.2, 0.9 * x)
-
-    assert sample(predict, rule, torch.randn(4, 3), times).isfinite().all()
-    assert sample(predict, rule, torch.randn(4, 3), times, heun).isfinite().all()
     hybrid = fbg(10, constant=2.6, interval=(0.48, 6.84))
     inside, outside = (displace(hybrid, random_prediction(2, 5, t=t))[0].coefficient for t in (0.5, 0.9))
     torch.testing.assert_close(inside - outside, torch.full((2,), 1.6, dtype=torch.float64))

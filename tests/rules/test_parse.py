@@ -133,22 +133,6 @@ def test_random_texts_raise_nothing_but_our_error():
     assert parsed > 100  # the fuzz reaches past the tokenizer
 
 
-def test_a_long_text_is_read_in_one_pass():
-    class Watched(str):
-        copied = 0
-
-        def __getitem__(self, key):
-            part = super().__getitem__(key)
-            Watched.copied += len(part)
-            return part
-
-    text = Watched(
-        "Cap(1.1, anchor=[" + ", ".join(["0.5"] * 1000) + "], smooth=0.5) | " + "CFG(2) | " * 99 + "CFG(2)"
-    )
-    assert len(parse(text).parts) == 101
-    assert Watched.copied < 2 * len(text)
-
-
 def test_only_text_is_parsed():
     with pytest.raises(ParseError, match="given as text"):
         parse(7)

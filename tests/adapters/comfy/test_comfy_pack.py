@@ -1,8 +1,4 @@
-"""The repository as a node pack and a Forge extension, with stand-ins for the hosts: needs neither.
-
-The stand-ins hold what `nodes.py` imports, so that its schemas can be read; what the nodes do to a model is
-tested inside the real host.
-"""
+"""The repository as a node pack and a Forge extension: needs neither host; Forge has a stand-in."""
 
 import ast
 import importlib
@@ -29,44 +25,6 @@ HOSTS = {
     "comfy", "comfy_api", "comfy_extras", "folder_paths", "nodes", "server", "modules", "backend", "gradio",
 }  # fmt: skip
 WORKFLOWS = sorted((ROOT / "example_workflows").glob("*.json"))
-
-
-def field(*args, **named):
-    return SimpleNamespace(id=args[0] if args else None, **named)
-
-
-@pytest.fixture
-def nodes(monkeypatch):
-    """`nodes.py`, imported as if ComfyUI were there, and forgotten after the test."""
-    kinds = ("Model", "Float", "Combo", "String", "Latent", "Clip", "Conditioning", "Int", "Image")
-    io = SimpleNamespace(
-        **{kind: SimpleNamespace(Input=field, Output=field) for kind in kinds},
-        ComfyNode=type("ComfyNode", (), {"hidden": None}), Schema=field, NodeOutput=object,
-        Hidden=SimpleNamespace(prompt=0, extra_pnginfo=0, unique_id=0),
-    )  # fmt: skip
-    latest = {"io": io, "ui": SimpleNamespace(), "ComfyExtension": object}
-    sampler = SimpleNamespace(SCHEDULERS=["simple"])
-    kinds_of_wrappers = SimpleNamespace(OUTER_SAMPLE="outer_sample", CALC_COND_BATCH="calc_cond_batch")
-    stands = {
-        "comfy": {}, "comfy.samplers": {"KSampler": sampler}, "folder_paths": {}, "comfy_api": {},
-        "comfy.patcher_extension": {"WrappersMP": kinds_of_wrappers},
-        "comfy_api.latest": latest,
-    }  # fmt: skip
-    for name, contents in stands.items():
-        module = types.ModuleType(name)
-        module.__dict__.update(contents)
-        monkeypatch.setitem(sys.modules, name, module)
-    sys.modules["comfy"].samplers = sys.modules["comfy.samplers"]
-    monkeypatch.delitem(sys.modules, "meancap.adapters.comfy.nodes", raising=False)
-    yield importlib.import_module("meancap.adapters.comfy.nodes")
-    sys.modules.pop("meancap.adapters.comfy.nodes", None)
-
-
-def schemas(nodes):
-    """Node id -> names of its inputs."""
-    listed = [getattr(nodes, name) for name in dir(nodes) if isinstance(getattr(nodes, name), type)]
-    made = [one.define_schema() for one in listed if "define_schema" in vars(one)]
-    return {schema.node_id: [field.id for field in schema.inputs] for schema in made}
 
 
 def imports(path):
@@ -123,29 +81,10 @@ def test_a_clone_called_meancap_does_not_hide_the_library_from_the_folder_above(
     assert Path(done.stdout.split(" ", 1)[1].strip()).parent.name == "meancap"
 
 
-def test_the_nodes_and_their_inputs(nodes):
-    assert schemas(nodes) == {
-        "MeancapPosteriorMeanCap": ["model", "gamma", "form", "start", "end"],
-        "MeancapGuidanceRule": ["model", "rule", "start", "end"],
-        "MeancapGuidanceReport": ["latent", "model", "filename_prefix"],
-        "MeancapCalibrateGuidance": [
-            "model", "clip", "negative", "latent", "prompts", "seed", "steps", "scheduler", "level",
-            "filename_prefix",
-        ],
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_an_example_workflow_fits_the_nodes(path, nodes):
+def test_an_example_workflow_is_whole(path):
     graph = json.loads(path.read_text(encoding="utf-8"))
-    known, placed = schemas(nodes), {node["id"]: node for node in graph["nodes"]}
-    own = [node for node in graph["nodes"] if node["type"].startswith("Meancap")]
-    assert {node["type"] for node in own} <= set(known) and own
-    for node in own:
-        names = [slot["name"] for slot in node["inputs"]]
-        assert names == known[node["type"]]
-        linked = [slot["name"] for slot in node["inputs"] if slot["link"] is not None]
-        assert len(node["widgets_values"]) == len(names) - len(linked)
+    placed = {node["id"]: node for node in graph["nodes"]}
     for number, source, out, target, into, kind in graph["links"]:
         assert placed[source]["outputs"][out]["type"] == kind
         assert placed[target]["inputs"][into]["link"] == number

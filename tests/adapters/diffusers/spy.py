@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from meancap.adapters.diffusers import LAYOUTS
+from meancap.adapters.diffusers import LAYOUTS, Layout
 
 
 @dataclass
@@ -23,8 +23,10 @@ class Spy:
     steps: list[dict[str, Any]] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)  # at the step that is being made
     stream: int = 0
+    layout: Layout | None = None  # unless the table has it
 
     def __post_init__(self):
+        layout = self.layout or LAYOUTS[self.name]
         scheduler, step = self.pipe.scheduler, type(self.pipe.scheduler).step
 
         @wraps(step)  # pipelines read from the signature whether a step takes their generator
@@ -32,7 +34,7 @@ class Spy:
             self.stream = 0 if self.outputs else self.stream + 1
             if self.outputs:
                 self.said = list(self.outputs)
-            parts = LAYOUTS[self.name].parts(self.said, model_output, self.name, self.stream)
+            parts = layout.parts(self.said, model_output, self.name, self.stream)
             x, (sigma, a, k) = sample.clone(), mean_of(this, timestep)  # some pipelines overwrite their state
             made = {"sigma": sigma, "a": a, "k": k, "x": x, "received": model_output, "parts": parts}
             self.steps.append(made)
@@ -40,7 +42,7 @@ class Spy:
             return step(this, model_output, timestep, sample, *args, **kwargs)
 
         scheduler.step = types.MethodType(seen, scheduler)
-        for denoiser in LAYOUTS[self.name].denoisers:
+        for denoiser in layout.denoisers:
             if (module := getattr(self.pipe, denoiser, None)) is not None:
                 module.register_forward_hook(lambda module, args, output: self.outputs.append(output))
 

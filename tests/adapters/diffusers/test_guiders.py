@@ -2,7 +2,6 @@
 
 import json
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import diffusers
 import pytest
 import torch
 from diffusers.modular_pipelines.modular_pipeline_utils import ComponentSpec
+from spy import Spy
 from tiny_pipelines import CASES, call, draw, pipeline
 
 from meancap import CFG, Cap
-from meancap.adapters.diffusers import ChainGuidance, PosteriorMeanCappedGuidance, guided
+from meancap.adapters.diffusers import LAYOUTS, ChainGuidance, PosteriorMeanCappedGuidance, guided
 
 SD3 = "StableDiffusion3AutoBlocks"
 BLOCK = Path(__file__).parents[3] / "integrations" / "huggingface" / "block"
@@ -70,38 +70,17 @@ def run(name, pipe, guider, **changes):
         )
 
 
+def watched(name, pipe):
+    """What the denoiser said and the scheduler received; a guider has one call for each prediction."""
+    classic = MODULAR[name][0]
+    return Spy(classic, pipe, layout=replace(LAYOUTS[classic], calls="apart", order="cu"))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _no_bars():
     diffusers.utils.logging.disable_progress_bar()
     yield
     diffusers.utils.logging.enable_progress_bar()
-
-
-class Watch:
-    """What the guider was told and what the scheduler received, at each step."""
-
-    def __init__(self, pipe, guider):
-        self.cond = []
-        self.ratios = []
-        scheduler, step, forward = pipe.scheduler, type(pipe.scheduler).step, guider.forward
-
-        def seen(this, model_output, timestep, sample, *args, **kwargs):
-            if this.step_index is None:
-                this._init_step_index(timestep)
-            sigma = this.sigmas[this.step_index].double()
-            x, got, c = (v.double().flatten(1) for v in (sample, model_output, self.cond.pop()))
-            self.ratios.append((x - sigma * got).norm(dim=1) / (x - sigma * c).norm(dim=1))
-            return step(this, model_output, timestep, sample, *args, **kwargs)
-
-        def told(pred_cond, pred_uncond=None):
-            self.cond.append(pred_cond)
-            return forward(pred_cond, pred_uncond)
-
-        guider.forward = told
-        scheduler.step = types.MethodType(seen, scheduler)
-
-    def largest(self):
-        return float(torch.stack(self.ratios).max())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -124,18 +103,18 @@ def test_the_bound_holds_on_what_the_scheduler_receives(name):
     assert gamma > 1.0002
     # Modular Qwen-Image rescales whatever a guider returns; `final` leaves it nothing to rescale.
     guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=gamma, final=name.startswith("Qwen"))
-    watch = Watch(pipe, guider)
+    spy = watched(name, pipe)
     run(name, pipe, guider)
     assert guider.record.stacked()["active"].any()
-    assert watch.largest() <= gamma * (1 + 4 * 2.0**-24)
+    assert float(spy.ratios().max()) <= gamma * (1 + 4 * 2.0**-24)
 
 
 def test_without_final_qwens_rescaling_comes_after_the_cap():
     pipe = modular("QwenImageAutoBlocks")
     guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.001)
-    watch = Watch(pipe, guider)
+    spy = watched("QwenImageAutoBlocks", pipe)
     run("QwenImageAutoBlocks", pipe, guider)
-    assert float(guider.record.stacked()["ratio"].max()) <= 1.00101 < watch.largest()
+    assert float(guider.record.stacked()["ratio"].max()) <= 1.00101 < float(spy.ratios().max())
 
 
 def test_a_chain_gives_what_the_classic_pipeline_gives():

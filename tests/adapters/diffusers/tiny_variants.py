@@ -57,10 +57,7 @@ NOISED = {"image_normalizer": (StableUnCLIPImageNormalizer, {"embedding_dim": 16
 EASY = "EasyAnimatePipeline"
 
 
-def derive(
-    base, inputs, call, *, config = None,
-    parts = None, **more,
-):  # fmt: skip
+def derive(base, inputs, call, *, config=None, parts=None, **more):
     """A case with further inputs, arguments, numbers of its model and components."""
     case = CASES[base]
     return replace(
@@ -74,10 +71,7 @@ def network(kind, base, **more):
     return {"controlnet": (kind, CASES[base].config | more)}
 
 
-def family(
-    base, kinds, control = None, layer = "",
-    vae = VAE, **more,
-):  # fmt: skip
+def family(base, kinds, control=None, layer="", vae=VAE, **more):
     """The variants of a pipeline whose names say what they take."""
     found = {}
     for kind in kinds.split():
