@@ -142,12 +142,9 @@ class Cells:
         (out / "cells").mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"asked": self.asked, "versions": versions(packages)}, indent=1) + "\n")
 
-    def __contains__(self, name: str) -> bool:
-        return self._path(name).is_file()
-
     def make(self, name: str, work: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """A cell from its file, or from `work`."""
-        if name not in self:
+        if not self._path(name).is_file():
             buffer = BytesIO()
             np.savez(buffer, **{key: value.cpu().numpy() for key, value in work().items()})
             write_whole(self._path(name), buffer.getvalue())
@@ -183,7 +180,8 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def write_figures(out: Path, drawings: Mapping[str, Callable[[], Any]]) -> None:
     """Each drawing as figures/NAME.png."""
-    (out / "figures").mkdir(exist_ok=True)
+    if drawings:
+        (out / "figures").mkdir(exist_ok=True)
     with look():
         for name, draw in drawings.items():
             save_png(draw(), out / "figures" / f"{name}.png", dots=130)

@@ -31,7 +31,6 @@ from meancap.sampling import autoguidance, beside, noise, sample, uniform
 from studies import common
 from studies.common import Cells, Row, option
 
-HERE = Path(__file__).parent
 WIDTHS = {"narrow": 0.03, "wide": 0.35}
 PROMPT, NEGATIVE, TRUTH = (0, 1, 2), (2, 3), (0, 1)
 SHIRT, PULLOVER = 6, 2

@@ -19,14 +19,12 @@ from torch import Tensor
 
 from meancap.lab.measures import Ruler
 from meancap.lab.problems import Cloud, Problem
-from meancap.report.style import BLUE, COLUMN, GREY, VERMILION, panels
 from meancap.rules import CFG, Rule, density_feedback
 from meancap.runs.calibrate import load_scale
 from meancap.sampling import ancestral, noise, sample, uniform
 from studies import common
 from studies.common import Cells, Row, option
 
-HERE = Path(__file__).parent
 SAMPLERS = {"ode": 0.0, "ancestral": 1.0}
 TUNE_SEED = 1
 
@@ -132,23 +130,6 @@ def parts(folder: Path) -> dict[str, str]:
     return {"readings": common.markdown(head, table), "scale": f"{curve}."}
 
 
-def draw_ratios(cells: Cells):
-    """Feedback and a perfect model over tuned CFG, one pair of points for each mixture."""
-    rows = [row for row in common.read_csv(cells.folder / "readings.csv") if row["mixture"].isdigit()]
-    figure, axes = panels(1, 2, COLUMN, 2.0, sharey=True)
-    for place, sampler in zip(axes[0], SAMPLERS, strict=True):
-        own = [row for row in rows if row["sampler"] == sampler]
-        names = [row["mixture"] for row in own]
-        for rule, colour in (("feedback", BLUE), ("perfect", GREY)):
-            place.plot(names, [float(r[f"{rule} over CFG"]) for r in own], "o", color=colour, label=rule)
-        place.axhline(1, color=VERMILION, linestyle="--", linewidth=0.8, label="tuned CFG")
-        place.set_title(sampler)
-        place.set_xlabel("mixture")
-    axes[0, 0].set_ylabel("SW2 over tuned CFG")
-    axes[0, 0].legend(fontsize=5.5)
-    return figure
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     example = "python -m studies.feedback --out out/feedback"
-    common.run(argv, __doc__, example, (Study(), QUICK), readings, parts, {"ratios": draw_ratios})
+    common.run(argv, __doc__, example, (Study(), QUICK), readings, parts, {})

@@ -32,20 +32,9 @@ from meancap.prediction import Prediction
 from meancap.report.style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, panels
 from meancap.sampling import Predict
 from meancap.scenes import scenes
-from studies.common import (
-    Cells,
-    Row,
-    chosen,
-    command,
-    markdown,
-    option,
-    read_csv,
-    write_csv,
-    write_figures,
-    write_page,
-)  # fmt: skip
+from studies import common
+from studies.common import Cells, Row, option, read_csv
 
-HERE = Path(__file__).parent
 FULL = "full guidance, fewer steps"
 METHODS = {
     FULL: "CFG({scale})",
@@ -140,18 +129,17 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
     folder = cells.folder / "networks"
     for case in read_cases()[: study.problems]:
         cell = cells.make(case.name, lambda case=case: mixture_cell(study, case, folder))
-        for i, calls in enumerate(study.calls):
-            yield {"of": case.name, "kind": case.kind, "calls": calls} | {
-                name: float(values[i]) for name, values in cell.items()
-            }
+        yield from _rows(study, case.name, case.kind, cell)
     for model in ("garments", "scenes") if study.pictures else ():
         both: dict[str, Tensor] = {}
         for cap, words in WORDS.items():
             both |= cells.make(model + words, lambda m=model, cap=cap: network_cell(study, m, cap))
-        for i, calls in enumerate(study.calls):
-            yield {"of": model, "kind": "shipped", "calls": calls} | {
-                name: float(values[i]) for name, values in both.items()
-            }
+        yield from _rows(study, model, "shipped", both)
+
+
+def _rows(study: Study, of: str, kind: str, cell: dict[str, Tensor]) -> Iterator[Row]:
+    for i, calls in enumerate(study.calls):
+        yield {"of": of, "kind": kind, "calls": calls} | {name: float(v[i]) for name, v in cell.items()}
 
 
 def ratio(rows: Sequence[dict[str, str]], calls: str, name: str, base_calls: str) -> Ratio:
@@ -172,12 +160,12 @@ def parts(folder: Path) -> dict[str, str]:
         pictures = [f"{float(row[name]) / float(row[full]):.2f}" for row in shipped]
         table.append([name, *(str(ratio(rows, n, name, n)) for n in calls), *pictures])
     head = ["error over that of full guidance", *(f"{n} calls" for n in calls)]
-    return {"readings": markdown([*head, *(f"{row['of']}, {calls[1]}" for row in shipped)], table)}
+    return {"readings": common.markdown([*head, *(f"{row['of']}, {calls[1]}" for row in shipped)], table)}
 
 
-def draw_calls(folder: Path):
+def draw_calls(cells: Cells):
     """Error against network calls, over that of full guidance with the most calls."""
-    rows = read_csv(folder / "readings.csv")
+    rows = read_csv(cells.folder / "readings.csv")
     calls = list(dict.fromkeys(row["calls"] for row in rows))
     figure, axes = panels(1, 2, PAGE, 2.5, sharey=True)
     for place, words in zip(axes[0], WORDS.values(), strict=True):
@@ -192,9 +180,5 @@ def draw_calls(folder: Path):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = command(__doc__, "python -m studies.half_price --out out/half", Study()).parse_args(argv)
-    if args.page:
-        write_figures(HERE, {"calls": lambda: draw_calls(HERE)})
-        return write_page(HERE, parts(HERE))
-    study = chosen(args, Study(), QUICK)
-    return write_csv(args.out / "readings.csv", readings(study, Cells(args.out, study)))
+    example = "python -m studies.half_price --out out/half"
+    common.run(argv, __doc__, example, (Study(), QUICK), readings, parts, {"calls": draw_calls})

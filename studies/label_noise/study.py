@@ -66,9 +66,6 @@ class Arm:
     eta: float = 0.0
     per_step: int = 2  # network calls
 
-    def steps(self, calls: int) -> int:
-        return calls // self.per_step
-
     def cell(self, share: float, candidate: int, seed: int) -> str:
         return f"noise{share:g}-{self.name.replace('π', 'pi')}-{candidate}-seed{seed}"
 
@@ -128,7 +125,7 @@ def trusted_scale(out: Path, path: Path, share: float, study: Study, data: Path)
 def make_cell(model: ClassModel, arm: Arm, rule: Rule, study: Study, seed: int) -> dict[str, Tensor]:
     """The samples of one arm and seed: what the classifier says of them, and log R along the way."""
     labels = [i % 10 for i in range(study.samples)]
-    seeds, times = [sample_seed(seed, i) for i in range(study.samples)], uniform(arm.steps(study.calls))
+    seeds, times = [sample_seed(seed, i) for i in range(study.samples)], uniform(study.calls // arm.per_step)
     x, ratios = noise(seeds, model.shape), []
     for step in trajectory(model.predict(labels), rule, x, times, ancestral(seeds, arm.eta)):
         x = step.x_next
@@ -186,7 +183,7 @@ def measure_model(study: Study, cells: Cells, path: Path, data: Path) -> Iterato
         own = estimates(made, reference)
         fixed = fixed or own
         row: Row = {"wrong labels": share, "arm": arm.name, "rule": str(rule)}
-        row |= {"steps": arm.steps(study.calls), "samples": len(made["labels"])}
+        row |= {"steps": study.calls // arm.per_step, "samples": len(made["labels"])}
         for name, estimate in own.items():
             less = difference(estimate, fixed[name])
             row |= interval_columns(estimate, name) | interval_columns(less, f"{name} less CFG")

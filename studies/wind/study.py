@@ -40,7 +40,6 @@ from meancap.sampling import ancestral, noise, sample
 from studies import common
 from studies.common import Cells, Row, interval, interval_columns, option
 
-HERE = Path(__file__).parent
 PRESETS = ("1ch", "2ch", "3ch")
 REGIMES = ("low", "mid", "high")
 SHARES = (0.25, 0.5, 0.25)  # of real days in each regime: its edges are quartiles of the daily mean

@@ -19,7 +19,7 @@ MARKED = re.compile(r"<!-- ([a-z ]+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
 
 def parts(name):
     module = importlib.import_module(f"studies.{name}.study")
-    return module.parts(module.HERE)
+    return module.parts(ROOT / "studies" / name)
 
 
 @pytest.mark.parametrize("name", STUDIES)
