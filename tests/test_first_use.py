@@ -26,6 +26,7 @@ from meancap import (
     uniform,
 )
 from meancap.adapters.session import Session
+from meancap.rules import catalogue
 from meancap.sampling import from_edm
 
 START = noise(range(4), (3, 8, 8))
@@ -170,10 +171,10 @@ def test_a_karras_grid_is_the_same_flow_in_other_units():
     torch.testing.assert_close(end, x, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("size", [80.0, 0.01])
-def test_a_start_that_is_not_unit_noise_is_warned_of_once(size):
+@pytest.mark.parametrize("x", [80 * START, 0.01 * START, 80 * START[:2, 0, 0, :3]], ids=["80", "0.01", "few"])
+def test_a_start_that_is_not_unit_noise_is_warned_of_once(x):
     with pytest.warns(UserWarning, match=r"standard deviation of .*divide a state .* by 1 \+ sigma") as said:
-        sample(from_edm(denoise), RULE, size * START, SIGMAS)
+        sample(from_edm(denoise), RULE, x, SIGMAS)
     assert len(said) == 1
 
 
@@ -183,7 +184,7 @@ def test_a_start_that_is_not_unit_noise_is_warned_of_once(size):
         (START, SIGMAS),
         (80 / 81 * START, SIGMAS),
         (0.6 * START, SIGMAS),
-        (80 * START[:, :, 0, 0], SIGMAS),  # too few elements
+        (4 * START[:, :, 0, 0], SIGMAS),  # too few elements
         (torch.zeros_like(START), SIGMAS),
         (80 * START, from_karras([5.0, 1.0, 0.0])),  # a later state has the spread of its data
     ],
@@ -233,13 +234,36 @@ def test_a_record_draws_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["Interval(0, 1) | Cap(1.1)", "Clip(3)", "StepInterval(1, 3) | Clip(2) | Cap(1.1)"]
+    "text",
+    ["Interval(0, 1) | Cap(1.1)", "StepInterval(1, 3) | Clip(2)", "Momentum(-0.5)", "Project()", "Rescale()"],
 )
 def test_a_rule_without_a_scale_is_an_error_in_a_loop_and_in_a_host(text):
     """It would run as CFG(2): the displacement that nothing scales is the gap itself."""
     for use in (lambda: sample(None, text, noise(range(2), (5,)), uniform(2)), lambda: Session(text)):
         with pytest.raises(ValueError, match=r"has no scale; write CFG\(7\) \| "):
             use()
+
+
+def test_two_scales_are_an_error_that_names_both_and_recipes_of_two_stay():
+    for text in ("CFG(4) | CFG(2)", "apg(4) | Cap(1.1) | CFG(2)"):
+        for use in (lambda text=text: sample(None, text, START, uniform(2)), lambda text=text: Session(text)):
+            with pytest.raises(ValueError, match=r"has two scales, CFG\(4\) and CFG\(2\): keep one"):
+                use()
+    for entry in catalogue(forms=True):
+        if entry.kind == "rule":
+            Session(entry.rule())
+    for text in ("Phases(2, CFG(1), CFG(4))", "CFG(4) | Gain(2)", "CFG(Linear(1, 7)) | Interval(0, 1)"):
+        Session(text)
+
+
+@pytest.mark.parametrize(
+    "given", [(predict, START, RULE, uniform(2)), (predict, RULE, torch.linspace(0, 1, 3), START),
+              (RULE, predict, START, uniform(2)), (predict, RULE, START, uniform(2), START)],
+)  # fmt: skip
+def test_swapped_arguments_are_one_sentence_without_numbers_of_a_tensor(given):
+    with pytest.raises(TypeError) as said:
+        sample(*given)
+    assert len(str(said.value)) < 130 and "\n" not in str(said.value)
 
 
 def test_numbers_of_numpy_are_numbers():

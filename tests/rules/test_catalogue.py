@@ -109,9 +109,10 @@ def test_the_command_lists_and_tells(capsys):
         ("Qwen", {"renorm"}),
         ("memory", {"smc", "higs"}),
         ("2410.02416", {"apg"}),
+        ("CapDisplacement", {"pmc_displacement"}),
     ],
 )
-def test_a_word_that_is_no_name_is_searched_in_names_families_and_sheets(word, names, capsys):
+def test_a_word_that_is_no_name_is_searched_in_names_families_sheets_and_parts(word, names, capsys):
     assert main(["rules", word]) == 0
     assert names <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
 

@@ -272,13 +272,13 @@ def entry(name: str) -> Entry:
 
 
 def search(word: str) -> list[Entry]:
-    """The methods with this word in their name, their family or their fact sheet, in any case."""
+    """The methods with this word in name, family, fact sheet or parts, in any case."""
     wanted = word.strip().lower()
     found = []
     for e in catalogue():
-        forms = (one.name for one in _forms_of(e))
-        texts = (e.name, *forms, e.family, FAMILIES[e.family], e.title, e.formula, e.source, e.evidence)
-        if any(wanted in text.lower() for text in (*texts, e.use, e.state, e.call, *e.notes)):
+        lines = [text for name, text in facts(e) if name != "certainty"]
+        texts = (e.name, e.family, FAMILIES[e.family], e.title, e.evidence, e.use, *e.notes, *lines)
+        if any(wanted in text.lower() for text in texts):
             found.append(e)
     return found
 

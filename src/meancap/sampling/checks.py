@@ -18,28 +18,21 @@ from numbers import Number
 import torch
 from torch import Tensor
 
+from .. import rules
 from ..notation import described
 from ..prediction import Prediction
-from ..rules import (
-    CFG,
-    CFGPP,
-    Clip,
-    Converged,
-    Damp,
-    FromUnconditional,
-    Gain,
-    Interval,
-    Rule,
-    StepInterval,
-    parse,
-)  # fmt: skip
+from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule, parse
 from ..tensors import on_host, scalar_dtype, transformed
 
 _SAME_TIME = 1e-3  # networks with a thousand times round to one of them
 _EARLY = 0.02  # later than this a mean may rightly follow x
 _SPREADS = (0.5, 2.0)  # of a start at t close to 0; noise has 1
-_SCALES = (CFG, CFGPP, FromUnconditional, Gain)
-_LIMITS = (Clip, Converged, Damp, Interval, StepInterval)
+_TOTALS = (CFG, CFGPP, FromUnconditional)  # scales of guidance itself
+_SCALES = (*_TOTALS, Gain)
+_UNSCALED = (
+    rules.Clip, rules.Converged, rules.Damp, rules.Interval, rules.Momentum, rules.Project, rules.Renorm,
+    rules.Rescale, rules.Reuse, rules.StepInterval, rules.Tangent, rules.Tangential, rules.Threshold,
+)  # fmt: skip
 
 
 def need_guidance(rule: object) -> Rule:
@@ -47,7 +40,7 @@ def need_guidance(rule: object) -> Rule:
     if isinstance(rule, str):
         rule = parse(rule)
     if not isinstance(rule, Rule):
-        raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {rule!r}")
+        raise TypeError(f"a rule is needed, such as CFG(3) | Cap(1.1) or parse(text); got {described(rule)}")
     if rule.caps:
         raise ValueError(f"{rule} is a cap with no guidance to cap; use CFG(7) | {rule}")
     need_scale_first(rule)
@@ -55,12 +48,18 @@ def need_guidance(rule: object) -> Rule:
 
 
 def need_scale_first(rule: Rule) -> None:
-    """Raises an error for a cap before the scale, and for parts that only switch or shorten guidance.
+    """Raises an error for a rule without a scale, for one with two, and for a cap before the scale.
 
     Without a scale the displacement is the gap itself, and m_c + (m_c - m_u) is CFG(2).
     """
-    if not rule.caps and all(part.caps or isinstance(part, _LIMITS) for part in rule.parts):
-        raise ValueError(f"{rule} only limits guidance and has no scale; write CFG(7) | {rule}")
+    if not rule.caps and all(part.caps or isinstance(part, _UNSCALED) for part in rule.parts):
+        raise ValueError(f"{rule} has no scale; write CFG(7) | {rule}")
+    totals = [part for part in rule.parts if isinstance(part, _TOTALS)]
+    if len(totals) > 1:
+        raise ValueError(
+            f"{rule} has two scales, {totals[0]} and {totals[1]}: keep one of them, or write Gain(2) for a "
+            "further factor of the displacement"
+        )
     capped: Rule | None = None
     for part in rule.parts:
         if part.caps:
@@ -121,7 +120,9 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
 def need_step(step: object) -> None:
     """One sentence where a step is named by a text."""
     if not callable(step):
-        raise TypeError(f"step is a function: euler, heun, midpoint or rk4, without quotes; got {step!r}")
+        raise TypeError(
+            f"step is a function: euler, heun, midpoint or rk4, without quotes; got {described(step)}"
+        )
 
 
 def need_start(x: object) -> None:
@@ -146,12 +147,14 @@ def need_seeds(seeds: Iterable[int], shape: Sequence[int]) -> None:
 def warn_if_start_is_not_noise(x: Tensor, t: float) -> None:
     """Warns if a run begins at t close to 0 from a state whose standard deviation is far from 1.
 
-    Few elements, a constant start (a debugging aid) and one that is not finite are not checked.
+    Under 256 elements, which chance or a toy spreads otherwise, only a spread above 10 is: EDM starts at 80.
+    A constant start (a debugging aid) and one that is not finite are not checked.
     """
-    if t > _EARLY or x.numel() < 256 or not _readable(x):
+    if t > _EARLY or x.numel() < 2 or not _readable(x):
         return
+    low, high = _SPREADS if x.numel() >= 256 else (0.0, 10.0)
     spread = float(x.detach().to(scalar_dtype(x.device)).std())
-    if 0 < spread < _SPREADS[0] or _SPREADS[1] < spread < math.inf:
+    if 0 < spread < low or high < spread < math.inf:
         warnings.warn(
             f"the start at t = {t:.3g} has a standard deviation of {spread:.3g}, and noise on the linear "
             "path has 1: pass noise(seeds, shape), and divide a state data + sigma noise of EDM by 1 + sigma "

@@ -19,6 +19,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+from ..notation import described
+
 Mean = Callable[[Tensor, float], Tensor]
 StepMethod = Callable[[Mean, Tensor, float, float], Tensor]
 
@@ -115,6 +117,8 @@ def checked(times: Sequence[float]) -> Times:
     """The grid, if it is one: two times or more, in [0, 1], increasing."""
     if isinstance(times, Real):
         raise TypeError(f"times is a grid from noise to data, such as uniform({times}); got {times}")
+    if isinstance(times, Tensor) and times.dim() != 1:
+        raise TypeError(f"times is a grid from noise to data, such as uniform(50); got {described(times)}")
     grid = tuple(float(t) for t in times)
     if len(grid) < 2:
         raise ValueError(f"a grid needs at least two times; got {list(grid)}")
