@@ -109,6 +109,8 @@ def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines)
         ({"classes": ("1",)}, "--classes"),
         ({"guidance_scale": None}, "--guidance-scale"),
         ({"rule": "", "guidance_scale": None}, "--guidance-scale"),
+        ({"rule": "Interval(0, 1)"}, "has no scale"),
+        ({"rule": "perp_neg(4)"}, "'negative', which no pipeline makes"),
     ],
 )
 def test_a_wrong_wish_is_one_sentence(pipeline, source, lines, changes, words):

@@ -25,6 +25,7 @@ import torch
 from ..extras import need
 from ..models.checkpoint import load_pretrained
 from ..rules import parse
+from ..sampling.checks import need_scale_first
 from .config import RunConfig, sample_seed, versions
 from .generate import MadeBlock, MakeBlock, PreparedRun, dtype_name, read_prompts
 
@@ -52,6 +53,10 @@ class PipelineSource:
         if config.prompts is None:
             raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
         prompts, rule = read_prompts(config.prompts), parse(config.rule) if config.rule else None
+        if rule is not None:
+            need_scale_first(rule)
+            if absent := [name for name in rule.needs if name != "weak"]:
+                raise ValueError(f"{rule} needs the prediction {absent[0]!r}, which no pipeline makes")
         if config.guidance_scale is None and (rule is None or rule.caps):
             raise ValueError(
                 "give --guidance-scale: without a rule, or with one that only caps, the pipeline guides by it"
