@@ -56,16 +56,22 @@ class Study:
 QUICK = Study(100, 100)
 
 
-def pictures(name: str, start: int, cifar: Path, garments: Path) -> Tensor:
+def real_sets(cifar: Path, garments: Path) -> dict[str, Tensor]:
+    """The sets of real images by name; raises at once if a file is missing."""
+    sets = {f"CIFAR-10 {part}": cifar10(cifar, part == "train") for part in ("train", "test")}
+    for part in ("train", "test"):
+        sets[f"Fashion-MNIST {part}"] = fashion_mnist(garments, train=part == "train").images
+    return sets
+
+
+def pictures(name: str, start: int, real: dict[str, Tensor]) -> Tensor:
     """Block `start` of a set, (100, height, width, channels) uint8; image i of a rule has seed i."""
     if name in RULES:
         model, seeds = fashion(), range(start, start + BLOCK)
         predict = model.predict([seed % model.classes for seed in seeds])
         images = model.decode(sample(predict, parse(RULES[name]), noise(seeds, model.shape), uniform(STEPS)))
-    elif name.startswith("CIFAR"):
-        images = cifar10(cifar, name.endswith("train"))[start : start + BLOCK]
     else:
-        images = fashion_mnist(garments, train=name.endswith("train")).images[start : start + BLOCK]
+        images = real[name][start : start + BLOCK]
     return images.permute(0, 2, 3, 1).contiguous()
 
 
@@ -120,10 +126,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.page:
         return common.write_page(HERE, parts(HERE))
     study, network = common.chosen(args, Study(), QUICK), inception("adm", args.weights)
+    real = real_sets(args.cifar, args.garments)
     cells = common.Cells(args.out, study, free=("n", "n_garments"), extractor=network.identity)
 
     def pool(name: str, start: int) -> dict[str, Tensor]:
-        return {"pool": extract(network, pictures(name, start, args.cifar, args.garments))["pool"]}
+        return {"pool": extract(network, pictures(name, start, real))["pool"]}
 
     common.write_csv(args.out / "readings.csv", readings(study, cells, pool, network.identity))
     return None

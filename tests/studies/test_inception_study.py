@@ -4,6 +4,8 @@ import pytest
 import torch
 
 pytest.importorskip("PIL")
+from PIL import Image
+
 from meancap.metrics import frechet_distance
 from studies.common import Cells, read_csv
 from studies.inception import study
@@ -20,6 +22,15 @@ def test_every_reading_carries_its_protocol():
     fids = [float(r["FID"]) for r in cifar]
     assert fids == sorted(fids, reverse=True)  # the bias shrinks as n grows
     assert abs(float(cifar[-1]["1000 KID"])) < 3 * float(cifar[-1]["standard error"])
+
+
+def test_a_missing_set_is_an_error_before_any_features(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no CIFAR-10 in"):
+        study.real_sets(tmp_path, tmp_path)
+    for name in ("data_batch_1", "test_batch"):
+        Image.new("RGB", (1024, 2)).save(tmp_path / f"{name}.png")
+    with pytest.raises(FileNotFoundError, match="get Fashion-MNIST"):
+        study.real_sets(tmp_path, tmp_path)
 
 
 def test_blocks_are_kept_and_read_in_order(tmp_path):
