@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from meancap import parse
 from meancap.cli import main, parser
 from meancap.metrics.inception import Inception
 from meancap.models.sit import SiT, named
+from meancap.report.pictures import mean_lengths
 from meancap.runs import paper_protocols as protocols
 from meancap.runs.config import RunConfig
 from meancap.runs.folder import Run
@@ -36,17 +38,16 @@ def test_a_protocol_has_the_rows_of_the_papers_table(p, samples, seed):
     assert all(rule.endswith(f" {cap}({gamma:g})") for (*_, gamma, _), rule in ours.items() if gamma)
 
 
-def test_the_figure_of_categories_has_the_papers_prompts_four_times_and_leaves_scale_1_to_the_pipeline():
+def test_the_figure_of_categories_has_the_papers_prompts_four_times_and_no_run_twice():
     p, lines = protocols.sd35_categories(), protocols.category_prompts()
     assert len(lines) == p.samples == 16 and lines[0] == lines[3] != lines[4]
     assert lines[0] == "A dog is shown sitting on rocks by the beach, photorealistic"
     assert [str(s.rule) for s in p.settings] == ["CFG(1)", "CFG(5)", "CFG(5) | CapDisplacement(1.15)"]
-    asked = list(setting_configs(p, RunConfig("diffusers:x")).values())
-    assert [(r.rule, r.guidance_scale) for r in asked][:2] == [("", 1.0), ("CFG(5)", 5.0)]
-    assert all(r.noise == "stream" and r.seed == 42 for r in asked)
-    assert [(r.rule, r.guidance_scale, r.diagnostics) for r in asked][3:] == [
-        ("CFG(1)", 2.0, True), ("CFG(5) | CapDisplacement(1.15)", 5.0, True),
-    ]  # fmt: skip
+    asked = setting_configs(p, RunConfig("diffusers:x"))
+    assert list(asked) == [s.name for s in p.settings]
+    assert all(r.noise == "stream" and r.seed == 42 for r in asked.values())
+    # At scale 1 the pipeline would make one prediction only, and diagnostics read both.
+    assert [(r.guidance_scale, r.diagnostics) for r in asked.values()] == [(2, True), (5, False), (5, True)]
 
 
 @pytest.mark.slow
@@ -54,7 +55,11 @@ def test_the_figure_of_categories_has_the_papers_prompts_four_times_and_leaves_s
 def test_the_figure_of_categories_rehearses(tmp_path, capsys):
     assert main(["reproduce", "sd35", "--categories", "--tiny", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("\n") == 4
-    assert len(Run.open(tmp_path / "conditional-scale-1-n10").records) == 16
+    plain, capped = (Run.open(tmp_path / s.name) for s in protocols.sd35_categories().figures)
+    assert len(plain) == 16 and plain.meter["gap"].min() > 0 and not (tmp_path / "figures").exists()
+    mechanism = list(csv.DictReader((tmp_path / "mechanism.csv").read_text().splitlines()))
+    assert float(mechanism[0]["m_u"]) == pytest.approx(mean_lengths(plain.meter)[1][0].mean(), rel=1e-5)
+    assert float(mechanism[3]["effective_scale"]) == pytest.approx(capped.meter["scale"][3].mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +110,27 @@ def test_the_plan_shows_its_arithmetic_and_what_is_missing(tmp_path, capsys):
             parser().parse_args(command.split())
     assert "torchrun --nnodes 2" in said and "srun --nodes 2" in said and "meancap report" in said
     assert not (tmp_path / "o").exists()
-    assert main(["reproduce", "imagenet", "--out", str(tmp_path / "o")]) == 2
-    assert "--checkpoint" in capsys.readouterr().err
-    assert "80,000" not in plan_text(protocols.sd35(), [], Path(), picture=1024)
+    for more in ((), ("--checkpoint", "nowhere.pt", "--vae", "nowhere")):
+        assert main(["reproduce", "imagenet", *more, "--out", str(tmp_path / "o")]) == 2
+        assert ("nowhere" if more else "--checkpoint") in capsys.readouterr().err
+        assert not (tmp_path / "o").exists()
+    assert "80,000" not in plan_text(protocols.sd35(), [], Path(), picture=1024, dtype="bfloat16")
+
+
+def test_the_commands_of_a_plan_repeat_the_options_and_its_choices_follow_them(tmp_path, capsys):
+    options = ["--channels", "3", "--dtype", "bfloat16", "--per-class", "5", "--vae", "a b"]
+    assert main(["reproduce", "imagenet", "--plan", *options, "--out", str(tmp_path / "o")]) == 0
+    said = capsys.readouterr().out
+    (alone,) = [line for line in said.splitlines() if line.startswith("    meancap reproduce")]
+    args = parser().parse_args(shlex.split(alone)[1:])
+    assert (args.channels, args.dtype, args.per_class, args.vae) == (3, "bfloat16", 5, "a b")
+    assert "guided channels: the first 3 of 4 (" in said and "precision: bfloat16 (" in said
+    assert "autoencoder: a b (" in said and "A100, bfloat16: " in said
+    assert main(["reproduce", "sd35", "--plan", "--categories", "--size", "512", "--out", "o"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "    meancap reproduce sd35 --categories --size 512 --out o\n" in said and "0 further calls" in said
+    )
 
 
 def rehearsed(kind, out, capsys):
@@ -157,7 +180,9 @@ def test_sd35_rehearses_from_prompts_to_the_table(tmp_path, capsys):
     assert [r["index"] for r in run.records] == [0, 2]
     assert 1 - run.config["times"][1] == pytest.approx(0.960129321, abs=1e-6)
     about = json.loads((tmp_path / "protocol.json").read_text())
-    assert any(c["what"] == "sigmas" for c in about["choices"])
+    stated = json.loads((run.folder / "run.json").read_text())["left_open"]
+    assert stated == about["choices"] and all(c["value"] and c["why"] for c in stated)
+    assert {"sigmas", "noise", "APG", "C2FG progress"} <= {c["what"] for c in stated}
 
 
 @pytest.mark.slow

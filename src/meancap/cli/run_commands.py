@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ..extras import need, pip_command
@@ -178,6 +179,7 @@ def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> a
         kinds, name, run, about, "\n".join(lines) + "\n\nRerun a command to resume it after a stop."
     )
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of all its runs")
+    p.set_defaults(parser=p)
     if not example:
         how = p.add_mutually_exclusive_group()
         how.add_argument(
@@ -215,7 +217,7 @@ def gmm(args: argparse.Namespace) -> int:
 def imagenet(args: argparse.Namespace) -> int:
     from ..runs import paper_protocols
 
-    protocol = paper_protocols.imagenet(args.per_class)
+    protocol = paper_protocols.imagenet(args.per_class, args.channels, args.vae, args.dtype)
     if args.tiny:
         from ..runs.reproduce import tiny_imagenet
 
@@ -225,9 +227,8 @@ def imagenet(args: argparse.Namespace) -> int:
         return _run(replace(protocol, samples=4), few, args)
     if args.plan:
         needs = paper_protocols.imagenet_needs(args.checkpoint, args.vae)
-        given = f"--checkpoint {args.checkpoint or 'SiT-XL-2-256.pt'} --vae {args.vae} "
-        print(paper_protocols.plan_text(protocol, needs, args.out, picture=256, given=given))
-        return 0
+        args.checkpoint = args.checkpoint or Path("SiT-XL-2-256.pt")
+        return _print_plan(protocol, needs, args, 256)
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
     return _run(protocol, config_of(args, model=f"sit:{args.checkpoint}", images="npz"), args)
@@ -258,12 +259,25 @@ def sd35(args: argparse.Namespace) -> int:
         protocol = paper_protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
     if args.plan:
         needs = paper_protocols.sd35_needs(protocol, args.pipeline, args.prompts)
-        given = "--categories " if args.categories else f"--prompts {args.prompts or 'coco-val-5000.txt'} "
-        print(paper_protocols.plan_text(protocol, needs, args.out, picture=args.size[0], given=given))
-        return 0
+        args.prompts = None if args.categories else args.prompts or Path("coco-val-5000.txt")
+        return _print_plan(protocol, needs, args, args.size[0])
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
     return _run(protocol, config_of(args, model=f"diffusers:{args.pipeline}"), args)
+
+
+def _print_plan(protocol: ImageProtocol, needs: list[Any], args: argparse.Namespace, picture: int) -> int:
+    """The plan, whose commands repeat the options that were given."""
+    from ..runs.paper_protocols import plan_text
+
+    given = ""
+    for name, value in vars(args).items():
+        if name not in ("run", "parser", "out", "plan") and value != args.parser.get_default(name):
+            word = value[0] if name == "size" else value
+            given += f"--{name.replace('_', '-')} " + ("" if word is True else f"{quote(str(word))} ")
+    out = Path(quote(str(args.out)))
+    print(plan_text(protocol, needs, out, picture=picture, dtype=args.dtype, given=given))
+    return 0
 
 
 def fashion(args: argparse.Namespace) -> int:
@@ -310,7 +324,7 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
     from ..files import write_whole
     from ..runs.folder import Run
 
-    plain, capped = (Run.open(out / "figures" / s.name) for s in protocol.figures)
+    plain, capped = (Run.open(out / protocol.figure_folder(s)) for s in protocol.figures)
     fixed = protocol.fixed_of_figures
     rows = min(16, len(plain))
     spread = [k * len(plain) // rows for k in range(rows)]  # over all classes or prompts

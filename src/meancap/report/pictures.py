@@ -30,7 +30,7 @@ from ..runs.scoring import read_scores
 from .document import Heading, Table, Text, html, markdown
 from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look, save_png
 
-_MARGIN = 1.3  # inches for what a sample was asked to be
+_MARGIN = 1.4  # inches for what a sample was asked to be
 
 
 def need_matched(runs: Sequence[Run]) -> None:

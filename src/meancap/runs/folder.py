@@ -1,6 +1,7 @@
 """A run as a folder, safe against a kill at any moment: its run.json, writing it, reading it when finished.
 
-    run.json           configuration, versions; `finished` holds the counts once the run is complete
+    run.json           configuration, versions; `finished` holds the counts once the run is complete;
+                       `left_open` of a run of `reproduce` has what the paper does not state
     samples/000000.png or samples.npz (arr_0 uint8 NHWC, arr_1 labels)
     records.jsonl      one line per sample: index, seed, label or prompt, evaluations
     diagnostics.npz    with --diagnostics: each field of the meter as (evaluations, samples)
@@ -175,12 +176,14 @@ def _short(value: object) -> str:
 class Store:
     """The writing side of a run folder. Several processes may hold one each, on disjoint blocks."""
 
-    def __init__(self, folder: str | Path, config: RunConfig, made_with: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: str | Path, config: RunConfig, made_with: Mapping[str, str], **notes: Any
+    ) -> None:
         self.folder, self.config = Path(folder), config
         self.ledger = Ledger(self.folder, "images")
         with self.ledger.opened():
             identity = {"config": config.as_json(), "made_with": made_with}
-            if self.ledger.begin(identity, finished=None)["finished"] is not None:
+            if self.ledger.begin(identity, **notes, finished=None)["finished"] is not None:
                 self._tidy()
             else:
                 (self.folder / "blocks").mkdir(exist_ok=True)

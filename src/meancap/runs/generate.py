@@ -61,9 +61,9 @@ class PreparedRun:
     make: MakeBlock
     made_with: dict[str, str]
 
-    def store(self, folder: str | Path) -> Store:
-        """The run's folder, begun or taken up."""
-        return Store(folder, self.config, self.made_with)
+    def store(self, folder: str | Path, **notes: Any) -> Store:
+        """The run's folder, begun or taken up; `notes` go into run.json beside the configuration."""
+        return Store(folder, self.config, self.made_with, **notes)
 
 
 class RunSource(Protocol):

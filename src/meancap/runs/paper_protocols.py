@@ -75,10 +75,14 @@ class ImageProtocol:
     choices: tuple[Choice, ...]
     samples: int
     seed: int
-    # Runs with diagnostics beside the table, one sample of each class or all prompts: unguided, then capped.
+    # Runs with diagnostics, one sample of each class or all prompts: unguided, then capped.
     figures: tuple[ImageSetting, ...] = ()
     # The score protocols of the paper's table, each with the real images that the user brings.
     scored_by: tuple[tuple[str, str], ...] = ()
+
+    def figure_folder(self, s: ImageSetting) -> str:
+        """The folder of a run of the figures: one of its own, unless the protocol is a figure itself."""
+        return f"figures/{s.name}" if self.scored_by else s.name
 
     @property
     def fixed_of_figures(self) -> ImageSetting:
@@ -88,20 +92,15 @@ class ImageProtocol:
         return next(s for s in self.settings if (s.method, s.scale, s.evaluations) == key)
 
 
-_CHANNELS = Choice(
-    "guided channels",
-    "all 4",
-    "the reference sampler guides 3 of 4 and the paper does not say which it used; --channels 3 gives that",
-)
-_STEPS = Choice(
-    "evaluations",
-    "counted: 20 and 50 network evaluations",
-    "the reference's --num-sampling-steps N makes N - 1 Euler evaluations; N = 21 and 51 correspond",
-)
 _CHI = Choice("epsilon_m of chi", "1e-12", "not stated; chi = |m| / (|m_c| + epsilon_m)")
 
 
-def imagenet(per_class: int = 50) -> ImageProtocol:
+def imagenet(
+    per_class: int = 50,
+    channels: int | None = None,
+    vae: str = "stabilityai/sd-vae-ft-mse",
+    dtype: str = "tf32",
+) -> ImageProtocol:
     """Table 2 of the paper."""
     settings = [
         setting
@@ -110,15 +109,25 @@ def imagenet(per_class: int = 50) -> ImageProtocol:
         for setting in _compared(scale, evaluations, radius=5.0)
     ]
     choices = (
-        _CHANNELS,
-        _STEPS,
+        Choice(
+            "guided channels",
+            "all 4" if channels is None else f"the first {channels} of 4",
+            "the reference sampler guides 3 of 4, and the paper does not say which it used; see --channels",
+        ),
+        Choice(
+            "evaluations",
+            "counted: 20 and 50 network evaluations",
+            "the reference's --num-sampling-steps N makes N - 1 Euler evaluations; N = 21 and 51 correspond",
+        ),
         Choice("APG", "eta 0, radius 5, momentum -0.5, on means", "not stated; APG's own row for DiT-XL/2"),
         Choice("C2FG rate", "0.2", "not stated for SiT; the paper's value for SD3.5"),
+        Choice("autoencoder", vae, "not stated; SiT's sample.py has sd-vae-ft-mse"),
+        Choice("precision", dtype, "not stated; SiT's sampler has tf32: float32 with TF32 products"),
         Choice(
-            "autoencoder", "sd-vae-ft-mse unless --vae says otherwise", "not stated; SiT's sample.py default"
+            "class order and noise",
+            "classes in turn, one seed per sample",
+            "not stated; so that no sample depends on the batch or on the number of GPUs",
         ),
-        Choice("precision", "float32 with TF32 products", "not stated; the default of SiT's sampler"),
-        Choice("class order and noise", "classes in turn, one seed per sample", "not stated"),
         Choice("gamma and evaluations of the figures", "1.10, 50", "not stated; scale 2.5 is"),
         _CHI,
     )
@@ -248,11 +257,13 @@ def _text(name: str) -> str:
 
 
 _SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third
-# Dense peaks from the data sheets, in the precision that each protocol uses.
+# Dense peaks from the data sheets.
 _PEAKS = {
+    "float32": {"A100": 19.5e12, "H100": 67e12, "RTX 4090": 82.6e12},
     "tf32": {"A100": 156e12, "H100": 494e12, "RTX 4090": 82.6e12},
     "bfloat16": {"A100": 312e12, "H100": 989e12, "RTX 4090": 165e12},
 }
+_PEAKS["float16"] = _PEAKS["bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -356,7 +367,7 @@ def _sd35_work() -> float:
 
 
 def plan_text(
-    protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int, given: str = ""
+    protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int, dtype: str, given: str = ""
 ) -> str:
     """Settings, arithmetic, what is missing, and commands to copy; `given` are options to repeat."""
     imagenet = protocol.name == "imagenet"
@@ -373,7 +384,6 @@ def plan_text(
         f"work: 2 calls x evaluations x samples, over all runs = {calls:.3g} calls",
         f"      one call = {work / 1e9:.1f} GFLOP, together {calls * work:.3g} FLOP, without the decoder",
     ]
-    dtype = "tf32" if imagenet else "bfloat16"
     for gpu, peak in _PEAKS[dtype].items():
         seconds = calls * work / (peak * _SHARE)
         per_run = seconds / 3600 / len(protocol.settings)
@@ -385,11 +395,11 @@ def plan_text(
     lines.append("      times are arithmetic, not measured: no GPU run stands behind them")
     if protocol.figures:
         samples = min(protocol.samples, 1000) if imagenet else protocol.samples
-        more = sum(2 * s.evaluations for s in protocol.figures) * samples
+        folders = [protocol.figure_folder(s) for s in protocol.figures]
+        more = sum(2 * s.evaluations for s in protocol.figures if protocol.scored_by) * samples
         lines.append(
-            f"figures: {len(protocol.figures)} runs of {samples:,} samples with diagnostics, "
-            f"{', '.join(f'figures/{s.name}' for s in protocol.figures)}: {more:.3g} calls, "
-            f"{more / calls:.1%} of the table's"
+            f"figures: {len(folders)} runs of {samples:,} samples with diagnostics, {', '.join(folders)}: "
+            f"{more:.3g} further calls, {more / calls:.1%} of the table's"
         )
     free = shutil.disk_usage(_existing(out)).free
     lines += [

@@ -51,34 +51,30 @@ def setting_configs(protocol: ImageProtocol, base: RunConfig) -> dict[str, RunCo
     if protocol.name == "imagenet":
         few = replace(few, per_class=1)
     for s in protocol.figures:
-        runs[f"figures/{s.name}"] = _setting_config(protocol, s, few, both=True)
+        runs[protocol.figure_folder(s)] = _setting_config(protocol, s, few)
     return runs
 
 
-def _setting_config(
-    protocol: ImageProtocol, s: ImageSetting, base: RunConfig, *, both: bool = False
-) -> RunConfig:
+def _setting_config(protocol: ImageProtocol, s: ImageSetting, base: RunConfig) -> RunConfig:
     config = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
     if protocol.name != "sd35":
         return config
-    config = replace(config, guidance_scale=s.scale, sigmas=PINNED_SIGMAS, noise="stream")
-    if s.scale != 1:  # the chain replaces the pipeline's combination, whose scale only switches guidance on
-        return config
-    # At scale 1 the pipeline's guidance is off, and it makes one prediction only; diagnostics need `both`.
-    return replace(config, guidance_scale=2.0) if both else replace(config, rule="")
+    # The chain replaces the pipeline's combination, whose scale only switches guidance on: above 1.
+    scale = 2.0 if s.scale == 1 else s.scale
+    return replace(config, guidance_scale=scale, sigmas=PINNED_SIGMAS, noise="stream")
 
 
 def reproduce(
     protocol: ImageProtocol, base: RunConfig, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
 ) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
-    out.mkdir(parents=True, exist_ok=True)
     source = open_model(base, device)
     runs = {name: source.prepare(config) for name, config in setting_configs(protocol, base).items()}
+    chosen = {"left_open": [asdict(choice) for choice in protocol.choices]}
     shares = {name: range(rank, run.config.blocks, world) for name, run in runs.items()}
     done, total = 0, sum(map(len, shares.values()))
     for name, run in runs.items():
-        store = run.store(out / name)
+        store = run.store(out / name, **chosen)
         done += len(shares[name]) - len(store.missing(shares[name]))
         for _ in make_run(store, run.make, rank, world):
             done += 1
@@ -91,7 +87,7 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
     Whichever process ends last does it.
     """
     with folder_lock(out):
-        folders = [*(s.name for s in protocol.settings), *(f"figures/{s.name}" for s in protocol.figures)]
+        folders = [*(s.name for s in protocol.settings), *map(protocol.figure_folder, protocol.figures)]
         if not all(Ledger(out / name, "images").finished for name in folders):
             return False
         if score_by:
