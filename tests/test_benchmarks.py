@@ -3,7 +3,6 @@
 import platform
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import records, report
 from benchmarks.__main__ import main
-from benchmarks.chart import chart
 from benchmarks.records import Curve, Note, Reading, Setting
 from benchmarks.timing import in_turns, ratio
 
@@ -61,14 +59,6 @@ def test_a_setting_tells_neither_host_nor_path():
 def test_a_goal_is_met_at_its_value(value, goal, at_most, met):
     assert Reading("", "", "", value, goal=goal, at_most=at_most).met is met
     assert Reading("", "", "", value).met is None
-
-
-def test_a_chart_is_one_picture_with_all_points():
-    found = ElementTree.fromstring(chart(ROWS[-2:]))
-    assert len(found.findall(".//{*}circle")) == 4
-    assert "torch & more" in [node.text for node in found.findall(".//{*}text")]
-    heights = [float(node.get("cy")) for node in found.findall(".//{*}circle")]
-    assert max(heights[2:]) < min(heights[:2])  # the dearer line is the higher one
 
 
 def test_contenders_take_turns_and_ratios_are_of_one_round():

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from meancap.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, read_cases, starts, truth, widths
+from meancap.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, read_cases, truth, widths
 from tools.bench_cases import FOLDER, SETS, csv_of, draw_cases
 
 FROZEN = {
@@ -41,9 +41,3 @@ def test_the_data_are_as_the_stratum_says(index):
     assert abs(float(law.mean.norm() / radius) - case.offset) < 1e-9
     across = (variances[0].max() / variances[0].min()).sqrt()
     assert abs(float(across) - case.anisotropy) < 1e-3
-
-
-def test_blocks_are_gaussian_and_differ():
-    tune, score = starts(8, "tune"), starts(8, "score")
-    assert tune.shape == (512, 8) and not torch.equal(tune, score)
-    assert float(tune.mean().abs()) < 0.01 and abs(float(tune.std()) - 1) < 0.02

@@ -194,19 +194,6 @@ def test_copied_link_and_numbers_are_those_on_the_page(tabs):
     assert [one.occupancy.tolist() for one in printed.values()] == [r["occupancy"] for r in copied["rules"]]
 
 
-def test_dark_follows_the_system_and_the_button(tabs):
-    one = tabs(color_scheme="dark")
-    page = one.open("#mixture?scene=triple&scale=6")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(ground)
-    page.get_by_role("button", name="Dark").click()
-    light = page.evaluate(ground)
-    assert sum(json.loads(f"[{dark[4:-1]}]")) < 150 < 600 < sum(json.loads(f"[{light[4:-1]}]"))
-    page.reload()
-    page.wait_for_selector(".mixture")
-    assert page.evaluate(ground) == light
-
-
 @pytest.mark.slow
 def test_a_component_moves_by_keys(tab):
     page = tab.open("#mixture?n=1000")

@@ -70,14 +70,6 @@ def test_alignment_is_the_posterior_of_the_condition():
     assert abs(float(found - share)) < 5 * math.sqrt(float(share) / 5000)
 
 
-def test_slices_are_unit_vectors_and_even_in_the_plane():
-    torch.testing.assert_close(fan(2, 6).norm(dim=1), torch.ones(6, dtype=torch.float64))
-    second = fan(2, 6).T @ fan(2, 6) / 6
-    torch.testing.assert_close(second, torch.eye(2, dtype=torch.float64) / 2)
-    many = fan(8, 20)
-    torch.testing.assert_close(many[:8] @ many[:8].T, torch.eye(8, dtype=torch.float64))
-
-
 def test_quantiles_invert_the_distribution_function():
     along = Lines.of(two_sided().conditional, fan(2, 3))
     u = torch.tensor([1e-9, 0.2, 0.5, 0.99, 1 - 1e-9], dtype=torch.float64)

@@ -69,14 +69,6 @@ def test_worse_images_score_worse_and_every_score_carries_its_protocol(runs, tmp
         assert line["interval"][0] <= line["value"] <= line["interval"][1]
 
 
-def test_the_order_of_the_images_does_not_matter(tmp_path, garments, runs):
-    images, labels = garments
-    order = torch.randperm(len(images))
-    shuffled = made_run(tmp_path / "shuffled", images[order], labels[order])
-    main(["score", str(runs["clean"]), str(shuffled), "--protocol", "fashion"])
-    assert numbers(shuffled) == pytest.approx(numbers(runs["clean"]), rel=1e-4)
-
-
 def test_a_stopped_extraction_goes_on_and_ends_the_same(runs, tmp_path, garments, monkeypatch):
     monkeypatch.setattr(kept_features, "BLOCK", 200)
     images = open_target(runs["clean"]).images

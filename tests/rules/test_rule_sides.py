@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from meancap import CFG, Cap, Prediction, euler, pmc, sample, uniform
+from meancap import CFG, Prediction, euler, pmc, sample, uniform
 from meancap.lab import Condition, Mixture
 from meancap.sampling import (
     autoguidance,
@@ -27,8 +27,6 @@ def test_autoguidance_is_guidance_away_from_the_weak_model():
     strong, other = CONDITION.predict(noise(), 0.4), weak.predict(noise(), 0.4)
     torch.testing.assert_close(p.m_c, strong.m_c)
     torch.testing.assert_close(p.delta, strong.m_c - other.m_c)
-    x = sample(autoguidance(CONDITION.predict, weak.predict), CFG(2) | Cap(1.1), noise(), uniform(10))
-    assert x.isfinite().all()
 
 
 @pytest.mark.parametrize(("share", "hold"), [(0.5, False), (1.0, True), (0.0, False)])

@@ -155,14 +155,10 @@ def test_a_class_to_avoid_is_the_reference_or_beside_it_and_part_of_the_run(tmp_
     assert made("plain", "CFG(3)") == 0
     assert made("reference", "CFG(3)", "--negative", "c") == 0
     assert made("beside", "perp_neg(3)", "--negative", "c") == 0
-    configs = [
-        json.loads((tmp_path / name / "run.json").read_text())["config"]
-        for name in ("plain", "reference", "beside")
-    ]
+    runs = [tmp_path / name for name in ("plain", "reference", "beside")]
+    configs = [json.loads((run / "run.json").read_text())["config"] for run in runs]
     assert [config.get("negative") for config in configs] == [None, 2, 2] and "negative" not in configs[0]
-    pictures = [
-        np.load(tmp_path / name / "samples.npz")["arr_0"] for name in ("plain", "reference", "beside")
-    ]
+    pictures = [np.load(run / "samples.npz")["arr_0"] for run in runs]
     assert not any((a == b).all() for a, b in ((pictures[i], pictures[i - 1]) for i in range(3)))
     assert made("none", "perp_neg(3)") == 2 and not (tmp_path / "none").exists()
     assert "give --negative, what to avoid" in capsys.readouterr().err

@@ -63,19 +63,6 @@ def test_no_other_shape_passes_for_the_demanded_one(scenes, pictures):
         assert (found.iou < 0.85).double().mean() > 0.95
 
 
-def test_a_blob_is_no_disc():
-    """What is neither square nor triangle: a disc of radius 6 whose outline waves by a quarter."""
-    y, x = torch.meshgrid(torch.arange(32) + 0.5, torch.arange(32) + 0.5, indexing="ij")
-    picture = torch.full((3, 32, 32), 0.3)
-    for column in (8.5, 23.5):
-        angle = torch.atan2(y - 16, x - column)
-        edge = 6 + 1.8 * torch.sin(3 * angle)
-        inside = ((x - column) ** 2 + (y - 16) ** 2).sqrt() < edge
-        picture[:, inside] = torch.tensor([0.9, 0.1, 0.1])[:, None]
-    found = forms(picture[None], torch.tensor([0]), torch.tensor([[0, 0]]))
-    assert (found.iou < 0.85).all()
-
-
 def test_renders_keep_their_own_law(scenes, pictures):
     wanted = scenes.codes()
     wanted[N // 2 :, :4] = -1

@@ -168,20 +168,23 @@ MASKED = PAIR | both(prompt_embeds_mask=mask())
 TWO_TEXTS = {f"{sign}prompt_{kind}{which}": what
              for sign in ("", "negative_") for which in ("", "_2")
              for kind, what in (("embeds", (BATCH, 5, 16)), ("embeds_mask", mask()))}  # fmt: skip
-HEADS = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 1, "in_channels": 4}
+# What is small in every model; each takes those of them that it knows.
+HEADS = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 1, "in_channels": 4,
+         "sample_size": 8, "cross_attention_dim": 16, "text_embed_dim": 16, "num_single_layers": 1,
+         "joint_attention_dim": 16, "caption_channels": 16, "num_refiner_layers": 1, "rope_max_seq_len": 32,
+         "pooled_projection_dim": 16, "text_embed_2_dim": 16, "pos_embed_max_size": 16, "sample_width": 8,
+         "sample_height": 8, "num_cross_attention_heads": 2, "caption_projection_dim": 16}  # fmt: skip
 TINY = HEADS | {"out_channels": 4}
-SINGLE = HEADS | {"num_single_layers": 1, "joint_attention_dim": 16, "in_channels": 16, "patch_size": 1}
+SINGLE = HEADS | {"in_channels": 16, "patch_size": 1}
 UNET = {"sample_size": 8, "block_out_channels": (4, 8), "layers_per_block": 1, "norm_num_groups": 2,
         "cross_attention_dim": 16, "attention_head_dim": 2,
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D")}  # fmt: skip
 TIMED = {"addition_embed_type": "text_time", "addition_time_embed_dim": 4,
          "projection_class_embeddings_input_dim": 16 + 6 * 4}  # fmt: skip
-PIXART = TINY | {"out_channels": 8, "cross_attention_dim": 16, "sample_size": 8, "caption_channels": 16}
-COGVIDEO = TINY | {"time_embed_dim": 4, "text_embed_dim": 16, "sample_width": 8, "sample_height": 8,
-                   "sample_frames": 9, "max_text_seq_length": 5}  # fmt: skip
-WAN_MODEL = TINY | {"attention_head_dim": 12, "text_dim": 16, "freq_dim": 16, "ffn_dim": 32,
-                    "rope_max_seq_len": 32}  # fmt: skip
+PIXART = TINY | {"out_channels": 8}
+COGVIDEO = TINY | {"time_embed_dim": 4, "sample_frames": 9, "max_text_seq_length": 5}
+WAN_MODEL = TINY | {"attention_head_dim": 12, "text_dim": 16, "freq_dim": 16, "ffn_dim": 32}
 KANDINSKY = {"in_visual_dim": 4, "out_visual_dim": 4, "in_text_dim": 16, "in_text_dim2": 16, "time_dim": 16,
              "model_dim": 16, "ff_dim": 16, "num_text_blocks": 1, "num_visual_blocks": 1,
              "axes_dims": (2, 2, 4)}  # fmt: skip
@@ -203,12 +206,10 @@ LTX2_AUDIO = {
     "latent_channels": 2, "norm_type": "pixel", "causality_axis": "height", "mid_block_add_attention": False,
     "mel_bins": 8,
 }  # fmt: skip
-COSMOS = TINY | {"in_channels": 5, "attention_head_dim": 12, "mlp_ratio": 2, "text_embed_dim": 16,
-                 "adaln_lora_dim": 4, "max_size": (8, 8, 8), "patch_size": (1, 2, 2),
-                 "rope_scale": (1.0, 1.0, 1.0), "concat_padding_mask": False,
-                 "extra_pos_embed_type": "learnable"}  # fmt: skip
-EASY = TINY | {"attention_head_dim": 16, "time_embed_dim": 2, "text_embed_dim": 16, "sample_width": 8,
-               "sample_height": 8, "patch_size": 2}  # fmt: skip
+COSMOS = TINY | {"in_channels": 5, "attention_head_dim": 12, "mlp_ratio": 2, "adaln_lora_dim": 4,
+                 "max_size": (8, 8, 8), "patch_size": (1, 2, 2), "rope_scale": (1.0, 1.0, 1.0),
+                 "concat_padding_mask": False, "extra_pos_embed_type": "learnable"}  # fmt: skip
+EASY = TINY | {"attention_head_dim": 16, "time_embed_dim": 2, "patch_size": 2}
 EASY_PARTS = {"vae": ("AutoencoderKLMagvit", MAGVIT), "text_encoder": Words}
 
 
@@ -248,29 +249,23 @@ UNBINNED = {"use_resolution_binning": False, "negative_prompt": None}
 # fmt: off
 CASES = {
     "StableDiffusion3Pipeline": Case(
-        "SD3Transformer2DModel",
-        TINY | {"sample_size": 16, "patch_size": 2, "joint_attention_dim": 16, "caption_projection_dim": 16,
-                "pooled_projection_dim": 16, "pos_embed_max_size": 16},
-        POOLED, IMAGE),
+        "SD3Transformer2DModel", TINY | {"sample_size": 16, "patch_size": 2}, POOLED, IMAGE),
     "AuraFlowPipeline": Case(
         "AuraFlowTransformer2DModel",
         TINY | {"sample_size": 16, "patch_size": 2, "num_mmdit_layers": 1, "num_single_dit_layers": 1,
-                "joint_attention_dim": 16, "caption_projection_dim": 16, "pos_embed_max_size": 64},
+                "pos_embed_max_size": 64},
         TEXT, IMAGE),
     "LTXPipeline": Case(
-        "LTXVideoTransformer3DModel",
-        TINY | {"in_channels": 8, "out_channels": 8, "cross_attention_dim": 16, "caption_channels": 16},
+        "LTXVideoTransformer3DModel", TINY | {"in_channels": 8, "out_channels": 8},
         TEXT, IMAGE | {"num_frames": 9}),
     "SanaPipeline": Case(
         "SanaTransformer2DModel",
-        TINY | {"patch_size": 1, "attention_head_dim": 4, "num_cross_attention_heads": 2,
-                "cross_attention_head_dim": 4, "cross_attention_dim": 8, "caption_channels": 16,
-                "sample_size": 8},
+        TINY | {"patch_size": 1, "attention_head_dim": 4, "cross_attention_head_dim": 4,
+                "cross_attention_dim": 8},
         TEXT, UNBINNED | {"height": 256, "width": 256}),
     "SanaVideoPipeline": Case(
         "SanaVideoTransformer3DModel",
-        TINY | {"attention_head_dim": 12, "num_cross_attention_heads": 2, "cross_attention_head_dim": 12,
-                "cross_attention_dim": 24, "caption_channels": 16, "sample_size": 8, "rope_max_seq_len": 32},
+        TINY | {"attention_head_dim": 12, "cross_attention_head_dim": 12, "cross_attention_dim": 24},
         TEXT, IMAGE | UNBINNED | {"frames": 5}),
     "PRXPipeline": Case(
         "PRXTransformer2DModel",
@@ -279,20 +274,20 @@ CASES = {
         # The pipeline itself repeats the time twice whatever the batch, so it runs with one sample only.
         one(TRUE), IMAGE | {"use_resolution_binning": False}, std=0.3),
     "BriaPipeline": Case(
-        "BriaTransformer2DModel", SINGLE | {"axes_dims_rope": [0, 4, 4]}, PAIR, SMALL,
+        "BriaTransformer2DModel", SINGLE | {"axes_dims_rope": [0, 4, 4], "pooled_projection_dim": None},
+        PAIR, SMALL,
         parts={"vae": kl(shift_factor=0.0)}),
     "MochiPipeline": Case(
         "MochiTransformer3DModel",
-        HEADS | {"patch_size": 2, "num_layers": 2, "pooled_projection_dim": 16, "in_channels": 12,
-                 "text_embed_dim": 16, "time_embed_dim": 4, "max_sequence_length": 16},
+        HEADS | {"patch_size": 2, "num_layers": 2, "in_channels": 12, "time_embed_dim": 4,
+                 "max_sequence_length": 16},
         TRUE, IMAGE | {"num_frames": 7},
         scheduler=lambda: diffusers.FlowMatchEulerDiscreteScheduler(invert_sigmas=True)),
     "HiDreamImagePipeline": Case(
         "HiDreamImageTransformer2DModel",
-        TINY | {"patch_size": 2, "num_single_layers": 1, "num_attention_heads": 4,
-                "caption_channels": [16, 16], "text_emb_dim": 32, "num_routed_experts": 2,
-                "num_activated_experts": 1, "axes_dims_rope": (4, 2, 2), "max_resolution": (32, 32),
-                "llama_layers": (0, 1)},
+        TINY | {"patch_size": 2, "num_attention_heads": 4, "caption_channels": [16, 16], "text_emb_dim": 32,
+                "num_routed_experts": 2, "num_activated_experts": 1, "axes_dims_rope": (4, 2, 2),
+                "max_resolution": (32, 32), "llama_layers": (0, 1)},
         both(prompt_embeds_t5=(BATCH, 5, 16), prompt_embeds_llama3=(2, BATCH, 5, 16),
              pooled_prompt_embeds=(BATCH, 32)),
         IMAGE, settings={"default_sample_size": 8}),
@@ -302,8 +297,7 @@ CASES = {
          "cap_feat_dim": 16, "axes_dims": [8, 4, 4], "axes_lens": [256, 32, 32]},
         both(prompt_embeds=[(5, 16)] * BATCH), IMAGE),
     "FluxPipeline": Case(
-        "FluxTransformer2DModel",
-        SINGLE | {"attention_head_dim": 16, "pooled_projection_dim": 16, "axes_dims_rope": [4, 4, 8]},
+        "FluxTransformer2DModel", SINGLE | {"attention_head_dim": 16, "axes_dims_rope": [4, 4, 8]},
         POOLED, IMAGE, scale="true_cfg_scale"),
     "ChromaPipeline": Case(
         "ChromaTransformer2DModel",
@@ -312,21 +306,17 @@ CASES = {
         TRUE, IMAGE),
     "QwenImagePipeline": Case(
         "QwenImageTransformer2DModel",
-        TINY | {"patch_size": 2, "in_channels": 16, "attention_head_dim": 16, "joint_attention_dim": 16,
-                "axes_dims_rope": (8, 4, 4)},
+        TINY | {"patch_size": 2, "in_channels": 16, "attention_head_dim": 16, "axes_dims_rope": (8, 4, 4)},
         MASKED, IMAGE, scale="true_cfg_scale"),
     "CogView4Pipeline": Case(
         "CogView4Transformer2DModel",
-        TINY | {"patch_size": 2, "attention_head_dim": 4, "num_attention_heads": 4, "text_embed_dim": 16,
-                "time_embed_dim": 8, "condition_dim": 4, "pos_embed_max_size": 16, "sample_size": 16,
-                "rope_axes_dim": (16, 16)},
+        TINY | {"patch_size": 2, "attention_head_dim": 4, "num_attention_heads": 4, "time_embed_dim": 8,
+                "condition_dim": 4, "sample_size": 16, "rope_axes_dim": (16, 16)},
         PAIR, IMAGE, std=0.4),
     "WanPipeline": Case("WanTransformer3DModel", WAN_MODEL, PAIR, CLIP),
     "SkyReelsV2Pipeline": Case("SkyReelsV2Transformer3DModel", WAN_MODEL, PAIR, CLIP, scheduler=rounded),
     "HunyuanVideoPipeline": Case(
-        "HunyuanVideoTransformer3DModel",
-        TINY | {"attention_head_dim": 10, "num_single_layers": 1, "num_refiner_layers": 1,
-                "text_embed_dim": 16, "pooled_projection_dim": 16, "rope_axes_dim": (2, 4, 4)},
+        "HunyuanVideoTransformer3DModel", TINY | {"attention_head_dim": 10, "rope_axes_dim": (2, 4, 4)},
         POOLED | TEXT, CLIP, scale="true_cfg_scale"),
     "Flux2KleinPipeline": Case(
         "Flux2Transformer2DModel",
@@ -351,21 +341,18 @@ CASES = {
                  "num_layerwise_text_blocks": 1, "num_refiner_text_blocks": 1, "axes_dims_rope": (4, 2, 2)},
         both(prompt_embeds=(BATCH, 5, 3, 16), prompt_embeds_mask=mask(torch.bool)), IMAGE, std=0.3),
     "HunyuanImagePipeline": Case(
-        "HunyuanImageTransformer2DModel",
-        TINY | {"num_single_layers": 1, "num_refiner_layers": 1, "text_embed_dim": 16,
-                "text_embed_2_dim": 16, "rope_axes_dim": (4, 4)},
+        "HunyuanImageTransformer2DModel", TINY | {"rope_axes_dim": (4, 4)},
         TWO_TEXTS, {"height": 256, "width": 256}, scale="", parts=GUIDER),
     "HunyuanImageRefinerPipeline": Case(
         "HunyuanImageTransformer2DModel",
-        TINY | {"num_single_layers": 1, "num_refiner_layers": 1, "text_embed_dim": 16, "in_channels": 8,
-                "text_embed_2_dim": None, "guidance_embeds": True, "patch_size": (1, 1, 1),
+        TINY | {"in_channels": 8, "text_embed_2_dim": None, "guidance_embeds": True, "patch_size": (1, 1, 1),
                 "rope_axes_dim": (2, 2, 4)},
         MASKED | {"image": (BATCH, 4, 1, 4, 4)}, IMAGE, scale="", parts=GUIDER,
         settings={"latent_channels": 4}),
     "HunyuanVideo15Pipeline": Case(
         "HunyuanVideo15Transformer3DModel",
-        TINY | {"in_channels": 9, "num_refiner_layers": 1, "text_embed_dim": 16, "text_embed_2_dim": 16,
-                "image_embed_dim": 12, "rope_axes_dim": (2, 2, 4), "target_size": 16, "task_type": "t2v"},
+        TINY | {"in_channels": 9, "image_embed_dim": 12, "rope_axes_dim": (2, 2, 4), "target_size": 16,
+                "task_type": "t2v"},
         TWO_TEXTS, SMALL | {"num_frames": 2}, scale="", std=0.6,
         settings={"vision_num_semantic_tokens": 4},
         parts=GUIDER | {"vae": ("AutoencoderKLHunyuanVideo15", {
@@ -373,8 +360,8 @@ CASES = {
             "spatial_compression_ratio": 2, "temporal_compression_ratio": 1})}),
     "MotifVideoPipeline": Case(
         "MotifVideoTransformer3DModel",
-        TINY | {"in_channels": 9, "attention_head_dim": 12, "num_single_layers": 1, "patch_size": 1,
-                "patch_size_t": 1, "text_embed_dim": 16, "image_embed_dim": 16, "rope_axes_dim": (4, 4, 4)},
+        TINY | {"in_channels": 9, "attention_head_dim": 12, "patch_size": 1, "patch_size_t": 1,
+                "image_embed_dim": 16, "rope_axes_dim": (4, 4, 4)},
         TEXT, FRAMES, scale="", parts=GUIDER | WAN_VAE),
     "StableDiffusionPipeline": Case(
         "UNet2DConditionModel", UNET, PAIR, IMAGE, scheduler=diffusers.DDIMScheduler, parts=SAFE, std=0.4),
@@ -423,12 +410,12 @@ CASES = {
         both(prompt_embeds=[(5, 16)] * BATCH), {"height": 128, "width": 128, "use_pe": False}),
     "CogView3PlusPipeline": Case(
         "CogView3PlusTransformer2DModel",
-        TINY | {"patch_size": 2, "attention_head_dim": 4, "num_attention_heads": 4, "text_embed_dim": 16,
-                "time_embed_dim": 8, "condition_dim": 4, "pos_embed_max_size": 16, "sample_size": 16},
+        TINY | {"patch_size": 2, "attention_head_dim": 4, "num_attention_heads": 4, "time_embed_dim": 8,
+                "condition_dim": 4, "sample_size": 16},
         PAIR, IMAGE, scheduler=diffusers.DDIMScheduler, std=0.4),
     "GlmImagePipeline": Case(
         "GlmImageTransformer2DModel",
-        TINY | {"patch_size": 2, "text_embed_dim": 16, "time_embed_dim": 16, "condition_dim": 8,
+        TINY | {"patch_size": 2, "time_embed_dim": 16, "condition_dim": 8,
                 "prior_vq_quantizer_codebook_size": 16},
         PAIR | {"prior_token_ids": lambda: torch.arange(BATCH * 64).reshape(BATCH, 64) % 16}, SMALL,
         parts={"vae": kl(latent_channels=4, latents_mean=(0.0,) * 4, latents_std=(1.0,) * 4)}),
@@ -459,10 +446,9 @@ CASES = {
         IMAGE | {"num_frames": 9, "max_sequence_length": 5}, std=0.4, scheduler=cog_scheduler),
     "LTX2Pipeline": Case(
         "LTX2VideoTransformer3DModel",
-        TINY | {"cross_attention_dim": 16, "audio_in_channels": 4, "audio_out_channels": 4,
-                "audio_num_attention_heads": 2, "audio_attention_head_dim": 4, "audio_cross_attention_dim": 8,
-                "num_layers": 2, "caption_channels": 16, "rope_double_precision": False, "rope_type": "split",
-                "vae_scale_factors": (8, 32, 32)},
+        TINY | {"audio_in_channels": 4, "audio_out_channels": 4, "audio_num_attention_heads": 2,
+                "audio_attention_head_dim": 4, "audio_cross_attention_dim": 8, "num_layers": 2,
+                "rope_double_precision": False, "rope_type": "split", "vae_scale_factors": (8, 32, 32)},
         TEXT | both(prompt_embeds=(BATCH, 5, 16 * 3)),
         {"height": 32, "width": 32, "num_frames": 5, "frame_rate": 25.0, "stg_scale": 0.0,
          "modality_scale": 1.0, "guidance_rescale": 0.0, "audio_guidance_scale": 5.0, "audio_stg_scale": 0.0,
@@ -479,15 +465,14 @@ CASES = {
         scheduler=diffusers.DDIMScheduler),
     "AllegroPipeline": Case(
         "AllegroTransformer3DModel",
-        TINY | {"attention_head_dim": 12, "cross_attention_dim": 24, "sample_height": 8, "sample_width": 8,
-                "sample_frames": 8, "caption_channels": 16},
+        TINY | {"attention_head_dim": 12, "cross_attention_dim": 24, "sample_frames": 8},
         TEXT, IMAGE | {"num_frames": 8, "negative_prompt": None, "clean_caption": False},
         scheduler=diffusers.EulerAncestralDiscreteScheduler),
     "HunyuanDiTPipeline": Case(
         "HunyuanDiT2DModel",
         HEADS | {"sample_size": 16, "num_layers": 2, "patch_size": 2, "num_attention_heads": 3,
-                 "cross_attention_dim": 16, "cross_attention_dim_t5": 16, "pooled_projection_dim": 4,
-                 "hidden_size": 24, "activation_fn": "gelu-approximate", "text_len": 5, "text_len_t5": 5},
+                 "cross_attention_dim_t5": 16, "pooled_projection_dim": 4, "hidden_size": 24,
+                 "activation_fn": "gelu-approximate", "text_len": 5, "text_len_t5": 5},
         TEXT | both(prompt_embeds_2=(BATCH, 5, 16), prompt_attention_mask_2=mask()),
         SMALL | {"use_resolution_binning": False}, parts=SAFE,
         scheduler=lambda: diffusers.DDPMScheduler(clip_sample=False)),
@@ -500,8 +485,7 @@ CASES = {
             apply_chat_template=lambda *text, **more: [[0]], tokenizer=Processor(encode=lambda text: [0]))}),
     "LongCatImagePipeline": Case(
         "LongCatImageTransformer2DModel",
-        HEADS | {"in_channels": 64, "num_single_layers": 1, "attention_head_dim": 16,
-                 "joint_attention_dim": 16, "pooled_projection_dim": 16, "axes_dims_rope": [4, 6, 6]},
+        HEADS | {"in_channels": 64, "attention_head_dim": 16, "axes_dims_rope": [4, 6, 6]},
         PAIR, IMAGE | {"enable_prompt_rewrite": False},
         settings={"encode_prompt": lambda pipe, prompt_embeds, **more: (prompt_embeds, torch.zeros(5, 3))}),
     "Kandinsky5T2IPipeline": Case(
@@ -514,8 +498,8 @@ CASES = {
         CLIP | {"sample_audio": False}),
     "BriaFiboPipeline": Case(
         "BriaFiboTransformer2DModel",
-        HEADS | {"in_channels": 16, "num_single_layers": 1, "joint_attention_dim": 32,
-                 "axes_dims_rope": [0, 4, 4], "text_encoder_dim": 16},
+        HEADS | {"in_channels": 16, "joint_attention_dim": 32, "axes_dims_rope": [0, 4, 4],
+                 "text_encoder_dim": 16, "pooled_projection_dim": None},
         {}, SMALL | {"prompt": ["a", "b"]}, settings={"get_prompt_embeds": fibo_prompt},
         parts={"text_encoder": kl(), "vae": ("AutoencoderKLWan", {
             "base_dim": 4, "z_dim": 16, "dim_mult": [1], "num_res_blocks": 1, "temperal_downsample": []})}),
@@ -537,9 +521,8 @@ CASES = {
         scheduler=lambda: diffusers.FlowMatchEulerDiscreteScheduler(shift=1.0, invert_sigmas=True)),
     "StableAudioPipeline": Case(
         "StableAudioDiTModel",
-        TINY | {"sample_size": 8, "attention_head_dim": 4, "num_key_value_attention_heads": 2,
-                "cross_attention_dim": 16, "time_proj_dim": 8, "global_states_input_dim": 32,
-                "cross_attention_input_dim": 16},
+        TINY | {"attention_head_dim": 4, "num_key_value_attention_heads": 2, "time_proj_dim": 8,
+                "global_states_input_dim": 32, "cross_attention_input_dim": 16},
         PAIR | both(attention_mask=mask()), {"return_dict": True},
         scheduler=lambda: diffusers.EDMDPMSolverMultistepScheduler(
             prediction_type="v_prediction", sigma_data=1.0),
@@ -552,8 +535,8 @@ CASES = {
                 "text_encoder_dim": 16, "conditioning_dim": 16, "min_value": 0, "max_value": 32})}),
     "NucleusMoEImagePipeline": Case(
         "NucleusMoEImageTransformer2DModel",
-        TINY | {"in_channels": 16, "attention_head_dim": 16, "joint_attention_dim": 16,
-                "axes_dims_rope": (4, 6, 6), "moe_enabled": False, "capacity_factors": [8.0]},
+        TINY | {"in_channels": 16, "attention_head_dim": 16, "axes_dims_rope": (4, 6, 6),
+                "moe_enabled": False, "capacity_factors": [8.0]},
         MASKED, IMAGE),
     "Cosmos2_5_PredictBasePipeline": Case(
         "CosmosTransformer3DModel", COSMOS, PAIR, FRAMES, scheduler=rounded, parts=WAN_VAE | HARMLESS),
