@@ -31,16 +31,7 @@ def drawn(seed, batch=3, dtype=torch.float32):
     return x.to(dtype), c, u, u + 7.0 * (c - u)
 
 
-def respond(
-    rule,
-    how,
-    x,
-    c,
-    u,
-    nominal,
-    state,
-    record=None,
-):
+def respond(rule, how, x, c, u, nominal, state, record=None):
     return rules.respond(rule, Prediction.from_affine(x, c, u, how), state, nominal=nominal, record=record)
 
 

@@ -51,15 +51,7 @@ class Pipeline:
         self.scheduler, self.streams, self.counts = FlowMatchScheduler(), streams, counts
         self.names = ["latents"] if streams == 1 else ["video_latents", "audio_latents"]
 
-    def cfg_guided_model_fn(
-        self,
-        model_fn,
-        cfg_scale,
-        inputs_shared,
-        inputs_posi,
-        inputs_nega,
-        **others,
-    ):
+    def cfg_guided_model_fn(self, model_fn, cfg_scale, inputs_shared, inputs_posi, inputs_nega, **others):
         c = model_fn(**inputs_posi, **inputs_shared, **others)
         if cfg_scale == 1.0:
             return c
@@ -187,15 +179,7 @@ class CFGPolicy:
     def build(self, batch, image_kwargs, pos_cond_kwargs, neg_cond_kwargs):
         return dataclasses.replace(self, branches=["conditional", "unconditional"])
 
-    def combine(
-        self,
-        predictions,
-        batch,
-        cfg_scale,
-        pipeline_config,
-        *,
-        cfg_parallel=False,
-    ):
+    def combine(self, predictions, batch, cfg_scale, pipeline_config, *, cfg_parallel=False):
         return predictions[1] + cfg_scale * (predictions[0] - predictions[1])
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from meancap import CFG, Cap, parse, sample, uniform
+from meancap import parse, sample, uniform
 from meancap.bench.cases import read_cases, starts
 from meancap.bench.families import (
     FIXED,
@@ -22,7 +22,7 @@ from meancap.bench.families import (
     spread,
 )  # fmt: skip
 from meancap.bench.predictors import predictor
-from meancap.bench.trials import Bench, merge_rules, sample_together, score_cell, shrink
+from meancap.bench.trials import Bench, sample_together, score_cell, shrink
 from meancap.runs.calibrate import LearnedScale
 
 CASES = read_cases()
@@ -47,12 +47,6 @@ def test_rules_that_run_together_run_as_alone(texts):
         torch.testing.assert_close(
             both[i], sample(predictor(LEAK), rule, x, uniform(5)), rtol=1e-9, atol=1e-9
         )
-
-
-def test_rules_merge_if_they_differ_in_scales_alone():
-    assert merge_rules([CFG(2.0), CFG(3.0)], 4) is not None
-    assert merge_rules([CFG(2.0), CFG(3.0) | Cap(1.1)], 4) is None
-    assert merge_rules([parse("apg(3, radius=1)"), parse("apg(3, radius=2)")], 4) is None
 
 
 def test_the_right_scale_is_as_good_as_the_perfect_model():

@@ -42,10 +42,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, garments, capsys, m
         ("{run} --protocol efficientnet-lite0", "needs --reference"),
         ("{run} --protocol efficientnet-lite0 --reference fashion-mnist", "Fashion-MNIST"),
         ("{run} --protocol fashion --reference {here}/no", "there is no"),
-        (
-            "{run} --protocol fashion --weights {here}/other.pth",
-            "is not a Fashion-MNIST classifier",
-        ),
+        ("{run} --protocol fashion --weights {here}/other.pth", "is not a Fashion-MNIST classifier"),
         ("{run} --protocol fashion --weights {here}/none.pth", "there is no file of weights"),
     ):
         assert main(["score", *(word.format(run=run, here=tmp_path) for word in command.split())]) == 2

@@ -221,9 +221,7 @@ def test_an_adm_reference_gives_statistics_and_images(tmp_path):
         list(find_reference(protocol("adm-imagenet256"), fake, str(tmp_path / "bad.npz")))
 
 
-def test_the_shipped_reference_is_the_test_set_seen_by_the_shipped_classifier(
-    garments,
-):
+def test_the_shipped_reference_is_the_test_set_seen_by_the_shipped_classifier(garments):
     pool = fashion_classifier()(garments[0][:200])["pool"]
     torch.testing.assert_close(shipped_fashion().features["pool"][:200], pool, rtol=2e-3, atol=1e-3)
     assert len(reference_images("fashion-mnist:test")) == 10000

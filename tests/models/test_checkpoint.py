@@ -89,10 +89,7 @@ def test_an_unreadable_file_is_named_in_one_sentence(tmp_path, content):
 def test_a_checkpoint_that_does_not_fit_names_the_tensor(tmp_path, released):
     state = released.state_dict()
     for wrong, words in (
-        (
-            {k: v for k, v in state.items() if k != "blocks.1.mlp.fc1.bias"},
-            "lacks blocks.1.mlp.fc1.bias",
-        ),
+        ({k: v for k, v in state.items() if k != "blocks.1.mlp.fc1.bias"}, "lacks blocks.1.mlp.fc1.bias"),
         (state | {"teeth": torch.zeros(1)}, "unknown tensor teeth"),
         (state | {"x_embedder.proj.bias": torch.zeros(3)}, r"x_embedder\.proj\.bias has shape \(3,\)"),
         ({"weights": torch.zeros(3)}, "holds no SiT"),

@@ -2,7 +2,6 @@
 
 import json
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -154,13 +153,6 @@ def test_run_json_tells_everything_that_decides_the_bytes(tmp_path, model):
     assert c["times"] == list(uniform(4)) and c["solver"] == "heun" and c["dtype"] == "float32"
     assert c["channels"] is None and found["made_with"]["torch"] == torch.__version__
     assert found["finished"]["evaluations"] == 30 * 7  # Heun: two a step, one in the last
-
-
-def test_a_run_leaves_the_threads_and_the_precision_of_torch_as_they_were(tmp_path, model):
-    torch.set_num_threads(2)
-    before = torch.backends.cuda.matmul.allow_tf32
-    finished(tmp_path / "r", model, replace(settings(model), dtype="tf32", threads=1))
-    assert torch.get_num_threads() == 2 and torch.backends.cuda.matmul.allow_tf32 == before
 
 
 def test_the_place_among_processes_comes_from_the_environment(monkeypatch):
