@@ -40,7 +40,7 @@ from meancap import (
     uniform,
 )
 from meancap.adapters.diffusers import guided
-from meancap.models.sit import Predictor, SiT, SiTConfig
+from meancap.models.sit import NetworkPredictor, SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
 from meancap.sampling.solvers import StepMethod
 
@@ -78,7 +78,8 @@ def network(rule: Rule, solver: StepMethod) -> float:
     """Samples through the network for one picture in ten steps, counted at its last layer."""
     model, rows = SiT(SMALL).requires_grad_(False).eval(), []
     model.final_layer.linear.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
-    sample(Predictor(model, [0, 1, 2]), rule, torch.zeros(3, 1, 8, 8), uniform(10), solver)
+    predict = NetworkPredictor(model, torch.arange(3), SMALL.classes)
+    sample(predict, rule, torch.zeros(3, 1, 8, 8), uniform(10), solver)
     return sum(rows) / 3
 
 
@@ -158,7 +159,7 @@ def _loops() -> dict[str, Callable[[int], object]]:
 
 def _predictions() -> Iterator[tuple[str, float]]:
     model, x = SiT(SMALL).requires_grad_(False).eval(), torch.zeros(3, 1, 8, 8)
-    predict = Predictor(model, [0, 1, 2], kept={})
+    predict = NetworkPredictor(model, torch.arange(3), SMALL.classes)
     yield "generation: kernels of both predictions", len(counted(lambda: predict(x, 0.5))[0])
     yield "generation: kernels of the conditional one", len(counted(lambda: predict.conditional(x, 0.5))[0])
 

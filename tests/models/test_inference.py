@@ -8,7 +8,7 @@ import torch
 from meancap import CFG, Cap, Interval, noise, sample, uniform
 from meancap.models import fashion, sit
 from meancap.models.classes import ClassModel
-from meancap.models.sit import Predictor, SiTConfig, pieces
+from meancap.models.sit import NetworkPredictor, SiTConfig, pieces
 from small_sit import pixels, random_sit
 
 WIDE = SiTConfig(size=16, channels=3, patch=2, width=32, depth=3, heads=4, classes=7, learn_sigma=True)
@@ -27,6 +27,10 @@ def batch(network, count, seed=0):
     return x, torch.randint(c.classes, (count,), generator=g).tolist()
 
 
+def predictor(network, labels):
+    return NetworkPredictor(network, torch.tensor(labels), network.config.classes)
+
+
 @pytest.mark.parametrize(
     ("count", "threads"), [(1, 1), (2, 1), (3, 1), (31, 1), (1, 2), (3, 2), (5, 2), (7, 2)]
 )
@@ -35,9 +39,9 @@ def test_the_shipped_network_keeps_every_bit(count, threads):
     network = fashion().network
     x, labels = batch(network, count)
     v_c, v_u = plain(network, x, 0.3, labels)
-    found = Predictor(network, labels).velocities(x, 0.3, 2)
+    found = predictor(network, labels).velocities(x, 0.3, 2)
     assert torch.equal(found, torch.cat([v_c, v_u]))
-    assert torch.equal(Predictor(network, labels).velocities(x, 0.3, 1), v_c)
+    assert torch.equal(predictor(network, labels).velocities(x, 0.3, 1), v_c)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -45,11 +49,11 @@ def test_pieces_have_the_bits_of_plain_calls_of_them(dtype, monkeypatch):
     monkeypatch.setattr(sit, "_ROWS", 300)  # 64 tokens: pieces of 3 and 4 samples
     network = random_sit(WIDE).to(dtype)
     x, labels = batch(network, 7)
-    cuts = pieces(7, 64)
+    cuts = pieces(7, network.piece)
     assert len(cuts) == 2
     parts = [plain(network, x[p], 0.7, labels[p]) for p in cuts]
     due = torch.cat([part[side] for side in (0, 1) for part in parts])
-    found = Predictor(network, labels).velocities(x, 0.7, 2)
+    found = predictor(network, labels).velocities(x, 0.7, 2)
     assert torch.equal(found, due)
     whole = torch.cat(plain(network, x, 0.7, labels))
     torch.testing.assert_close(found, whole, rtol=0, atol=64 * torch.finfo(dtype).eps)
@@ -57,7 +61,7 @@ def test_pieces_have_the_bits_of_plain_calls_of_them(dtype, monkeypatch):
 
 @pytest.mark.parametrize("samples", [0, 1, 2, 25, 26, 99, 100])
 def test_pieces_are_alike_and_whole(samples):
-    found = pieces(samples, 49)
+    found = pieces(samples, 25)
     assert [i for piece in found for i in range(samples)[piece]] == list(range(samples))
     sizes = [len(range(samples)[piece]) for piece in found]
     assert max(sizes) - min(sizes) <= 1 and max(sizes) <= 25
@@ -66,7 +70,7 @@ def test_pieces_are_alike_and_whole(samples):
 def test_one_label_for_each_sample():
     network = random_sit(WIDE)
     x, labels = batch(network, 4)
-    for predict in (Predictor(network, labels[:2]), Predictor(network, labels[:2]).conditional):
+    for predict in (predictor(network, labels[:2]), predictor(network, labels[:2]).conditional):
         with pytest.raises(ValueError, match="4 samples for 2 conditions"):
             predict(x, 0.5)
 

@@ -5,7 +5,7 @@ import torch
 
 from meancap import CFG, sample
 from meancap.models.classes import ClassModel
-from meancap.models.sit import Predictor, SiTConfig
+from meancap.models.sit import NetworkPredictor, SiTConfig
 from meancap.rules import Threshold
 from meancap.runs.calibrate import LearnedScale
 from small_sit import pixels, random_sit
@@ -22,13 +22,13 @@ def model():
 
 
 def test_no_arm_asks_the_network_more_often_than_the_others_may(model, monkeypatch):
-    asked, real = [], Predictor.velocities
+    asked, real = [], NetworkPredictor.velocities
 
     def counted(self, x, t, times):
         asked.append(times * len(x))
         return real(self, x, t, times)
 
-    monkeypatch.setattr(Predictor, "velocities", counted)
+    monkeypatch.setattr(NetworkPredictor, "velocities", counted)
     study = Study(samples=20, calls=20)
     for arm in arms(0.3, LEARNED, study.calls):
         asked.clear()

@@ -18,7 +18,7 @@ from ..extras import need
 from ..files import sha256_of
 from .checkpoint import load_pretrained, load_sit
 from .data import FASHION
-from .sit import FlowModel, Predictor, SiT
+from .sit import FlowModel, NetworkPredictor, SiT
 
 _Decode = Callable[[Tensor], Tensor]
 
@@ -59,7 +59,7 @@ class ClassModel(FlowModel):
             raise ValueError(f"{self.name} has classes 0 to {self.classes - 1}; got {index}")
         return index
 
-    def predict(self, labels: Sequence[int] | Tensor, *, negative: int | None = None) -> Predictor:
+    def predict(self, labels: Sequence[int] | Tensor, *, negative: int | None = None) -> NetworkPredictor:
         """The predictor for one label per sample.
 
         `negative` is a class to avoid: the reference of guidance, or beside it for rules that look at both.
@@ -67,8 +67,8 @@ class ClassModel(FlowModel):
         y = torch.as_tensor(labels, dtype=torch.long, device=self.device)
         if y.dim() != 1 or bool(((y < 0) | (y >= self.classes)).any()):
             raise ValueError(f"{self.name} needs labels from 0 to {self.classes - 1}; got {y.tolist()}")
-        avoided = None if negative is None else [self.label(str(negative))] * len(y)
-        return Predictor(self.network, y.tolist(), self.channels, avoided)
+        avoided = None if negative is None else torch.full_like(y, self.label(str(negative)))
+        return NetworkPredictor(self.network, y, self.classes, avoided, self.channels)
 
 
 def fashion(path: str | Path | None = None) -> ClassModel:

@@ -6,16 +6,12 @@
     v   velocity data - noise, the sign used inside this package
 
 Parameter names are those of the released checkpoints, so that a released file loads as it is.
-
-`Predictor` computes both velocities: in one doubled batch, or on a CPU in pieces of it, so that what a block
-makes of one stays in the cache. A piece has the bits of a plain call of it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -107,6 +103,11 @@ class SiT(nn.Module):
         for block in self.blocks:
             h = block(h, c)
         return self.unpatch(self.final_layer(h, c))[:, : self.config.channels]
+
+    @property
+    def piece(self) -> int:
+        """How many samples a CPU passes through at once: what a block makes of them stays in the cache."""
+        return _ROWS * torch.get_num_threads() // self.config.tokens
 
     def unpatch(self, h: Tensor) -> Tensor:
         """(batch, tokens, patch * patch * channels) back to images."""
@@ -249,13 +250,20 @@ class NetworkPredictor:
 
     `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.
     `negative` is the reference of guidance in place of the empty condition; `including` has both.
+    `channels` guides only that many leading channels.
     """
 
-    channels: int | None = None  # guide only this many leading channels
-
-    def __init__(self, wanted: Any, empty: Any, negative: Any = None) -> None:
-        self.wanted, self.empty, self.negative = wanted, empty, negative
-        self.rows = [wanted, empty if negative is None else negative]
+    def __init__(
+        self,
+        network: Any,
+        wanted: Tensor,
+        empty: int,
+        negative: Tensor | None = None,
+        channels: int | None = None,
+    ) -> None:
+        self.network, self.wanted, self.negative, self.channels = network, wanted, negative, channels
+        self.empty = torch.full_like(wanted, empty)
+        self.rows = [wanted, self.empty if negative is None else negative]
         self.calls: list[float] = []  # the time of every evaluation, shared with what `including` returns
 
     def including(self, names: tuple[str, ...]) -> Self:
@@ -286,39 +294,21 @@ class NetworkPredictor:
         return self.velocities(x, t, count)
 
     def velocities(self, x: Tensor, t: float, count: int) -> Tensor:
-        """In float32, under the first `count` of `rows`, one after the other."""
-        raise NotImplementedError
+        """In float32, under the first `count` of `rows`, one after the other.
 
-
-class Predictor(NetworkPredictor):
-    """The predictor of a SiT, for one label per sample."""
-
-    def __init__(
-        self,
-        network: SiT,
-        labels: Sequence[int],
-        channels: int | None = None,
-        negative: Sequence[int] | None = None,
-    ) -> None:
-        device = network.pos_embed.device
-        wanted = torch.tensor(labels, dtype=torch.long, device=device)
-        avoided = None if negative is None else torch.tensor(negative, dtype=torch.long, device=device)
-        super().__init__(wanted, torch.full_like(wanted, network.config.classes), avoided)
-        self.network, self.channels = network, channels
-
-    def velocities(self, x: Tensor, t: float, count: int) -> Tensor:
-        network, weight, rows = self.network, self.network.x_embedder.proj.weight, self.rows[:count]
+        One doubled batch; on a CPU pieces, each with the bits of a plain call.
+        """
+        network, weight, rows = self.network, self.network.pos_embed, self.rows[:count]
         x = x.to(weight.device, weight.dtype)
         at = torch.full((len(x) * count,), float(t), device=weight.device)
         if weight.device.type != "cpu":
             return network(torch.cat([x] * count), at, torch.cat(rows)).float()  # type: ignore[no-any-return]
-        cuts = pieces(len(x), network.config.tokens)
+        cuts = pieces(len(x), network.piece)
         return torch.cat([network(x[p], at[p], row[p]) for row in rows for p in cuts]).float()
 
 
-def pieces(samples: int, tokens: int) -> list[slice]:
-    """Neighbouring samples, in pieces of nearly one size that fit the cache."""
-    most = _ROWS * torch.get_num_threads() // tokens
+def pieces(samples: int, most: int) -> list[slice]:
+    """Neighbouring samples, in pieces of nearly one size."""
     count = max(1, -(-samples // max(1, most)))
     ends = [i * samples // count for i in range(count + 1)]
     return [slice(low, high) for low, high in pairwise(ends)]

@@ -43,8 +43,6 @@ from .prompt import Prompt, codes
 
 SHIPPED = Path(__file__).parent / "weights" / "scenes.safetensors"
 
-_PIECE = 32  # samples that go through the network together: what a block makes of them stays in the cache
-
 _Sentence = str | Prompt
 
 
@@ -57,7 +55,7 @@ class SceneModel(FlowModel):
 
     def predict(
         self, prompts: Sequence[_Sentence] | Tensor, negative: _Sentence | Sequence[_Sentence] | None = None
-    ) -> ScenePredictor:
+    ) -> NetworkPredictor:
         """The predictor for one prompt per sample (sentences, or their (n, 6) codes).
 
         `negative` is one sentence for all samples or one for each. Rules that look at a third prediction
@@ -65,7 +63,7 @@ class SceneModel(FlowModel):
         """
         wanted = prompts if isinstance(prompts, Tensor) else codes(prompts)
         if negative is None:
-            return ScenePredictor(self.network, wanted.to(self.device))
+            return NetworkPredictor(self.network, wanted.to(self.device), -1)
         if isinstance(negative, (str, Prompt)):
             negative = [negative] * len(wanted)
         if len(negative) != len(wanted):
@@ -73,26 +71,11 @@ class SceneModel(FlowModel):
                 f"got {len(wanted)} prompts and {len(negative)} negative ones; give one negative prompt for "
                 "all samples, or one for each"
             )
-        return ScenePredictor(self.network, wanted.to(self.device), codes(negative).to(self.device))
+        return NetworkPredictor(self.network, wanted.to(self.device), -1, codes(negative).to(self.device))
 
     def decode(self, data: Tensor) -> Tensor:
         """Pictures (n, 3, 32, 32) uint8; what lies outside 0 to 255 is clipped."""
         return self.pixels.pictures(data)
-
-
-class ScenePredictor(NetworkPredictor):
-    """The predictor of a SceneNet, for the (n, 6) codes of one prompt per sample."""
-
-    def __init__(self, network: SceneNet, wanted: Tensor, negative: Tensor | None = None) -> None:
-        super().__init__(wanted, torch.full_like(wanted, -1), negative)
-        self.network = network
-
-    def velocities(self, x: Tensor, t: float, count: int) -> Tensor:
-        weight, code = self.network.stem.weight, torch.cat(self.rows[:count])
-        state = torch.cat([x.to(weight.device, weight.dtype)] * count)
-        at = torch.full((len(code),), float(t), device=weight.device, dtype=weight.dtype)
-        pieces = [slice(i, i + _PIECE) for i in range(0, len(code), _PIECE)]
-        return torch.cat([self.network(state[p], at[p], code[p]) for p in pieces]).float()
 
 
 def scenes(path: str | Path | None = None) -> SceneModel:
@@ -140,6 +123,8 @@ class SceneNetConfig:
 
 class SceneNet(nn.Module):
     """v = SceneNet(x, t, code)."""
+
+    piece = 32  # samples that a CPU passes through at once: what a block makes of them stays in the cache
 
     def __init__(self, config: SceneNetConfig) -> None:
         super().__init__()
