@@ -60,10 +60,10 @@ def test_two_threads_never_write_to_one_temporary_file(tmp_path):
 
     def write(content):
         with writing(path) as temporary:
-            meet.wait(10)
+            meet.wait(60)
             names.append(temporary)
             temporary.write_text(content)
-            meet.wait(10)
+            meet.wait(60)
 
     threads = [Thread(target=write, args=(c * 100_000,)) for c in "ab"]
     for thread in threads:

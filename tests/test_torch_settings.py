@@ -41,19 +41,19 @@ def test_a_second_thread_waits_and_restores_what_it_found():
     def other():
         torch.set_num_threads(2)
         started.set()
-        assert inside.wait(10)
+        assert inside.wait(60)
         with torch_settings(threads=1):
             seen.append(torch.get_num_threads())
         seen.append(torch.get_num_threads())
 
     thread, started = Thread(target=other), Event()
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     with torch_settings(threads=1):
         inside.set()
         thread.join(0.2)
         assert not seen, "the second block did not wait"
-    thread.join(10)
+    thread.join(60)
     assert seen == [1, 2] and torch.get_num_threads() == 2
 
 

@@ -9,11 +9,7 @@ import torch
 from meancap.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, read_cases, truth, widths
 from tools.bench_cases import FOLDER, SETS, csv_of, draw_cases
 
-FROZEN = {
-    "problems": "6be2f4b25becccb2",
-    "tuning": "fdbcb72242b66840",
-    "unseen": "73869fb478af5540",
-}
+FROZEN = {"problems": "6be2f4b25becccb2", "tuning": "fdbcb72242b66840", "unseen": "73869fb478af5540"}
 
 
 @pytest.mark.parametrize("which", SETS)

@@ -42,12 +42,11 @@ def together(*jobs):
     return found
 
 
-def in_turn(count, timeout=30):
+def in_turn(barrier):
     """A callback at which all threads wait for each other, so that their calls surely interleave."""
-    barrier = threading.Barrier(count)
 
     def wait(pipe, i, t, values):
-        barrier.wait(timeout=timeout)
+        barrier.wait(timeout=60)
         return values
 
     return wait
@@ -66,7 +65,7 @@ def test_threads_that_share_a_denoiser_get_what_they_get_alone(name):
 
     alone = [job(p, r, i) for i, (p, r) in enumerate(zip((first, second), rules, strict=True))]
     for _ in range(4):
-        meet = in_turn(2)
+        meet = in_turn(threading.Barrier(2))
         found = together(
             lambda meet=meet: job(first, rules[0], 0, callback_on_step_end=meet),
             lambda meet=meet: job(second, rules[1], 1, callback_on_step_end=meet),
@@ -80,7 +79,7 @@ def test_a_native_thread_on_the_same_denoiser_is_neither_heard_nor_changed():
     with guided(first, Cap(1.03)):
         capped = call(FLUX, first)
     native = call(FLUX, second, seed=1)
-    meet = in_turn(2)
+    meet = in_turn(threading.Barrier(2))
     with guided(first, Cap(1.03)) as record:
         found = together(
             lambda: call(FLUX, first, callback_on_step_end=meet),
@@ -92,9 +91,16 @@ def test_a_native_thread_on_the_same_denoiser_is_neither_heard_nor_changed():
 def test_one_pipeline_called_from_two_threads_is_refused():
     """Natively both would walk one scheduler's index and come out wrong."""
     pipe = pipeline(SD3)
-    meet = in_turn(2, timeout=2)  # the one that is refused never comes
+    barrier = threading.Barrier(2)
+
+    def job(seed):
+        try:
+            return call(SD3, pipe, seed=seed, callback_on_step_end=in_turn(barrier))
+        finally:
+            barrier.abort()  # the one that is refused never comes
+
     with guided(pipe, Cap(1.05)):
-        found = together(*(lambda i=i: call(SD3, pipe, seed=i, callback_on_step_end=meet) for i in range(2)))
+        found = together(lambda: job(0), lambda: job(1))
     refused = [one for one in found if isinstance(one, RuntimeError)]
     assert any("called from two threads" in str(one) for one in refused)
 
