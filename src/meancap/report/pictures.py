@@ -30,7 +30,7 @@ from ..runs.scoring import read_scores
 from .document import Heading, Table, Text, html, markdown
 from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look, save_png
 
-_MARGIN = 1.4  # inches for what a sample was asked to be
+_MARGIN = 1.3  # inches for what a sample was asked to be
 
 
 def need_matched(runs: Sequence[Run]) -> None:
@@ -59,7 +59,7 @@ def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: S
     widest = 0.9 if images[0].shape[2] < 64 else 1.6
     cell = min(widest, (PAGE - _MARGIN) / len(runs))
     figure = Figure(figsize=(_MARGIN + cell * len(runs), 0.5 + cell * tall * len(chosen)))
-    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0, hspace=0)
+    figure.set_layout_engine("constrained", w_pad=0.03, h_pad=0.01, wspace=0, hspace=0)
     axes: Any = figure.subplots(len(chosen), len(runs), squeeze=False)
     for j, run in enumerate(runs):
         axes[0, j].set_title(titles[j] if titles else run.rule.replace(" | ", "\n| ") or "no rule")
