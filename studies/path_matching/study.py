@@ -4,6 +4,7 @@
     choice    the candidate of `meancap calibrate` whose paths match those of the examples
     regret    SW2 of the choice on noise that no choice saw, over SW2 of CFG tuned on the problem itself
     variant   fewer examples, wrong captions, foreign examples, other steps, other statistics or weights
+    fresh     the problems after the first 84, on which the scale of `auto` was chosen
 
 A cell is one problem at one number of evaluations: SW2 of every candidate, and what each variant chose.
 """
@@ -11,11 +12,10 @@ A cell is one problem at one number of evaluations: SW2 of every candidate, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -27,10 +27,17 @@ from meancap.bench.predictors import examples
 from meancap.bench.trials import Bench, score_cell
 from meancap.report.style import BLUE, PAGE, panels
 from meancap.rules import Rule
-from meancap.rules.path_matching import Follow, PathStatistics, load_path_match, match_paths, path_statistics
+from meancap.rules.path_matching import (
+    Follow,
+    PathMatch,
+    PathStatistics,
+    load_path_match,
+    match_paths,
+    path_statistics,
+)  # fmt: skip
 from meancap.runs.calibrate import CANDIDATES
 from studies import common
-from studies.common import Cells, Row, interval, markdown, option, read_csv
+from studies.common import Cells, Row, markdown, option, read_csv
 
 HERE = Path(__file__).parent
 RULES = tuple(str(parse(rule)) for rule in CANDIDATES)
@@ -45,14 +52,16 @@ ALONE = {
     "even weights": ([0, 1, 2], 0), "squared weights": ([0, 1, 2], 2),
 }  # fmt: skip
 SIZES, STRETCH, FIRST = (256, 64, 16), 1.3, 7_000_000
+SEEN = 84
+MAIN = ("path matching", *FIXED_RULES)
 
 
 @dataclass(frozen=True)
 class Study:
     """How much to run."""
 
-    problems: int = option(84, "problems at 10 evaluations, the first of the benchmark")
-    others: int = option(42, "problems at other evaluations")
+    problems: int = option(252, "problems at 10 evaluations, the fresh ones first")
+    others: int = option(42, "problems at other evaluations, the first of the benchmark")
     evaluations: tuple[int, ...] = option((10, 5, 28), "numbers of evaluations, the main one first")
     count: int = option(512, "data with trusted conditions")
 
@@ -111,9 +120,10 @@ def problem_cell(study: Study, case: Case, evaluations: int, folder: Path) -> di
 
 def readings(study: Study, cells: Cells) -> Iterator[Row]:
     """One row for each problem, number of evaluations and variant."""
+    cases = read_cases()
     for evaluations in study.evaluations:
         main = evaluations == study.evaluations[0]
-        for case in read_cases()[: study.problems if main else study.others]:
+        for case in (cases[SEEN:] + cases[:SEEN])[: study.problems] if main else cases[: study.others]:
             work = partial(problem_cell, study, case, evaluations, cells.folder / "networks")
             cell = cells.make(f"{case.name}-{evaluations}", work)
             regret = (cell["scores"] / cell["tuned"]).tolist()
@@ -121,27 +131,31 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
             found = {name: [RULES.index(rule)] for name, rule in FIXED_RULES.items()}
             found["best candidate"] = [regret.index(min(regret))]
             found |= {name[8:]: row.tolist() for name, row in cell.items() if name.startswith("variant ")}
-            for name, (i, *more) in found.items():
+            for name in MAIN if main and case in cases[:SEEN] else found:
+                i, *more = found[name]
                 one = {"variant": name, "rule": RULES[int(i)], "regret": regret[int(i)]}
                 yield about | one | dict(zip(("mismatch", "chosen"), more, strict=False))
 
 
-_UNSHOWN = ("best candidate", "with the length of x", "even weights", "squared weights", "256 examples")
+_SHOWN = (
+    *MAIN, "64 examples", "16 examples", "a fifth of the conditions wrong", "all conditions wrong",
+    "foreign examples", "gap alone", "length of m_c alone", "cosine alone", "length of x alone",
+)  # fmt: skip
 
 
-def summary(rows: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Geometric mean of the regret with its 95 % interval over problems, its 90 % quantile and worst."""
-    logs = torch.tensor([float(row["regret"]) for row in rows], dtype=torch.float64).log()
+def geometric(values: Sequence[float]) -> str:
+    """Geometric mean with its 95 % interval."""
+    logs = torch.tensor(values, dtype=torch.float64).log()
     half = 1.96 * float(logs.std()) / math.sqrt(len(logs))
-    ends = (("", 0.0), (" from", -half), (" to", half))
-    cell = {f"regret{end}": f"{math.exp(float(logs.mean()) + off):.4f}" for end, off in ends}
-    own = [float(row["mismatch"]) for row in rows if row["mismatch"]]
-    high, worst = (f"{math.exp(float(v)):.2f}" for v in (logs.quantile(0.9), logs.max()))
-    middle = f"{median(own):.2f}" if own else ""
-    return {**cell, "q90": high, "worst": worst, "n": str(len(rows)), "mismatch": middle}
+    mean, low, high = (math.exp(float(logs.mean()) + off) for off in (0.0, -half, half))
+    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def grouped(rows: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
+def regrets(rows: Sequence[dict[str, str]]) -> list[float]:
+    return [float(row["regret"]) for row in rows]
+
+
+def grouped(rows: Iterable[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
     """The rows by the values of these columns."""
     found: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
@@ -149,44 +163,69 @@ def grouped(rows: Sequence[dict[str, str]], *names: str) -> dict[tuple[str, ...]
     return found
 
 
+def is_fresh(row: dict[str, str]) -> bool:
+    """Whether a reading at 10 evaluations has no part in the choice of the scale of `auto`."""
+    return row["evaluations"] == "10" and int(row["problem"][1:]) >= SEEN
+
+
+def regret_sentence(rows: Sequence[dict[str, str]]) -> str:
+    """Regret on fresh problems, for the page on `auto` as well."""
+    groups = {name: regrets(own) for (name,), own in grouped(filter(is_fresh, rows), "variant").items()}
+    listed = "; ".join(f"{name} {geometric(groups[name])}" for name in MAIN)
+    ratios = [a / b for a, b in zip(groups["auto"], groups["no guidance"], strict=True)]
+    return (
+        f"Regret at 10 evaluations on {len(ratios)} fresh problems: {listed}. "
+        f"Problem by problem, auto over no guidance: {geometric(ratios)}."
+    )
+
+
 def parts(folder: Path) -> dict[str, str]:
     """Tables by variant, by kind of error and of the two networks; and a sentence for the page on auto."""
     rows = read_csv(folder / "readings.csv")
-    groups, table = grouped(rows, "evaluations", "variant"), []
-    for (evaluations, variant), own in groups.items():
-        if variant in _UNSHOWN or (evaluations != "10" and variant not in ("path matching", "no guidance")):
-            continue  # readings.csv has them
-        s = summary(own)
-        table.append(
-            [variant, evaluations, s["n"], interval(s, "regret"), s["q90"], s["worst"], s["mismatch"]]
-        )
-    by_kind = grouped([r for r in rows if r["evaluations"] == "10"], "kind", "variant")
-    kinds = [
-        [kind, *(interval(summary(by_kind[kind, v]), "regret") for v in ("path matching", *FIXED_RULES))]
-        for kind in KINDS
+    fresh = grouped(filter(is_fresh, rows), "variant")
+    others = grouped([row for row in rows if not is_fresh(row)], "variant", "evaluations")
+    table = [[*_line(name, fresh[name,]), _regret_of(others.get((name, "10"), []))] for name in _SHOWN]
+    table += [
+        [*_line(f"{name}, {n} evaluations", others[name, n]), ""]
+        for n in ("5", "28")
+        for name in ("path matching", "no guidance")
     ]
-    networks = [
-        [match.model, str(match.examples), "`" + one.rule.replace("|", "\\|") + "`"]
-        + [f"{v:.2f}" for v in (one.mismatch, one.low, one.high, one.chosen)]
-        for match in map(load_path_match, sorted(folder.glob("*.json")))
-        for one in sorted(match.candidates, key=lambda one: one.mismatch)[:2]
-    ]
-    said = [(v, interval(summary(groups["10", v]), "regret")) for v in ("path matching", *FIXED_RULES)]
-    head = ["variant", "evaluations", "problems", "regret", "q90", "worst", "median mismatch"]
+    by_kind = grouped(filter(is_fresh, rows), "kind", "variant")
+    shown = ("path matching", "auto", "no guidance", "CFG 5")
+    kinds = [[kind, *(_regret_of(by_kind[kind, name]) for name in shown)] for kind in KINDS]
+    networks = [_network_line(path.stem, load_path_match(path)) for path in sorted(folder.glob("*.json"))]
+    head = ["variant", "regret", "q90", "worst", "regret, first 84"]
+    columns = ["calibration", "choice", "mismatch", "best in", "others within the error"]
     return {
         "variants": markdown(head, table),
-        "kinds": markdown(["kind of error", "path matching", *FIXED_RULES], kinds),
-        "networks": markdown(["model", "examples", "rule", "mismatch", "from", "to", "best in"], networks),
-        "regret": "Regret at 10 evaluations: " + "; ".join(f"{name} {value}" for name, value in said) + ".",
+        "kinds": markdown(["kind of error", *shown], kinds),
+        "networks": markdown(columns, networks),
+        "regret": regret_sentence(rows),
     }
+
+
+def _network_line(name: str, match: PathMatch) -> list[str]:
+    best, ties = match.best, sum(one.excess <= 0 for one in match.candidates) - 1
+    mismatch = f"{best.mismatch:.2f} [{best.low:.2f}, {best.high:.2f}]"
+    return [name, "`" + match.rule.replace("|", "\\|") + "`", mismatch, f"{best.chosen:.0%}", str(ties)]
+
+
+def _regret_of(rows: Sequence[dict[str, str]]) -> str:
+    return geometric(regrets(rows)) if rows else ""
+
+
+def _line(name: str, rows: Sequence[dict[str, str]]) -> list[str]:
+    """A variant's regret, its 90 % quantile and the worst."""
+    values = torch.tensor(regrets(rows), dtype=torch.float64)
+    return [name, _regret_of(rows), f"{values.quantile(0.9):.2f}", f"{values.max():.2f}"]
 
 
 def draw(rows: Sequence[dict[str, str]]):
     """Regret against the mismatch of the choice, by variant."""
     figure, axes = panels(1, 3, PAGE, 2.2)
-    groups = grouped(rows, "evaluations", "variant")
+    groups = grouped(filter(is_fresh, rows), "variant")
     for ax, name in zip(axes.flat, ("path matching", "16 examples", "all conditions wrong"), strict=True):
-        points = [[float(row[key]) for row in groups["10", name]] for key in ("mismatch", "regret")]
+        points = [[float(row[key]) for row in groups[name,]] for key in ("mismatch", "regret")]
         ax.plot(*points, "o", color=BLUE, markersize=2.5, alpha=0.7)
         ax.set(xscale="log", yscale="log", xlabel="mismatch", ylabel="regret", title=name)
     return figure
