@@ -19,4 +19,5 @@ def test_a_small_study_runs_and_resumes(tmp_path, capsys):
 
 def test_the_page_on_gamma_quotes_the_regret_of_auto():
     page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
-    assert common.with_parts(page, {"regret": study.regret_sentence(common.read_csv(study.HERE / "readings.csv"))}) == page
+    sentence = study.regret_sentence(common.read_csv(study.HERE / "readings.csv"))
+    assert common.with_parts(page, {"regret": sentence}) == page
