@@ -38,7 +38,6 @@ from meancap.lab.theory import (
     pushforward,
     release_by_envelope,
     release_by_posterior,
-    release_time,
     splitting_eigenvalue,
 )
 from meancap.rules.caps import cap_fraction
@@ -327,12 +326,12 @@ def test_gap_stays_below_its_envelope(condition, t):
 
 
 def test_the_papers_certificate_first_holds_beyond_its_own_grid():
-    assert round(release_time(0.03, 1.0, 3.0, 1.1, 1.0), 4) == 0.9952
-    assert round(release_time(0.03, 1.0, 9.0, 1.15, 1.0), 4) == 0.9971
-    assert release_time(0.03, 1.0, 1.0, 1.1, 1.0) == 0.0  # nothing asked
-    assert release_time(0.03, 1.0, 3.0, 1.0, 1.0) == release_time(0.0, 1.0, 3.0, 1.1, 1.0) == 1.0  # never
-    t = release_time(0.03, 1.0, 3.0, 1.1, 1.0)
-    assert 2 * gap_envelope(PAPER["single"].mixture, t).item() == pytest.approx(0.1, rel=1e-9)
+    for scale, gamma, first in ((3.0, 1.1, 0.9952), (9.0, 1.15, 0.9971)):
+        odds = math.sqrt(2 * (scale - 1) / (gamma - 1) - 1) / 0.03
+        t = odds / (1 + odds)
+        assert round(t, 4) == first
+        due = (gamma - 1) / (scale - 1)
+        assert gap_envelope(PAPER["single"].mixture, t).item() == pytest.approx(due, rel=1e-9)
 
 
 def test_certificates_along_the_papers_runs():

@@ -155,7 +155,7 @@ def _rough(predict: Predict, case: Case) -> Predict:
     return wrong
 
 
-class VelocityNet(nn.Module):
+class _VelocityNet(nn.Module):
     """Velocity of (x, t, label); label 2 is the dropped one."""
 
     def __init__(self, d: int) -> None:
@@ -170,7 +170,7 @@ class VelocityNet(nn.Module):
         return v
 
 
-def _asked(net: VelocityNet) -> Predict:
+def _asked(net: _VelocityNet) -> Predict:
     def predict(x: Tensor, t: float) -> Prediction:
         n, shown = len(x), x.float()
         labels = (torch.full((n,), 1), torch.full((n,), 2))
@@ -181,9 +181,9 @@ def _asked(net: VelocityNet) -> Predict:
 
 
 @lru_cache(maxsize=4)
-def _trained(case: Case, folder: Path | None) -> tuple[VelocityNet, VelocityNet]:
+def _trained(case: Case, folder: Path | None) -> tuple[_VelocityNet, _VelocityNet]:
     """The network, and its state after an eighth of the training; from `folder` if it is there."""
-    nets = VelocityNet(case.dimension), VelocityNet(case.dimension)
+    nets = _VelocityNet(case.dimension), _VelocityNet(case.dimension)
     path = None if folder is None else folder / f"{case.name}.pt"
     if path is not None and path.is_file():
         for net, state in zip(nets, torch.load(path, weights_only=True), strict=True):
@@ -206,7 +206,7 @@ def _train(case: Case) -> list[dict[str, Tensor]]:
     draw, early = torch.Generator().manual_seed(case.seed), {}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(case.seed)
-        net = VelocityNet(case.dimension)
+        net = _VelocityNet(case.dimension)
         optimiser = torch.optim.Adam(net.parameters(), lr=_RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, TRAINING)
         data, labels = _labelled(case, TRAINING * _BATCH, draw)

@@ -108,7 +108,7 @@ def run_bench(folder: str | Path, plan: Plan, processes: int = 2) -> Iterator[Ce
         ledger.begin({"config": plan.as_json()})
     todo = [cell for cell in plan.cells() if not (root / cell.path).is_file()]
     yield from _run([(root, cell, plan, {}) for cell in todo if cell.part == "tuning"], processes)
-    carried = choose_settings(root, plan)
+    carried = _choose_settings(root, plan)
     yield from _run([(root, cell, plan, carried) for cell in todo if cell.part != "tuning"], processes)
     write_result(root)
 
@@ -119,14 +119,14 @@ Job = tuple[Path, Cell, Plan, dict[str, Setting]]
 def _run(jobs: Sequence[Job], processes: int) -> Iterator[Cell]:
     if processes == 1 or len(jobs) < 2:
         for job in jobs:
-            measure_cell(*job)
+            _measure_cell(*job)
             yield job[1]
         return
     spawn, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, spawn, initializer=_begin_worker) as pool:
         try:
             with without_interrupts():  # the first of these start the processes
-                running = {pool.submit(measure_cell, *job): job[1] for job in jobs}
+                running = {pool.submit(_measure_cell, *job): job[1] for job in jobs}
             for done in as_completed(running):
                 done.result()
                 yield running[done]
@@ -142,7 +142,7 @@ def _begin_worker() -> None:
     end_with_parent()
 
 
-def measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting]) -> None:
+def _measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting]) -> None:
     """Measures one cell and writes its file."""
     began = time.process_time()
     with torch_settings(threads=1):  # these tensors are small: more threads cost more than they give
@@ -159,7 +159,7 @@ def measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting]
     write_whole(path, json.dumps(content, ensure_ascii=False))
 
 
-def choose_settings(root: Path, plan: Plan) -> dict[str, Setting]:
+def _choose_settings(root: Path, plan: Plan) -> dict[str, Setting]:
     """The setting of each family with the least mean log sw2 on the tuning problems, at few evaluations."""
     paths = [root / cell.path for cell in plan.cells() if cell.part == "tuning"]
     tried = [_read(path)["tried"] for path in paths]
@@ -189,7 +189,7 @@ def write_result(root: str | Path) -> Path:
     spent = {path.name: round(sum(_read(one)["cpu_seconds"] for one in path.glob("*.json")) / 60, 1)
              for path in sorted((root / "cells").iterdir())}  # fmt: skip
     head = {"format": FORMAT, **begun["config"], "cpu_minutes": spent, "groups": groups,
-            "carried": choose_settings(root, plan)}  # fmt: skip
+            "carried": _choose_settings(root, plan)}  # fmt: skip
     lines = ",\n".join(f"{_json(str(n))}:{_lines(run)}" for n, run in runs.items())
     return write_whole(root / "result.json", f'{_json(head)[:-1]},\n"runs":{{\n{lines}\n}}}}\n')
 

@@ -135,7 +135,7 @@ class Bench:
 
 def sample_together(predict: Predict, rules: Sequence[Rule], x: Tensor, times: Sequence[float]) -> Tensor:
     """The ends of all rules from the same x, (rules, n, d), by Euler; the model is asked for all at once."""
-    state, one = x.repeat(len(rules), 1), merge_rules(rules, len(x))
+    state, one = x.repeat(len(rules), 1), _merge_rules(rules, len(x))
     size = len(state) if one is not None else len(x)
     steppers = [Stepper(rule) for rule in ([one] if one is not None else rules)]
     for t, s in pairwise(times):
@@ -154,7 +154,7 @@ def _rows(p: Prediction, start: int, size: int) -> Prediction:
     return Prediction(p.x[rows], p.t, p.m_c[rows], p.m_u[rows], gap=p.delta[rows])
 
 
-def merge_rules(rules: Sequence[Rule], n: int) -> Rule | None:
+def _merge_rules(rules: Sequence[Rule], n: int) -> Rule | None:
     """One rule for n rows of each of the rules, or None where they differ in more than scales."""
     columns = list(zip(*(rule.parts for rule in rules), strict=False))
     if any(len(rule.parts) != len(columns) for rule in rules):
@@ -169,13 +169,13 @@ def merge_rules(rules: Sequence[Rule], n: int) -> Rule | None:
             if any(value != known[0] for value in known):
                 if one.type != "Scale":
                     return None
-                values[one.name] = InRows(tuple(known), n)
+                values[one.name] = _InRows(tuple(known), n)
         parts.append(replace(first, **values))
     return reduce(lambda a, b: a | b, parts)
 
 
 @dataclass(frozen=True)
-class InRows(Schedule):
+class _InRows(Schedule):
     """Scales one after the other, each for n rows."""
 
     scales: tuple[Scale, ...]

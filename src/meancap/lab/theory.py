@@ -94,17 +94,6 @@ def linearise(field: Field, x: Tensor, t: float) -> tuple[Tensor, Tensor]:
     return v.detach(), torch.stack(rows, -2)
 
 
-def release_time(std: float, radius: float, scale: float, gamma: float, mean_norm: float) -> float:
-    """First t of the paper's certificate, alpha = (Gamma - 1)|m_c|/(2 r (g - 1)), if |m_c| = mean_norm."""
-    asked, room = 2 * radius * (scale - 1), (gamma - 1) * mean_norm
-    if asked <= room:
-        return 0.0
-    if room * std == 0:
-        return 1.0
-    odds = math.sqrt(asked / room - 1) / std
-    return odds / (1 + odds)
-
-
 def release_by_envelope(
     condition: Condition, x: Tensor, t: Tensor | float, scale: float, gamma: float
 ) -> Tensor:

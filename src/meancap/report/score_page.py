@@ -66,7 +66,7 @@ def _measures(protocol: str, number: str) -> bool:
     return protocol not in PROTOCOLS or number in PROTOCOLS[protocol].numbers
 
 
-def titled(number: str) -> str:
+def _with_arrow(number: str) -> str:
     """A score with an arrow towards what is better."""
     return f"{number}{_ARROWS[direction(number)]}"
 
@@ -99,7 +99,7 @@ def results(entries: Sequence[ScoredRun], protocol: str) -> Table:
         line = (e.name.method, _number(e.name.scale), _gamma(e), str(e.evaluations), kept, *cells)
         groups.setdefault((e.evaluations, e.name.scale or 0.0), []).append(line)
     head = ("method", "λ", "Γ", "evaluations", "mean λ in effect")
-    return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
+    return Table((*head, *map(_with_arrow, columns)), tuple(tuple(g) for g in groups.values()), names=4)
 
 
 def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
@@ -123,7 +123,7 @@ def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
         cells = [text for name, key in columns.items() for text in (row[key], cell(ours.get(name)))]
         count = row.get("evaluations") or "10"
         rows.append((row["method"], _number(scale), gamma or "—", count, *cells))
-    head = [text for name in columns for text in (f"{titled(name)} paper", "ours")]
+    head = [text for name in columns for text in (f"{_with_arrow(name)} paper", "ours")]
     return Table(("method", "λ", "Γ", "evaluations", *head), (tuple(rows),), names=4)
 
 
@@ -140,7 +140,7 @@ def equal_scale(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[s
             line = (e.name.method, _number(e.name.scale), _gamma(e), str(e.evaluations), *cells)
             groups.setdefault((b.evaluations, b.name.scale or 0.0), []).append(line)
     head = ("method − fixed CFG", "λ", "Γ", "evaluations")
-    return Table((*head, *map(titled, columns)), tuple(tuple(g) for g in groups.values()), names=4)
+    return Table((*head, *map(_with_arrow, columns)), tuple(tuple(g) for g in groups.values()), names=4)
 
 
 def equal_alignment(entries: Sequence[ScoredRun], protocol: str, columns: Sequence[str]) -> Table | None:
@@ -164,7 +164,7 @@ def equal_alignment(entries: Sequence[ScoredRun], protocol: str, columns: Sequen
                     lines.append((own, name, str(evaluations), *cells))
             groups.append(tuple(lines))
     head = ("alignment", "method − fixed CFG", "evaluations")
-    return Table((*head, *map(titled, columns)), tuple(groups), names=3) if groups else None
+    return Table((*head, *map(_with_arrow, columns)), tuple(groups), names=3) if groups else None
 
 
 def _as_csv(entries: Sequence[ScoredRun]) -> str:

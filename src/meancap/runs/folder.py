@@ -211,7 +211,7 @@ class Store:
         """One block: pictures first, then the meter, and last the records that make it count."""
         if self.config.images == "png":
             for record, image in zip(records, images, strict=True):
-                self._write(sample_name(record["index"]), png_bytes(image))
+                self._write(_sample_name(record["index"]), png_bytes(image))
         else:
             self._write(f"blocks/{block:06d}.npy", _filled(lambda file: np.save(file, images)))
         if meter is not None:
@@ -278,7 +278,7 @@ class Store:
             remove_leftovers(place)
 
 
-def sample_name(index: int) -> str:
+def _sample_name(index: int) -> str:
     """The file of one sample inside a run."""
     return f"samples/{index:06d}.png"
 
@@ -353,7 +353,7 @@ class Run:
 
         if self.config["images"] == "npz":
             return replace(open_npz(self.folder / "samples.npz"), name=self.folder.name)
-        paths = tuple(self.folder / sample_name(r["index"]) for r in self.records)
+        paths = tuple(self.folder / _sample_name(r["index"]) for r in self.records)
         return PictureFolder(paths, self.folder.name)
 
     def images(self, positions: Sequence[int] | None = None) -> Bytes:
