@@ -200,7 +200,7 @@ def test_a_step_that_is_not_convex_is_warned_of():
 
 
 def test_only_a_finished_run_can_be_certified():
-    with pytest.raises(ValueError, match="no solver began"):
+    with pytest.raises(ValueError, match="a certificate needs a record that"):
         Record().certificate()
     record = Record()
     next(trajectory(two_gaussians(), CFG(2), torch.randn(3, 2), uniform(4), record=record))

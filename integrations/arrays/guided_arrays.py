@@ -36,7 +36,7 @@ def guided_mean(m_c: Array, m_u: Array, scale: Any, gamma: Any = math.inf, *, fo
 def guided_velocity(
     x: Array, t: Any, v_c: Array, v_u: Array, scale: Any, gamma: Any = math.inf, *, form: str = "ball"
 ) -> Array:
-    """The same for velocities: the share is found on the means, and applied to what the network said."""
+    """The same for velocities: the share is found on the means, and applied to the network's output."""
     xp, state, v, u = _working(x, v_c, v_u)
     left = 1 - _each(xp, t, v)
     c = _each(xp, scale, v) - 1

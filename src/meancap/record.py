@@ -1,4 +1,4 @@
-"""What guidance did, per sample: the guidance meter, and the bound that a whole run can certify.
+"""The guidance meter of a run, per sample, and the bound that it proves for the final samples.
 
 gap      |m_c - m_u|
 scale    effective scale: the lambda for which plain CFG would move m_c as far along the gap
@@ -50,17 +50,17 @@ class Measure:
     t: Tensor
     gap: Tensor
     scale: Tensor
-    asked: Tensor  # the scale before any cap; nan where the displacement is no multiple of the gap
+    asked: Tensor  # the scale before any cap; nan if the displacement is no multiple of the gap
     ratio: Tensor
     cosine: Tensor
     active: Tensor
     length: Tensor  # |m|
-    allowed: Tensor  # the length that a cap permits; inf where none bounds |m|
-    log_ratio: Tensor | None = None  # where the loop follows it
+    allowed: Tensor  # the length that a cap permits; inf if none bounds |m|
+    log_ratio: Tensor | None = None  # if the loop tracks it
 
 
 def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
-    """Reads the meter off a guided mean; `nominal`, the mean before the cap, tells whether the cap acted."""
+    """Reads the meter off a guided mean; `nominal`, the mean before the cap, shows whether the cap acted."""
     need_same_shapes(m_c=p.m_c, m=m)
     delta = p.delta
     seen = lengths(p.m_c, delta)
@@ -115,7 +115,7 @@ class Record:
     def begin(self, x: Tensor, weights: Sequence[tuple[float, ...]] | None) -> None:
         """Called by the solver with its start and with how each step combines x and the means.
 
-        None says that the steps add noise, so that no blend of x and the means bounds the state.
+        None means that the steps add noise, so no blend of x and the means bounds the state.
         """
         self._seen.clear()
         self._typed.clear()
@@ -239,7 +239,7 @@ class Record:
         return record
 
     def contents(self) -> dict[str, Any]:
-        """What a JSON file of the record holds; JSON knows neither nan nor inf, so they become null."""
+        """The content of a JSON file of the record; nan and inf, which JSON lacks, become null."""
         rows = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in self.rows()]
         scales = self._typed_scales() if self._typed else None
         typed = {} if scales is None else {"typed": [float(scales.min()), float(scales.max())]}
@@ -252,9 +252,7 @@ class Record:
         Without a cap it is computed from the guided means of this run, so it proves nothing in advance.
         """
         if self._start is None:
-            raise ValueError(
-                "only a run by sample() or trajectory() can be certified; no solver began this record"
-            )
+            raise ValueError("a certificate needs a record that sample() or trajectory() filled")
         if self._weights is None:
             raise ValueError("a run whose steps add noise has no certificate; use Euler or another ODE step")
         measures = self.measures
@@ -313,7 +311,7 @@ def _number(cell: Any) -> float:
 
 
 def _largest(values: Tensor) -> float:
-    """The largest that is a number; nan where none is."""
+    """The largest that is a number; nan if none is."""
     known = values[~values.isnan()]
     return float(known.max()) if known.numel() else math.nan
 

@@ -97,8 +97,8 @@ def test_a_rule_cannot_become_markup(folder):
         (["run", "--out", "x", "--processes", "0"], "--processes needs"),
         (["run", "--out", "x", "--problems", "0"], "--problems needs a number from 1 to 252"),
         (["run", "--out", "x", "--part", "300"], "--part needs a number from 1 to 252"),
-        (["run", "--out", "x", "--rules", "nobody"], "no rule here is called"),
-        (["table", "--out", "nothing"], "no result of"),
+        (["run", "--out", "x", "--rules", "nobody"], "unknown rule"),
+        (["table", "--out", "nothing"], "is not a result of"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(options, said, capsys, tmp_path, monkeypatch):

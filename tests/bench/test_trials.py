@@ -116,5 +116,5 @@ def test_a_rule_of_ones_own_is_tuned_by_its_scale():
     assert not family_of("DensityFeedback(0.7)").knobs
     with pytest.raises(ValueError, match="cannot run on the mixtures"):
         family_of("fdg(3)")
-    with pytest.raises(ValueError, match="no rule here is called 'cfg5'"):
+    with pytest.raises(ValueError, match="unknown rule 'cfg5'"):
         choose_families(["cfg5"])

@@ -128,7 +128,7 @@ def test_what_was_made_is_not_made_again(answer, monkeypatch):
         ({"seeds": "five"}, "seeds are whole numbers"),
         ({"seeds": "7-3"}, "seeds are whole numbers"),
         ({"seeds": "4294967296"}, "below 4,294,967,296"),
-        ({"seeds": "1, 1"}, "1 is there twice"),
+        ({"seeds": "1, 1"}, "1 is listed twice"),
         ({"classes": ["10"]}, "classes are numbers from 0 to 9"),
         ({"classes": []}, "classes must be a list of 1 to 10 entries"),
         ({"colour": "red"}, "unknown field 'colour'"),
@@ -178,7 +178,7 @@ def test_a_scene_s_pictures_are_the_bytes_of_the_run_that_the_view_names(tmp_pat
 
 
 def test_a_sentence_that_the_scenes_do_not_know_is_answered_by_theirs():
-    said = "the scenes know no 'dog'"
+    said = "unknown word 'dog'"
     assert said in prompt({"prompt": "a red dog"}, Work())["error"]
     assert prompt({"prompt": "red circle"}, Work()) == {"reads": "a red disc"}
     for field in ("prompt", "negative"):

@@ -158,7 +158,7 @@ def test_a_component_without_weight_changes_nothing():
 
 
 def test_a_condition_without_complement_is_refused():
-    with pytest.raises(ValueError, match="nothing to guide"):
+    with pytest.raises(ValueError, match="a component with weight outside it"):
         Condition(MIXTURES["plane"], (0, 1, 2, 3, 4))
     with pytest.raises(ValueError, match="distinct indices"):
         Condition(MIXTURES["plane"], (7,))

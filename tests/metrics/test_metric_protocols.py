@@ -14,5 +14,5 @@ def test_every_number_has_one_direction_in_all_protocols():
 
 
 def test_an_unknown_number_has_no_direction():
-    with pytest.raises(ValueError, match="more or less of 'FID-2' is better; known are FID, sFID"):
+    with pytest.raises(ValueError, match="unknown metric 'FID-2'; known metrics: FID, sFID"):
         direction("FID-2")

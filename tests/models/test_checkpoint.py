@@ -92,7 +92,7 @@ def test_a_checkpoint_that_does_not_fit_names_the_tensor(tmp_path, released):
         ({k: v for k, v in state.items() if k != "blocks.1.mlp.fc1.bias"}, "lacks blocks.1.mlp.fc1.bias"),
         (state | {"teeth": torch.zeros(1)}, "unknown tensor teeth"),
         (state | {"x_embedder.proj.bias": torch.zeros(3)}, r"x_embedder\.proj\.bias has shape \(3,\)"),
-        ({"weights": torch.zeros(3)}, "holds no SiT"),
+        ({"weights": torch.zeros(3)}, "is not a SiT checkpoint"),
     ):
         torch.save(wrong, tmp_path / "wrong.pt")
         with pytest.raises(ValueError, match=words):

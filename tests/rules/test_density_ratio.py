@@ -194,7 +194,7 @@ def test_it_undoes_a_leak_on_mixtures_that_nobody_tuned_on(seed):
 
 def test_errors_teach_and_text_is_read_back():
     p = Prediction(torch.zeros(2, 3), 0.5, torch.ones(2, 3), torch.zeros(2, 3))
-    with pytest.raises(TypeError, match=r"sample\(\) and trajectory\(\) follow"):
+    with pytest.raises(TypeError, match=r"sample\(\) and trajectory\(\) track"):
         guide(density_feedback(0.5), p)
     for text in ("density_feedback(0.5)", "DensityFeedback(0.7, most=10, every=3) | Cap(1.1)"):
         assert parse(str(parse(text))) == parse(text)

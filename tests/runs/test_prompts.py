@@ -130,7 +130,7 @@ def test_prompt_files_that_cannot_be_read_say_so(tmp_path):
 
 
 def test_absent_weights_are_not_downloaded(tmp_path):
-    with pytest.raises(ValueError, match="nothing is downloaded"):
+    with pytest.raises(ValueError, match="downloads nothing"):
         open_model(RunConfig("diffusers:nobody/nothing"))
     with pytest.raises(ValueError, match="no readable DiffusionPipeline"):
         open_model(RunConfig(f"diffusers:{tmp_path}"))

@@ -42,16 +42,16 @@ def test_what_is_not_said_is_open():
 @pytest.mark.parametrize(
     "text, answer",
     [
-        ("a red dog left of a disc", "know no 'dog'"),
+        ("a red dog left of a disc", "unknown word 'dog'"),
         ("a disc left a square", 'followed by "of"'),
         ("left of a disc", "a thing on each side"),
         ("a disc above a square below a disc", "2 relations"),
         ("a disc, blue background", "dark or light"),
         ("dark background, a disc", "comes last"),
-        ("a red", "no single thing"),
-        ("a disc square", "no single thing"),
-        ("a red disc, a blue square, a disc", "no single thing"),
-        ("x" * 500, r"know no 'x{97}\.\.\.'"),
+        ("a red", "must be a single object"),
+        ("a disc square", "must be a single object"),
+        ("a red disc, a blue square, a disc", "must be a single object"),
+        ("x" * 500, r"unknown word 'x{97}\.\.\.'"),
     ],
 )
 def test_a_bad_sentence_is_answered_by_a_sentence(text, answer):

@@ -7,9 +7,11 @@ import torch
 
 from meancap import CFG, noise, sample
 from meancap.files import sha256_of
+from meancap.runs.reproduce import PROMPTS, SHOWN_PROMPTS
 from meancap.sampling import shifted
 from meancap.scenes import codes, detector, draw, measure_pictures, scenes
 from meancap.scenes.model import SHIPPED
+from tools import demo_prompts
 
 CARD = SHIPPED.with_suffix(".md")
 WRONG = Path(__file__).parents[2] / "studies" / "axes" / "scenes_wrong.safetensors"
@@ -47,3 +49,13 @@ def test_a_negative_prompt_is_heeded(model):
         background = measure_pictures(detector(), pictures, codes(prompts)).forms.background
         shown.append(int((background < 0.5).sum()))
     assert shown[1] <= shown[0] / 3
+
+
+@pytest.mark.parametrize("seed", SHOWN_PROMPTS)
+def test_the_demo_shows_prompts_that_the_model_misses_without_guidance_and_meets_with_it(seed):
+    prompt = [PROMPTS[seed]]
+    plain, guided = (
+        measure_pictures(detector(), demo_prompts.pictures(prompt, rule, seed), codes(prompt))
+        for rule in ("CFG(1)", "CFG(3)")
+    )
+    assert not plain.right["all"].item() and guided.right["all"].item() and guided.drawn.item()

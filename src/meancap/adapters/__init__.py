@@ -1,1 +1,1 @@
-"""Hosts: each module here turns one host's tensors into a `Prediction` and the answer back, and no more."""
+"""Adapters: each module converts one host's tensors into a `Prediction`, and the guided result back."""

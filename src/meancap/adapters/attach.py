@@ -17,7 +17,7 @@ Hear = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def listen(module: nn.Module, hear: Hear) -> Undo:
-    """Reports every call of a module to hear(args, kwargs, output); returns a function that stops it."""
+    """Calls hear(args, kwargs, output) after every call of a module; returns a function that stops it."""
     if module.__dict__.get("_compiled_call_impl") is not None:
         return _listen_compiled(module, hear)
 

@@ -3,8 +3,8 @@
 with guided(pipe, Cap(1.1)) as record:
     pipe(prompt, cfg_scale=7)
 
-latents   the state, in the method's shared inputs; two of them where a call predicts video and audio
-sigma     from the pipeline's flow scheduler, at the step that the method is told
+latents   the state, in the method's shared inputs; two of them if a call predicts video and audio
+sigma     from the pipeline's flow scheduler, at the step that the method receives
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Guide:
         return guided if isinstance(nominal, tuple) else guided[0]
 
     def _enter(self, place: int) -> None:
-        """A run begins at the first step, or where the steps have gone back."""
+        """A run begins at the first step, or if the steps have gone back."""
         if place == 0 or place < self.place:
             for session in self.sessions:
                 session.begin()
@@ -85,7 +85,7 @@ def _states(shared: dict[str, Any], streams: int, name: str) -> list[Tensor]:
     if not names or any(shared.get(one) is None for one in names):
         raise NotImplementedError(
             f"{name} keeps no {' and '.join(names) or 'known states'} for its {streams} predictions, so "
-            "that its posterior means cannot be formed"
+            "its posterior means cannot be computed"
         )
     return [shared[one] for one in names]
 
@@ -102,7 +102,7 @@ def _edge(scheduler: Any, place: int) -> Affine:
     """m = x - sigma v: noise is at sigma 1 there, and the velocity is noise - data."""
     if not type(scheduler).__name__.startswith("FlowMatch"):
         raise NotImplementedError(
-            f"{type(scheduler).__name__} does not follow the linear path; only flow models are guided here"
+            f"{type(scheduler).__name__} does not follow the linear path; only flow models can be guided"
         )
     sigma = float(scheduler.sigmas[place])
     after = float(scheduler.sigmas[place + 1]) if place + 1 < len(scheduler.sigmas) else 0.0

@@ -100,7 +100,7 @@ class Session:
     ) -> Tensor:  # fmt: skip
         """The guided output, in the dtype of `nominal`. `first` is False in the later stages of one step.
 
-        `others` are further outputs of the host by name, for rules that look at them.
+        `others` are further outputs of the host by name, for rules that need them.
         """
         with torch.no_grad():
             p = Prediction.from_affine(x, c, u, how)

@@ -35,18 +35,19 @@ class Follower:
         return self.session.record
 
     def combine(self, c: Tensor, u: Tensor | None, nominal: Tensor, batch: Any) -> Tensor:
-        """The guided velocity; `u` is None where guidance is off."""
+        """The guided velocity; `u` is None if guidance is off."""
         scheduler = batch.scheduler
         if not type(scheduler).__name__.startswith("FlowMatchEuler"):
             raise NotImplementedError(
-                f"the state is followed by Euler steps, and {type(scheduler).__name__} makes others; use "
-                "FlowMatchEulerDiscreteScheduler"
+                f"this adapter computes the state by Euler steps, which {type(scheduler).__name__} does "
+                "not make; "
+                "use FlowMatchEulerDiscreteScheduler"
             )
         x = batch.latents if self.x is None else self.x
         if x.shape != c.shape:
             raise NotImplementedError(
                 f"the state has shape {tuple(x.shape)} and the prediction {tuple(c.shape)}: a sharded or "
-                "edited state cannot be followed here"
+                "edited state is not supported"
             )
         now, after = (float(s) for s in scheduler.sigmas[self.step : self.step + 2])
         if u is not None:
@@ -86,9 +87,7 @@ def capped(base: type, rule: Rule | str) -> Any:
                 predictions, batch, cfg_scale, pipeline_config, cfg_parallel=cfg_parallel
             )
             if isinstance(nominal, tuple):
-                raise NotImplementedError(
-                    "a generation with several predictions per call is not followed here"
-                )
+                raise NotImplementedError("a generation with several predictions per call is not supported")
             c, u = predictions[0], predictions[1] if len(predictions) > 1 else None
             return self.follower.combine(c, u, nominal, batch)
 

@@ -6,7 +6,7 @@
     out      what the rule makes of c, u and the host's own result
     u'       c - (out - c) / (lambda - 1), which the host turns into `out` by itself
 
-The network's output is not changed where the rule changes nothing. If a host calls it twice, the second call
+The network's output is not changed if the rule changes nothing. If a host calls it twice, the second call
 is the one that is substituted; if that is the conditional one, c' = u + (out - u) / lambda is returned.
 
 Two calls are a pair if they have the same state and time; both halves of a batch are one if their states are
@@ -153,7 +153,7 @@ def substituted(
 ) -> Iterator[RunRecord]:
     """Guides a host that hard-codes u + s (c - u), by its network; gives the record of the latest run.
 
-    scale, offset   the host's s, and 1 where it computes c + s (c - u)
+    scale, offset   the host's s, and 1 if it computes c + s (c - u)
     calls, order    one call with both halves in the batch, or one call for each; which comes first
     noise_at        the time at which the host has noise: 0 (velocity = data - noise) or 1 (noise - data)
     state           how to find the state and the time in the arguments of a call

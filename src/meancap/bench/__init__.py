@@ -1,1 +1,1 @@
-"""The guidance benchmark: rules where the truth is known, on many small problems of known kinds."""
+"""The guidance benchmark: rules on many small problems whose exact distribution is known."""

@@ -1,4 +1,4 @@
-"""Rules as families: a text with knobs in it, and what else is done where a method is more than a rule.
+"""Rules as families: a text with knobs in it, and further steps if a method is more than a rule.
 
     call    the rule as text, with {scale}, {gamma}, ... for the knobs and {steps} for the grid
     side    what `trials.py` does besides: calibrate, learn, train, wrap the model or move the state
@@ -7,7 +7,7 @@
 
 Every family with knobs is tried at SPREAD settings, the same on every problem, and at REFINED settings round
 the best of them, and may choose no guidance as well. Its reach is part of its definition: scales go to 20, to
-1000 where a cap limits them. A family without knobs is one recipe for all problems.
+1000 if a cap limits them. A family without knobs is one recipe for all problems.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def choose_families(names: Sequence[str] | None, texts: Iterable[str] = ()) -> t
         missing = [name for name in names if name not in {one.name for one in known}]
         if missing:
             raise ValueError(
-                f"no rule here is called {missing[0]!r}; there are {', '.join(one.name for one in known)}"
+                f"unknown rule {missing[0]!r}; known rules: {', '.join(one.name for one in known)}"
             )
         always = (UNGUIDED, FIXED, PERFECT)
         kept = tuple(one for one in known if one in always or one.name in names)

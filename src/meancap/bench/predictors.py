@@ -1,4 +1,4 @@
-"""What the model under test says: the exact means of a case with the errors of its kind.
+"""The outputs of the model under test: the exact means of a case with the errors of its kind.
 
     on the ray   eta and leak: some scale leads from the two means to the true one at each state
     rough        a smooth random field in each velocity, which a scale multiplies
@@ -91,7 +91,7 @@ def predictor(case: Case, folder: Path | None = None) -> Predict:
 
 
 def weaker(case: Case, folder: Path | None = None) -> Predict:
-    """A model with the same errors, only larger, as autoguidance wants it: of a network, an early state."""
+    """A model with the same errors, only larger, as autoguidance requires: of a network, an early state."""
     if case.kind == "network":
         return _asked(_trained(case, folder)[1])
     outside = 1 - float(truth(case).log_prior.exp())

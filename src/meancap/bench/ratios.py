@@ -31,7 +31,7 @@ Logs = dict[str, float]  # by problem
 
 
 class Ratio(NamedTuple):
-    """A geometric mean with its interval and the number of problems; nan where there is none."""
+    """A geometric mean with its interval and the number of problems; nan if there is none."""
 
     value: float
     low: float
@@ -40,7 +40,7 @@ class Ratio(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the interval says of an error over another."""
+        """The verdict of the interval: better, worse, even, undecided or too few problems."""
         if self.n < FEWEST:
             return "too few"
         if self.high < 1:
@@ -90,7 +90,7 @@ class Result:
             self.cpu_minutes: dict[str, float] = content.get("cpu_minutes", {})  # by part and evaluations
         except (OSError, ValueError, KeyError) as error:
             raise ValueError(
-                f"{path} is no result of `meancap bench run` ({error!r}); run it first"
+                f"{path} is not a result of `meancap bench run` ({error!r}); run it first"
             ) from None
         self.cases = {case.name: case for case in read_cases()}
 

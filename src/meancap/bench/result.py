@@ -200,7 +200,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _columns(names: Sequence[str], main: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """Lists with one value for each problem; None where a rule was not run or did not reach the target."""
+    """Lists with one value for each problem; None if a rule was not run or did not reach the target."""
     rules = {}
     for cells in (main, others):
         for rule, first in next(iter(cells.values()), {"rules": {}})["rules"].items():

@@ -8,7 +8,7 @@
     aligned  families at the scale, found by bisection, whose alignment p(A | x) is that of the truth
 
 An evaluation is one of the conditional and the unconditional model together. A method that takes two of them
-in a step makes half as many steps. All settings of a family run together: the model is asked once for all.
+in a step makes half as many steps. All settings of a family run together, with one call of the model.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Bench:
 
 
 def sample_together(predict: Predict, rules: Sequence[Rule], x: Tensor, times: Sequence[float]) -> Tensor:
-    """The ends of all rules from the same x, (rules, n, d), by Euler; the model is asked for all at once."""
+    """The ends of all rules from the same x, (rules, n, d), by Euler; one model call for all."""
     state, one = x.repeat(len(rules), 1), _merge_rules(rules, len(x))
     size = len(state) if one is not None else len(x)
     steppers = [Stepper(rule) for rule in ([one] if one is not None else rules)]
@@ -155,7 +155,7 @@ def _rows(p: Prediction, start: int, size: int) -> Prediction:
 
 
 def _merge_rules(rules: Sequence[Rule], n: int) -> Rule | None:
-    """One rule for n rows of each of the rules, or None where they differ in more than scales."""
+    """One rule for n rows of each of the rules, or None if they differ in more than scales."""
     columns = list(zip(*(rule.parts for rule in rules), strict=False))
     if any(len(rule.parts) != len(columns) for rule in rules):
         return None
@@ -257,7 +257,7 @@ _SCORES: dict[str, Callable[[Score], float]] = {"sw2": lambda one: one.sw2, "end
 
 
 def _align(bench: Bench, some: Sequence[Family], targets: dict[str, float]) -> list[Any] | None:
-    """The family at the truth's alignment: its scale and scores; None where it does not reach that."""
+    """The family at the truth's alignment: its scale and scores; None if it does not reach that."""
     reached = []
     for family in some:
         other = _bisect(bench, family, "tune", targets["tune"]) if len(some) > 1 else (1.0, Score(0, 0, 0))

@@ -27,7 +27,7 @@ def add_command(
 
 
 class _NoBar:
-    """Takes what a command tells a bar, and shows nothing."""
+    """Accepts the calls of a progress bar and shows nothing."""
 
     n, total = 0, 0
 

@@ -1,4 +1,4 @@
-"""`meancap bench` and `meancap calibrate`: measure rules where the truth is known, or a model for its cap."""
+"""`meancap bench` and `meancap calibrate`: measure rules on exact problems, or choose a rule for a model."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def add_calibrate(commands: Any) -> None:
     p.add_argument(
         "--rule", action="append", metavar="R", help="a candidate; may be repeated (default: 12 rules)"
     )
-    p.add_argument("--seed", type=int, default=0, help="of the noise (0)")
+    p.add_argument("--seed", type=int, default=0, help="seed of the noise (0)")
     p.add_argument("--batch", type=int, default=50, metavar="N", help="samples at a time, for networks (50)")
 
 

@@ -39,7 +39,9 @@ def add_generate(commands: Any) -> None:
     )
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
     add_options(p)
-    p.add_argument("--calibration", type=Path, metavar="FILE", help="of `meancap calibrate`, for --rule auto")
+    p.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="a file of `meancap calibrate`, for --rule auto"
+    )
 
 
 def generate(args: argparse.Namespace) -> int:
@@ -128,15 +130,21 @@ def _add_gmm(kinds: Any) -> None:
     p = add_command(kinds, "gmm", gmm, about, _GMM_EXAMPLES)
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
     p.add_argument(
-        "--samples", type=int, default=200_000, metavar="N", help="in each row (200000, as in the paper)"
+        "--samples",
+        type=int,
+        default=200_000,
+        metavar="N",
+        help="samples in each row (200000, as in the paper)",
     )
-    p.add_argument("--seed", type=int, default=0, help="of all noise (0)")
+    p.add_argument("--seed", type=int, default=0, help="seed of all noise (0)")
     p.add_argument("--repeats", type=int, default=1, metavar="N", help="independent draws of the table (1)")
 
 
 def _add_imagenet(kinds: Any) -> None:
     p = _parser(kinds, "imagenet", imagenet, "SiT-XL/2 on ImageNet 256: the paper's second table")
-    p.add_argument("--checkpoint", type=Path, metavar="FILE", help="of a SiT, such as SiT-XL-2-256.pt")
+    p.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="checkpoint of a SiT, such as SiT-XL-2-256.pt"
+    )
     add_options(p, "vae", "per_class", "channels", "batch", *_MACHINE)
     p.set_defaults(dtype="tf32", per_class=50, vae="stabilityai/sd-vae-ft-mse")
 

@@ -147,7 +147,7 @@ def add_pictures(commands: Any) -> None:
         _PICTURES,
     )
     p.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="finished run folders")
-    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to put the pictures")
+    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the pictures")
     p.add_argument("--rows", type=int, default=10, metavar="N", help="samples in the sheet (10)")
     p.add_argument("--gallery", type=int, default=40, metavar="N", help="samples in the gallery (40)")
     p.add_argument("--calibration", type=Path, metavar="FILE", help="of `meancap calibrate`, for meter.png")
@@ -180,12 +180,12 @@ def demo(args: argparse.Namespace) -> int:
     import torch
 
     from ..report.pictures import write_demo
-    from ..runs.reproduce import BLOCKS, make_demo, open_demo
+    from ..runs.reproduce import BLOCKS, SHOWN_PROMPTS, make_demo, open_demo
 
     torch.set_num_threads(1)
     for _ in bar(make_demo(args.out), BLOCKS, "demo"):
         pass
-    page = write_demo(*open_demo(args.out), args.out)
+    page = write_demo(*open_demo(args.out), SHOWN_PROMPTS, args.out)
     print(page.read_text(encoding="utf-8"))
     for path, what in (
         (args.out / "demo.png", "the picture"),
@@ -208,7 +208,9 @@ Inception score. The archive is known by its sha256, and no code of it is run.
 def add_weights(commands: Any) -> None:
     p = add_command(commands, "weights", _weights, "convert published weights for `score`", _WEIGHTS)
     p.add_argument("network", choices=("inception",))
-    p.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE", help="as downloaded")
+    p.add_argument(
+        "--from", dest="source", type=Path, required=True, metavar="FILE", help="the downloaded file"
+    )
     where = "default $MEANCAP_WEIGHTS, else torch's hub cache"
     p.add_argument("--out", type=Path, default=None, metavar="DIR", help=where)
 

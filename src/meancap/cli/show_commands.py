@@ -1,4 +1,4 @@
-"""`meancap rules`, `pipelines` and `explore`: what the package knows, printed or as a page in the browser."""
+"""`meancap rules`, `pipelines` and `explore`: lists of rules and pipelines, and the page in the browser."""
 
 from __future__ import annotations
 

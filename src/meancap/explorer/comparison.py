@@ -3,7 +3,7 @@
 components   x, y, weight, and whether it belongs to the condition; at most 12, all of one width `std`
 eta          under-conditioning of the model: its conditional mean lies this share of the way to the other
 PRESETS      the paper's three conditions, and scenes in which a scale or a cap behaves differently
-rule         text in which λ (or scale) and Γ (or gamma) stand for the sliders; a name before = is left alone
+rule         text in which λ (or scale) and Γ (or gamma) stand for the sliders; a name before = is kept
 engine       numba or library (see `lab.sampler`); 'library' takes any rule and model
 
 A request may take 60 seconds by our own estimate; one that would take longer raises before it starts.

@@ -321,7 +321,7 @@ def _read_seeds(listed: str) -> list[int]:
         seeds += range(low, high + 1)
     twice = [seed for seed in seeds if seeds.count(seed) > 1]
     if twice:
-        raise ValueError(f"each seed makes one image; {twice[0]} is there twice")
+        raise ValueError(f"each seed makes one image; {twice[0]} is listed twice")
     return seeds
 
 
@@ -439,7 +439,7 @@ def _picture(picture: Picture, frames: int) -> dict[str, Any]:
 
 
 def _mean_numbers(pictures: Sequence[Picture], labels: Sequence[int]) -> dict[str, Any]:
-    """Means over a rule's images; diversity where every class has two of them."""
+    """Means over a rule's images; diversity if every class has two of them."""
     readings = [p.reading for p in pictures]
     meter = {name: torch.stack([p.meter[name] for p in pictures]) for name in ("scale", "active", "ratio")}
     paired = all(labels.count(label) > 1 for label in set(labels))

@@ -158,7 +158,7 @@ def _exact(plane: Plane, n: int, seed: int) -> dict[str, Any]:
 
 
 def _numbers(condition: Condition, x: Tensor) -> dict[str, Any]:
-    """What `branches` measures of samples (n, 2), one entry per member where it has one."""
+    """What `branches` measures of samples (n, 2), one entry per member if it has one."""
     shape, n = branches(condition, x), len(x)
     share = shape.occupancy
     return {

@@ -269,7 +269,7 @@ def spread_of(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], l
 
 
 def _account(config: GMMConfig) -> dict[str, Any]:
-    """Everything else that one needs to run it again, or to know why it came out as it did."""
+    """Everything else that is needed to repeat the run or to explain its result."""
     grids = [torch.linspace(0, 1, n + 1, dtype=torch.float64) for n in _CURVE]
     return {
         "command": f"meancap reproduce gmm --out DIR --samples {config.samples} --seed {config.seed} "

@@ -1,4 +1,4 @@
-"""A laboratory where all is known exactly: mixtures, their conditions, and the theory of guidance on them."""
+"""The laboratory: mixtures with exact posterior means, their conditions, and the theory."""
 
 from .condition import PAIR, SCENES, SINGLE, TRIPLE, Condition, Scene
 from .mixture import Mixture

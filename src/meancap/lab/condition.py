@@ -25,7 +25,7 @@ from .mixture import Components, Mixture
 
 
 class Sides(NamedTuple):
-    """What both sides of a condition say at (x, t)."""
+    """The quantities of both sides of a condition at (x, t)."""
 
     m_in: Tensor  # posterior mean given A, (..., d)
     between: Tensor  # the same less that given B
@@ -65,9 +65,7 @@ class Condition:
             self, "inside", inside.index_fill(0, torch.tensor(members, device=inside.device), True)
         )
         if not self.mixture.weights[~self.inside].sum() > 0:
-            raise ValueError(
-                f"a condition needs weight outside it, or there is nothing to guide; got {members}"
-            )
+            raise ValueError(f"a condition needs a component with weight outside it; got {members}")
 
     @property
     def log_prior(self) -> Tensor:
@@ -110,7 +108,7 @@ class Condition:
         return split.parts.t * split.lead
 
     def predict(self, x: Tensor, t: Tensor | float) -> Prediction:
-        """What a perfect model says at (x, t), x (n, d), for the samplers."""
+        """The prediction of a perfect model at (x, t), x (n, d), for the samplers."""
         split = self._split(x, t)
         m_c, gap = split.parts.mean(split.pi_in), (1 - split.parts.t) ** 2 * split.lead
         return Prediction(x, t, m_c, m_c - gap, gap=gap)

@@ -30,7 +30,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """What each component says, before any average over them."""
+    """The quantities of each component, before any average over them."""
 
     x: Tensor
     t: Tensor  # (..., 1), to stand beside x
@@ -158,7 +158,7 @@ class Mixture:
         return self.means[k] + (z if self.axes is None else torch.einsum("nde,ne->nd", self.axes[k], z))
 
     def components(self, x: Tensor, t: Tensor | float) -> Components:
-        """What each component says at (x, t), before any average over them."""
+        """The quantities of each component at (x, t), before any average over them."""
         time = torch.as_tensor(t, dtype=self.means.dtype, device=self.means.device)
         if x.shape[-1] != self.means.shape[1] or (time.ndim and time.shape != x.shape[:-1]):
             raise ValueError(

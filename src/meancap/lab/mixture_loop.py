@@ -154,7 +154,7 @@ def _kernel(inside: int, k: int) -> Callable[..., None]:
 
 
 def _compiled(run: Callable[..., None]) -> Callable[..., None]:
-    """Compiled once per machine where numba finds a place for its cache, once per process elsewhere."""
+    """Compiled once per machine if numba has a cache folder, otherwise once per process."""
     try:
         return numba.njit(cache=True, **_OPTIONS)(run)  # type: ignore[no-any-return]
     except RuntimeError:

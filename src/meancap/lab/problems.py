@@ -90,7 +90,7 @@ class Problem:
         return Condition(self.layout.mixture(), self.members)
 
     def model(self) -> Model:
-        """What the network under test says."""
+        """The prediction of the network under test."""
         return Model(self.condition(), self.eta, self.leak)
 
     def exact(self) -> Problem:
@@ -100,7 +100,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What the network under test says: both posterior means, wrong by `eta` and `leak`."""
+    """The network under test: both posterior means, wrong by `eta` and `leak`."""
 
     condition: Condition
     eta: float = 0.0
@@ -166,4 +166,4 @@ def problem(name: str) -> Problem:
     for one in PROBLEMS:
         if one.name == name:
             return one
-    raise ValueError(f"no problem is called {name!r}; there are {', '.join(p.name for p in PROBLEMS)}")
+    raise ValueError(f"unknown problem {name!r}; known problems: {', '.join(p.name for p in PROBLEMS)}")

@@ -224,9 +224,7 @@ def euler_variance_ratio(times: Tensor, std: Tensor | float) -> Tensor:
     """
     s = torch.as_tensor(std, dtype=torch.float64)
     if not (s > 0).all():
-        raise ValueError(
-            f"a variance ratio needs std > 0, for a point mass has no variance to lose; got {std}"
-        )
+        raise ValueError(f"a variance ratio needs std > 0, because a point mass has no variance; got {std}")
     grid = times.double().reshape(-1, *(1,) * s.ndim)
     c = (1 - grid) ** 2 + (grid * s) ** 2
     slope = (grid * s**2 - (1 - grid)) / c

@@ -31,7 +31,7 @@ _FOLDER = "MEANCAP_WEIGHTS"
 class Extractor:
     """`identity` names network, weights and resize; features are kept on disk under it.
 
-    `run` takes (batch, height, width, channels) bytes and one prompt per image (empty where there are none).
+    `run` takes (batch, height, width, channels) bytes and one prompt per image (empty if there are none).
     """
 
     identity: str
@@ -156,7 +156,7 @@ def _need_rows(*tensors: Tensor) -> None:
 
 
 def need_images(images: Tensor) -> None:
-    """Images are (batch, height, width, channels) bytes: anything else is refused rather than guessed."""
+    """Images are (batch, height, width, channels) bytes: anything else raises an error."""
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[-1] not in (1, 3):
         raise ValueError(
             "images are uint8 of shape (batch, height, width, 1 or 3), as the ADM evaluator reads them; got "

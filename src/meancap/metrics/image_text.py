@@ -1,4 +1,4 @@
-"""Networks that look at an image and its prompt.
+"""Networks that score an image with its prompt.
 
     image, text   CLIP embeddings (OpenAI ViT-B/32) through transformers, 512 numbers each; their cosine is
                   the paper's CLIP column

@@ -178,7 +178,7 @@ def open_npz(path: Path) -> _Npz:
 
 
 def npz_array(path: Path, name: str) -> Tensor | None:
-    """A small array of numbers in an .npz file, or None where there is none of that name."""
+    """A small array of numbers in an .npz file, or None if there is none of that name."""
     numpy = need("numpy", "images")
     try:
         with numpy.load(path, allow_pickle=False) as file:
@@ -205,7 +205,7 @@ def _npy_header(file: Any, path: Path) -> tuple[tuple[int, ...], bool, Any]:
     version = npy.read_magic(file)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
-        raise Unreadable(f"{path}: .npy format {version} is not known here")
+        raise Unreadable(f"{path}: .npy format {version} is not supported")
     shape, fortran, dtype = readers[version](file)
     return tuple(shape), bool(fortran), dtype
 

@@ -60,7 +60,7 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """The images to score: features by name, and the class each was asked for (None for prompts)."""
+    """The images to score: features by name, and the requested class of each (None for prompts)."""
 
     features: Features
     labels: Tensor | None = None
@@ -74,7 +74,7 @@ class Protocol:
     """A way to get from images to numbers.
 
     `numbers` has the direction of each: -1 where less is better, +1 where more is, 0 for diagnostics.
-    `reference` says which real images it needs, "" if none.
+    `reference` names the real images that it needs, "" if none.
     """
 
     name: str
@@ -91,7 +91,7 @@ def direction(number: str) -> int:
         if number in p.numbers:
             return p.numbers[number]
     known = ", ".join(dict.fromkeys(name for p in PROTOCOLS.values() for name in p.numbers))
-    raise ValueError(f"no protocol states whether more or less of {number!r} is better; known are {known}")
+    raise ValueError(f"unknown metric {number!r}; known metrics: {known}")
 
 
 def _later(module: str, function: str, *given: str) -> _Load:
@@ -253,7 +253,7 @@ PROTOCOLS: dict[str, Protocol] = {
 def protocol(name: str) -> Protocol:
     """The protocol of this name."""
     if name not in PROTOCOLS:
-        raise ValueError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+        raise ValueError(f"unknown protocol {name!r}; known protocols: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
 

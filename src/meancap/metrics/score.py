@@ -51,7 +51,7 @@ class Estimate:
 
     @property
     def error(self) -> float:
-        """Standard error; nan where it is not known."""
+        """Standard error; nan if it is not known."""
         if self.parts is None or len(self.parts) < 2:
             return math.nan
         return float(self.parts.double().std()) / math.sqrt(len(self.parts))

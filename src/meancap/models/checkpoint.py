@@ -74,13 +74,13 @@ def _config_of(tensors: Mapping[str, Tensor], path: str | Path = "the checkpoint
     missing = [k for k in ("x_embedder.proj.weight", "pos_embed", "y_embedder.embedding_table.weight",
                            "final_layer.linear.weight") if k not in tensors]  # fmt: skip
     if missing:
-        raise ValueError(f"{path} holds no SiT: it has no tensor named {missing[0]}")
+        raise ValueError(f"{path} is not a SiT checkpoint: it has no tensor named {missing[0]}")
     width, channels, patch, _ = tensors["x_embedder.proj.weight"].shape
     side = round(tensors["pos_embed"].shape[1] ** 0.5)
     if width not in _HEADS:
         raise ValueError(
-            f"{path} has width {width}, which no published SiT has, and its shapes do not tell the number of "
-            "heads; save it with meancap.models.save_sit, which records the configuration"
+            f"{path} has width {width}, which no published SiT has, so its number of heads is unknown; "
+            "save it with meancap.models.save_sit, which records the configuration"
         )
     depth = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blocks."))
     outputs = tensors["final_layer.linear.weight"].shape[0] // patch**2
@@ -116,7 +116,7 @@ def local_folder(source: str | Path) -> Path:
         return Path(hub.snapshot_download(str(source), local_files_only=True))
     except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError):
         raise ValueError(
-            f"{source} is neither a folder nor in the local Hugging Face cache; nothing is downloaded here: "
+            f"{source} is neither a folder nor in the local Hugging Face cache; meancap downloads nothing: "
             f"fetch it first with `hf download {source}`, or give a folder"
         ) from None
 

@@ -30,11 +30,11 @@ from ..runs.scoring import read_scores
 from .document import Heading, Table, Text, html, markdown
 from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look, save_png
 
-_MARGIN = 1.3  # inches for what a sample was asked to be
+_MARGIN = 1.3  # inches for the condition of a sample
 
 
 def need_matched(runs: Sequence[Run]) -> None:
-    """Refuses runs that differ in more than the rule: a comparison of them would not show the rule."""
+    """Raises an error if runs differ in more than the rule, because a comparison would not show the rule."""
     first = runs[0]
     for other in runs[1:]:
         for what, mine, theirs in (
@@ -46,12 +46,12 @@ def need_matched(runs: Sequence[Run]) -> None:
             if mine[:shared] != theirs[:shared]:
                 raise ValueError(
                     f"{first.folder.name} and {other.folder.name} differ in their {what}; only runs of one "
-                    "seed and one list of classes or prompts can stand side by side"
+                    "seed and one list of classes or prompts can be compared"
                 )
 
 
 def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: Sequence[str] = ()) -> Figure:
-    """Rows are samples (ten unless positions say otherwise), columns are runs."""
+    """Rows are samples (the first ten, or `positions`), columns are runs."""
     need_matched(runs)
     chosen = list(range(min(10, *map(len, runs)))) if positions is None else list(positions)
     images = [run.images(chosen) for run in runs]
@@ -72,7 +72,9 @@ def sheet(runs: Sequence[Run], positions: Sequence[int] | None = None, titles: S
     return figure
 
 
-def _scales_and_overshoot(drawn: Mapping[str, Run], ends: Mapping[str, Any]) -> Figure:
+def _scales_and_overshoot(
+    drawn: Mapping[str, Run], positions: Sequence[int], ends: Mapping[str, Any]
+) -> Figure:
     """For each prompt CFG above and capped below, scales from left to right; beside it a mixture's samples.
 
     The background is transparent and the words are grey, so that one file serves light and dark pages.
@@ -83,15 +85,15 @@ def _scales_and_overshoot(drawn: Mapping[str, Run], ends: Mapping[str, Any]) -> 
     figure = Figure(figsize=(6.0, 4.6), layout="constrained")
     halves: Any = figure.subfigures(1, 2, width_ratios=(2.6, 1))
     left, right = halves
-    blocks = left.subfigures(len(prompts), 1, squeeze=False)[:, 0]
-    for position, (block, prompt) in enumerate(zip(blocks, prompts, strict=True)):
-        block.suptitle(f"“{prompt}”", fontsize=8)
+    blocks = left.subfigures(len(positions), 1, squeeze=False)[:, 0]
+    for position, block in zip(positions, blocks, strict=True):
+        block.suptitle(f"“{prompts[position]}”", fontsize=8)
         axes = block.subplots(2, len(scales))
         for line, name, suffix in zip(axes, ("CFG", "capped"), ("", ", capped"), strict=True):
             line[0].set_ylabel(name, fontsize=8)
             for place, title in zip(line, scales, strict=True):
                 _show(place, drawn[title + suffix].images([position])[0])
-                if position == 0 and not suffix:
+                if position == positions[0] and not suffix:
                     place.set_title("λ = " + title.removeprefix("CFG "), fontsize=8)
     right.suptitle("one component of a mixture", fontsize=8)
     places = right.subplots(len(ends), 1)
@@ -105,7 +107,7 @@ def _scales_and_overshoot(drawn: Mapping[str, Run], ends: Mapping[str, Any]) -> 
 
 
 def condition(run: Run, position: int) -> str:
-    """What a sample was asked to be: its prompt, or its class, by name for the shipped model."""
+    """The condition of a sample: its prompt, or its class, by name for the shipped model."""
     record = run.records[position]
     if record.get("prompt") is not None:
         return str(record["prompt"])
@@ -247,39 +249,42 @@ def draw_all(
 
 
 _DEMO_PAGE = """\
-# The same noise and the same request, with CFG and capped
+# The same noise and the same prompt, with CFG and capped
 
 ![scenes](demo.png)
 
-Without guidance (λ = 1) the model misses both sentences. CFG meets them, and from λ = 8 on it saturates
-colours and backgrounds; capped at 1.1, they stay. On the right, samples of one Gaussian and the rings of its
-target: CFG 8 overshoots it and contracts. The same with garments:
+Without guidance (λ = 1) the model misses both prompts. CFG meets them, but from λ = 8 on it saturates colours
+and backgrounds; with the cap at 1.1 the background keeps its shade. On the right are samples of a Gaussian
+and the rings of their target: CFG 8 overshoots it and contracts. The same with garments:
 
 ![garments](garments.png)
 
 {table}
-- **accuracy**: how often a classifier trained on real garments sees the one that was asked for.
+- **accuracy**: how often a classifier trained on real garments recognises the requested one.
 - **diversity**: mean distance between two pictures of one class, in that classifier's features.
 - **brightness**: mean pixel value, which strong guidance drives up.
 - **scale**: the applied guidance scale at the first and at the last step.
 
-The guidance meter of each rule ([meter.png](meter.png)): the cap grants little guidance while there is
-only noise, where the two means are short and the gap is long, and lets go by itself as the gap closes.
+The guidance meter of each rule is in [meter.png](meter.png). At the start, when the sample is only noise, the
+two means are short and the gap is long, so the cap applies little guidance. Later the gap closes and the cap
+no longer acts.
 
-All samples side by side: [gallery.html](gallery.html). Each rule's folder holds its pictures, `run.json`
-with everything needed to make them again, and `diagnostics.npz`. {count} pictures a rule are enough to see a
-difference, not to measure one: `meancap reproduce fashion` does that.
+All samples are side by side in [gallery.html](gallery.html). Each rule's folder holds its pictures,
+`run.json` with everything needed to make them again, and `diagnostics.npz`. {count} pictures per rule are
+enough to see a difference, not to measure one; `meancap reproduce fashion` measures it.
 """
 
 
-def write_demo(runs: Mapping[str, Run], drawn: Mapping[str, Run], out: Path) -> Path:
-    """demo.png of the scenes `drawn`; garments.png, meter.png, gallery.html and report.md of `runs`."""
+def write_demo(
+    runs: Mapping[str, Run], drawn: Mapping[str, Run], positions: Sequence[int], out: Path
+) -> Path:
+    """demo.png of some scenes of `drawn`; garments.png, meter.png, gallery.html and report.md of `runs`."""
     ends = read_tensors(out / "overshoot.safetensors")[0]
     folders, titles = list(runs.values()), list(runs)
     with look():
         short = [title.replace(", ", ",\n") for title in titles]
         with rc_context({"text.color": GREY, "axes.titlecolor": GREY, "axes.labelcolor": GREY}):
-            picture = _scales_and_overshoot(drawn, {title: ends[title] for title in runs})
+            picture = _scales_and_overshoot(drawn, positions, {title: ends[title] for title in runs})
         save_png(picture, out / "demo.png", 200, transparent=True)
         save_png(sheet(folders, range(10), short), out / "garments.png", 260)
         save_png(meters(folders, titles), out / "meter.png")

@@ -103,7 +103,7 @@ def results(entries: Sequence[ScoredRun], protocol: str) -> Table:
 
 
 def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
-    """Ours beside the paper's values, row by row; None where the paper has no such protocol."""
+    """Ours beside the paper's values, row by row; None if the paper has no such protocol."""
     if protocol not in _PAPER:
         return None
     table, columns = _PAPER[protocol]

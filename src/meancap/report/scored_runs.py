@@ -72,7 +72,7 @@ def collect(folder: Path) -> list[ScoredRun]:
 
 
 def method_name(rule: str, guidance_scale: float | None = None) -> Name:
-    """The method that a rule's text stands for; `guidance_scale` is what the host pipeline was told."""
+    """The method that a rule's text stands for; `guidance_scale` is the scale of the host pipeline."""
     if not rule:
         return Name("Fixed CFG" if guidance_scale != 1 else "Conditional", guidance_scale)
     parsed = parse(rule)
@@ -144,17 +144,17 @@ FEWEST = 50  # images: below, an interval may be 0 by chance, and nothing is cal
 
 
 def alignment_of(scores: dict[str, Estimate]) -> str | None:
-    """Which number of a protocol says how well the condition is met."""
+    """The number of a protocol that measures how well the condition is met."""
     return next((name for name in _ALIGNMENTS if name in scores), None)
 
 
 def companions(entries: Sequence[ScoredRun], e: ScoredRun) -> list[ScoredRun]:
-    """Those that share their noise with e, so that several seeds stay apart; all where none does."""
+    """Those that share their noise with e, so that several seeds stay apart; all if none does."""
     return [one for one in entries if one.pairing == e.pairing] or list(entries)
 
 
 def contrast(a: ScoredRun, b: ScoredRun, protocol: str, number: str) -> Estimate:
-    """a - b, image by image where the two runs share their noise."""
+    """a - b, image by image if the two runs share their noise."""
     one, two = a.scores[protocol][number], b.scores[protocol][number]
     fits = one.parts is not None and two.parts is not None and len(one.parts) == len(two.parts)
     return difference(one, two, paired=a.pairing == b.pairing and fits)
@@ -163,7 +163,7 @@ def contrast(a: ScoredRun, b: ScoredRun, protocol: str, number: str) -> Estimate
 def at_level(
     sweep: Sequence[tuple[Estimate, Estimate]], level: Estimate, *, paired: bool = True
 ) -> Estimate | None:
-    """The second number of a sweep where its first number equals `level`; None where it never does.
+    """The second number of a sweep where its first number equals `level`; None if it never does.
 
     `sweep` holds (alignment, number) in the order of the scale. With a and b the ends of the first piece that
     crosses the level, the value is n_a + (l - a)(n_b - n_a)/(b - a); its parts follow all five estimates.
@@ -187,7 +187,7 @@ def at_level(
 
 
 def at_alignment(sweep: Sequence[ScoredRun], b: ScoredRun, protocol: str, number: str) -> Estimate | None:
-    """A sweep's number where it aligns as well as run b does, minus b's; None where it never does."""
+    """A sweep's number where it aligns as well as run b does, minus b's; None if it never does."""
     alignment = alignment_of(b.scores[protocol])
     if alignment is None or number not in b.scores[protocol]:
         return None

@@ -127,7 +127,7 @@ class Entry:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The further predictions that the rule looks at; none for most."""
+        """The further predictions that the rule needs; none for most."""
         return self.rule().needs if self.kind == "rule" else ()
 
     def rule(self, scale: float | None = None) -> Rule:
@@ -222,7 +222,7 @@ def register(build: Recipe, *, name: str | None = None) -> Recipe:
     """
     key = name or build.__name__
     if isinstance(build, type) and key != build.__name__:
-        raise ValueError(f"{build.__name__} is written by its own name, so it cannot be called {key!r}")
+        raise ValueError(f"{build.__name__} prints under its own name, so it cannot be registered as {key!r}")
     if key in builtin_names() and (key not in _METHODS or _METHODS[key].build is not build):
         raise ValueError(f"{key!r} is a rule of meancap already; register yours under another name")
     sheet = inspect.getdoc(build) or "A rule of another package."
@@ -268,7 +268,7 @@ def entry(name: str) -> Entry:
             return one
     names = [one.name for one in entries]
     near = get_close_matches(wanted, names) or names
-    raise ValueError(f"no method is called {wanted!r}; there are {', '.join(near)}")
+    raise ValueError(f"unknown method {wanted!r}; available: {', '.join(near)}")
 
 
 def search(word: str) -> list[Entry]:
@@ -306,7 +306,7 @@ def _entry(name: str, one: _Method) -> Entry:
 
 @cache
 def _read_sheet(name: str, sheet: str) -> dict[str, Any]:
-    """The fields of a fact sheet; raises where one is missing."""
+    """The fields of a fact sheet; raises if one is missing."""
     about, *pieces = _FIELD.split(inspect.cleandoc(sheet))
     fields = dict(zip(pieces[::2], pieces[1::2], strict=True))
     texts = {field: " ".join(fields.get(field, "").split()) for field in (*_REQUIRED, "state")}
@@ -342,7 +342,10 @@ def _load_installed() -> None:
         try:
             register(point.load(), name=point.name)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            warnings.warn(f"the rule {point.name!r} of {point.value} was left out: {error}", stacklevel=2)
+            warnings.warn(
+                f"the rule {point.name!r} of {point.value} cannot be loaded and is skipped: {error}",
+                stacklevel=2,
+            )
 
 
 def catalogue_table(entries: list[Entry] | None = None) -> str:

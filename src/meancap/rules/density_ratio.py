@@ -99,8 +99,8 @@ class DensityFeedback(Factor):
         log_ratio = p.extra.get("log_ratio")
         if log_ratio is None:
             raise TypeError(
-                f"{self} needs the log density ratio of each state, which sample() and trajectory() follow; "
-                "a host's own loop does not: use fbg(steps) there"
+                f"{self} needs the log density ratio of each state, which only sample() and trajectory() "
+                "track; in a host's own loop use fbg(steps)"
             )
         scale = self.gain * feedback_scale(log_ratio / self.temperature, self.pi, self.most / self.gain)
         return scale.clamp(min=1.0) - 1

@@ -159,7 +159,7 @@ class _Reader:
                 self.kind, self.token = "", ""
                 return
             self.kind = "mark"
-            raise self.error(f"{rest[:1]!r} does not belong in a rule")
+            raise self.error(f"unexpected {rest[:1]!r} in a rule")
         self.kind, self.token, self.at = match.lastgroup or "", match.group(match.lastgroup or 0), match.end()
 
     def nearest(self, name: str) -> str:

@@ -270,7 +270,7 @@ def auto(scale: Scale = 2.0) -> Chain:
     """The rule for people who do not choose one: `CFG(scale) | Cap(1.1, anchor="first")`, which it logs once.
 
     With a calibration, use its rule: `load_path_match(path).rule`, or in `meancap generate` the option
-    --calibration FILE. docs/choosing.md says when not to use it.
+    --calibration FILE. docs/choosing.md lists when not to use it.
     """
     rule = CFG(scale) | Cap(1.1, anchor="first")
     _announce(str(rule))

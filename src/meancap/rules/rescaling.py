@@ -123,7 +123,7 @@ class Multiply(Map):
 
 
 def _quantile(v: Tensor, q: float) -> Tensor:
-    """The linear quantile along the last axis, kept; torch's own refuses more than 16 million elements."""
+    """The linear quantile along the last axis, kept; torch.quantile accepts at most 16 million elements."""
     if q == 1:
         return v.amax(-1, keepdim=True)
     ordered = v.sort(dim=-1).values

@@ -281,7 +281,9 @@ def examples(
             for part, one in zip(torch.split(codes, batch), torch.split(made, batch), strict=True)
         ]
     if kind not in ("fashion", "sit") or (kind == "sit") != bool(where):
-        raise ValueError(f"examples are known for lab:PROBLEM, scenes, fashion and sit:PATH; got {model!r}")
+        raise ValueError(
+            f"examples are available for lab:PROBLEM, scenes, fashion and sit:PATH; got {model!r}"
+        )
     if data is None:
         raise ValueError(f"{model} needs --data DIR, the folder of Fashion-MNIST's idx files")
     from ..models.checkpoint import load_sit
@@ -292,7 +294,7 @@ def examples(
     network = fashion() if kind == "fashion" else open_sit(path)
     pixels = load_sit(path)[1]
     if pixels is None:
-        raise ValueError(f"{path.name} makes latents; only models of pixels have examples here")
+        raise ValueError(f"{path.name} generates latents; a calibration needs a model of pixels")
     test = pictures(data, train=False)
     order = torch.randperm(len(test.images), generator=draw)[:count]
     return [

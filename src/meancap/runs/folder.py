@@ -105,7 +105,7 @@ class Ledger:
         return begun
 
     def read(self) -> dict[str, Any] | None:
-        """The content of run.json, or None where there is none."""
+        """The content of run.json, or None if there is none."""
         path = self.folder / "run.json"
         if not path.is_file():
             return None
@@ -323,7 +323,7 @@ class Run:
         if content is None:
             raise FileNotFoundError(f"{folder} is no run folder: it has no run.json")
         if content["finished"] is None:
-            raise ValueError(f"the run in {folder} is not finished; give its command again to go on")
+            raise ValueError(f"the run in {folder} is not finished; rerun its command to resume it")
         records = _read_records(folder / "records.jsonl", content["finished"]["samples"])
         return cls(folder, content["config"], content["made_with"], content["finished"], records)
 
@@ -366,7 +366,7 @@ class Run:
         """Each field of the guidance meter as (evaluations, samples)."""
         path = self.folder / "diagnostics.npz"
         if not path.is_file():
-            raise ValueError(f"the run in {self.folder} kept no diagnostics; make it with --diagnostics")
+            raise ValueError(f"the run in {self.folder} has no diagnostics; generate it with --diagnostics")
         return read_npz(path)
 
 

@@ -190,7 +190,7 @@ def _opened(config: RunConfig, model: ClassModel | SceneModel) -> RunConfig:
     if unknown := [name for name in needs if name != "negative"]:
         raise ValueError(f"{config.rule} needs the prediction {unknown[0]!r}, which no shipped model makes")
     if needs and config.negative is None:
-        raise ValueError(f"{config.rule} needs a further prediction: give --negative, what to avoid")
+        raise ValueError(f"{config.rule} needs a negative prompt or class; give --negative")
     return replace(
         config,
         model=model.name,

@@ -35,9 +35,9 @@ def place() -> tuple[int, int, int]:
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Processes that are started in here never hear Ctrl-C, not even while they import: it is the parent's.
+    """Processes that are started in here never receive Ctrl-C, not even while they import.
 
-    They inherit a mask of signals. This process, whose other threads have no such mask, hears it at the end.
+    They inherit a mask of signals. This process, whose other threads have no mask, receives it at the end.
     """
     if not hasattr(signal, "pthread_sigmask") or current_thread() is not main_thread():
         yield

@@ -59,7 +59,8 @@ class PipelineSource:
                 raise ValueError(f"{rule} needs the prediction {absent[0]!r}, which no pipeline makes")
         if config.guidance_scale is None and (rule is None or rule.caps):
             raise ValueError(
-                "give --guidance-scale: without a rule, or with one that only caps, the pipeline guides by it"
+                "give --guidance-scale: without a rule, or with a rule that only caps, the pipeline "
+                "applies its own guidance"
             )
         network = _denoiser(self.pipe)
         config = replace(
@@ -87,8 +88,8 @@ def _scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tupl
     scheduler = copy.deepcopy(pipe.scheduler)
     if scheduler.config.get("use_dynamic_shifting", False):
         raise ValueError(
-            f"{type(pipe).__name__} shifts its grid by the size of the picture, so that it is not known "
-            "beforehand; give it a scheduler without dynamic shifting"
+            f"{type(pipe).__name__} shifts its grid by the size of the picture, so its grid is not known "
+            "in advance; use a scheduler without dynamic shifting"
         )
     if sigmas:
         scheduler.set_timesteps(sigmas=list(sigmas))

@@ -82,7 +82,7 @@ def reproduce(
 
 
 def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
-    """Scores the runs if asked to and writes the table, once every run is finished; whether they are.
+    """Scores the runs (optional) and writes the table if every run is finished; returns whether they are.
 
     Whichever process ends last does it.
     """
@@ -262,8 +262,13 @@ RULES = {
     f"CFG {SCALE}": f"CFG({SCALE})",
     f"CFG {SCALE}, capped at {GAMMA}": f"CFG({SCALE}) | Cap({GAMMA})",
 }
-# Chosen because CFG(1) misses both from their noise: the square is crooked, the triangle is purple.
-PROMPTS = ("a green square left of a magenta disc", "a red square left of a blue triangle")
+# For each noise seed, the prompt that CFG(1) misses most and CFG(3) meets, chosen by tools/demo_prompts.py.
+# The picture shows the two prompts that CFG(1) misses most.
+PROMPTS = (
+    "a blue disc left of a green triangle", "a red square left of a blue triangle",
+    "a cyan triangle left of a blue square", "a green square left of a blue triangle",
+)  # fmt: skip
+SHOWN_PROMPTS = (0, 3)
 SCENE_RULES = {f"CFG {s}": f"CFG({s})" for s in (1, 3, SCALE, 20)}
 SCENE_RULES |= {f"{title}, capped": f"{rule} | Cap({GAMMA})" for title, rule in SCENE_RULES.items()}
 BLOCKS = 3 * len(RULES) + len(SCENE_RULES)  # 120 garments of each rule, 40 at a time; one block of scenes

@@ -46,7 +46,7 @@ _FIELDS = {field.name for field in fields(Score)}
 
 
 def read_scores(folder: str | Path) -> list[Score]:
-    """The scores of a run, in the order they were written; none where there are none."""
+    """The scores of a run, in the order they were written; none if there are none."""
     return [
         Score(r["name"], r["value"], tuple(r["interval"]) if r["interval"] else None, r["n"], r["protocol"])
         for r in _rows(Path(folder))
@@ -174,7 +174,7 @@ def _cache_root() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Images to score, what each was asked to be, and the folder that keeps the results."""
+    """Images to score, the condition of each, and the folder that keeps the results."""
 
     folder: Path
     images: Images
@@ -208,7 +208,7 @@ def open_target(path: str | Path) -> Target:
 
 
 def _npz_labels(path: Path, count: int) -> Tensor | None:
-    """arr_1 of an .npz file; None where it is absent, or negative as in runs with prompts."""
+    """arr_1 of an .npz file; None if it is absent, or negative as in runs with prompts."""
     labels = npz_array(path, "arr_1")
     if labels is None:
         return None
@@ -221,7 +221,7 @@ def _npz_labels(path: Path, count: int) -> Tensor | None:
 
 
 def results_folder(path: Path) -> Path:
-    """The folder that keeps the results for what stands at a path."""
+    """The folder that keeps the results for the images at a path."""
     return path.with_name(f"{path.name}.scores") if path.suffix == ".npz" and path.is_file() else path
 
 
@@ -233,7 +233,7 @@ def score_target(
     *,
     force: bool = False,
 ) -> Iterator[ScoreProgress]:
-    """Extracts what is missing, then measures and writes; nothing is done twice unless `force` says so."""
+    """Extracts what is missing, then measures and writes; nothing is done twice without `force`."""
     if extractor.needs_prompts and not target.prompts:
         raise Unreadable(f"{target.folder} has no prompts, and {protocol.name} compares images with prompts")
     mark = f"{target.images.identity}-{len(target.images)}"
@@ -276,7 +276,7 @@ def find_reference(
 
 
 def reference_images(source: str) -> Images:
-    """The images a name or a path stands for."""
+    """The images that a name or a path refers to."""
     name, _, part = source.partition(":")
     if name == "fashion-mnist" and part in ("", "test", "train"):
         pictures = fashion(fashion_folder(), train=part == "train")

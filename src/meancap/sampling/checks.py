@@ -66,7 +66,7 @@ def need_scale_first(rule: Rule) -> None:
             capped = part
         elif capped is not None and isinstance(part, _SCALES):
             raise ValueError(
-                f"{rule} caps first and scales afterwards, so that nothing bounds the result; "
+                f"{rule} caps first and scales afterwards, so nothing bounds the result; "
                 f"write {part} | {capped}"
             )
 
@@ -118,7 +118,7 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
 
 
 def need_step(step: object) -> None:
-    """One sentence where a step is named by a text."""
+    """Raises an error if a step is named by a text."""
     if not callable(step):
         raise TypeError(
             f"step is a function: euler, heun, midpoint or rk4, without quotes; got {described(step)}"
@@ -135,7 +135,7 @@ def need_start(x: object) -> None:
 
 
 def need_seeds(seeds: Iterable[int], shape: Sequence[int]) -> None:
-    """One sentence where a count was given in the place of seeds, or a length in the place of a shape."""
+    """Raises an error if a count was given in the place of seeds, or a length in the place of a shape."""
     if not isinstance(shape, Sequence):
         raise TypeError(f"shape is that of one sample, such as (3, 8, 8) or ({shape},); got {shape!r}")
     if isinstance(seeds, Number) or not isinstance(seeds, Iterable):
@@ -179,7 +179,7 @@ def warn_if_reversed(p: Prediction) -> None:
 
 
 def warn_if_not_finite(x: Tensor) -> None:
-    """Warns where samples ended as NaN or infinity; the others are as they would be without them."""
+    """Warns if samples ended as NaN or infinity; the others are as they would be without them."""
     if not x.numel() or not _readable(x):
         return
     lost = (~x.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist()

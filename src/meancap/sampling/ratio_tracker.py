@@ -43,10 +43,10 @@ Predict = Callable[[Tensor, float], Prediction]
 
 
 def follower(rule: Rule) -> DensityFeedback | None:
-    """The part of a chain that wants log R, if there is one."""
+    """The part of a chain that needs log R, if there is one."""
     wanting = [part for part in rule.parts if isinstance(part, DensityFeedback)]
     if len(wanting) > 1:
-        raise ValueError(f"one density feedback in a chain follows R; got {len(wanting)} in {rule}")
+        raise ValueError(f"a chain may have one density feedback; got {len(wanting)} in {rule}")
     return wanting[0] if wanting else None
 
 

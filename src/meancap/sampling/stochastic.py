@@ -1,6 +1,6 @@
 """Steps with noise: from the ODE (eta = 0) to the memoryless, or ancestral, sampler (eta = 1).
 
-    n       (x - t m) / (1 - t), the noise that the mean m says is in x
+    n       (x - t m) / (1 - t), the noise in x that the mean m implies
     r       ((1 - s) t / (s (1 - t)))^2, what a step t -> s keeps of the variance of that noise
     step    x' = s m + (1 - s) (sqrt(1 - eta^2 (1 - r)) n + eta sqrt(1 - r) z),   z fresh Gaussian noise
 

@@ -118,7 +118,7 @@ class _Beside:
             self.conditional = predict.conditional
 
     def including(self, names: tuple[str, ...]) -> Predict:
-        """The same with these names, as far as they are known here; the rule says which one is missing."""
+        """The same with these names, as far as they are known; the rule raises an error for a missing one."""
         return _Beside(self.predict, self.others, tuple(name for name in names if name in self.others))
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
@@ -176,7 +176,7 @@ def rectified_cfgpp(
     grid = checked(times)
     if not 0 <= share <= 1 or (share == 1 and not hold and grid[-1] == 1):
         raise ValueError(
-            "rectified_cfgpp needs a share in [0, 1], below 1 where the last step ends at the data, as "
+            "rectified_cfgpp needs a share in [0, 1], below 1 if the last step ends at the data, because "
             f"a mean at t = 1 does not determine a velocity; got {share}"
         )
 

@@ -1,4 +1,4 @@
-"""Scenes drawn by a program: what a sentence asks for, the exact law of what it leaves open, and a model.
+"""Scenes drawn by a program: prompts, the exact law of what a prompt leaves open, and a model.
 
 prompts = [parse_prompt("a red disc left of a blue square, dark background")]
 pictures = render(draw(codes(prompts), torch.Generator().manual_seed(0)))     the law

@@ -17,7 +17,7 @@ A network is fooled by blobs that are not triangles at all, so outlines are meas
 
 Of both, cover and template, what is below 0.15 counts as 0 and what is above 0.85 as 1: noise of a few per
 cent in flat areas does not concern the outline, and summed over a picture it would outweigh it. (A
-sharp threshold at 1/2 would accept most squares as discs.) The fit also tells the size of each object,
+sharp threshold at 1/2 would accept most squares as discs.) The fit also gives the size of each object,
 which prompts leave open. Both together (`measure_pictures`) give:
 
     right       for each attribute that the prompt fixes, whether the detector finds it; "all" is all of them
@@ -75,7 +75,7 @@ class Readings:
     def codes(self, place: Tensor) -> Tensor:
         """(n, 5) shape, colour, shape, colour, place, the objects in the order that a prompt's place implies.
 
-        Where a prompt says "right of" or "below", its first object is the second in reading order.
+        If a prompt has "right of" or "below", its first object is the second in reading order.
         """
         turned = place % 2 == 1
         shape = torch.where(turned[:, None], self.shape.flip(1), self.shape)
@@ -107,7 +107,7 @@ def detect(network: SceneDetector, pictures: Tensor, batch: int = 256) -> Readin
 def _codes_in_prompt_order(readings: Readings, codes: Tensor) -> Tensor:
     """(n, 5) what was read, as codes in the order of each prompt's objects.
 
-    A place in the prompt tells which object is meant. Without one, the order that suits the prompt better is
+    A place in the prompt fixes which object is meant. Without one, the order that suits the prompt better is
     taken; the place that it implies then carries no information.
     """
     place = codes[:, 4]
@@ -219,7 +219,7 @@ _WORDS = ("shape 1", "colour 1", "shape 2", "colour 2")
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Pictures with the prompts (n, 6 codes) they were asked for."""
+    """Pictures with the prompts (n, 6 codes) that they were made for."""
 
     codes: Tensor
     readings: Readings

@@ -20,7 +20,7 @@ one object is bound before the transformer sees it; the third token is the backg
 context of every transformer block, and their sum joins the time in every modulation.
 
 For data of unit variance the best linear guess of v is (2t - 1) / (t^2 + (1 - t)^2) x, and what it leaves has
-the variance 1 / (t^2 + (1 - t)^2); the network states the rest in those units.
+the variance 1 / (t^2 + (1 - t)^2); the network predicts the rest in those units.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SceneModel(FlowModel):
     ) -> NetworkPredictor:
         """The predictor for one prompt per sample (sentences, or their (n, 6) codes).
 
-        `negative` is one sentence for all samples or one for each. Rules that look at a third prediction
+        `negative` is one sentence for all samples or one for each. Rules that need a third prediction
         (perp_neg) get it beside the empty prompt, all others in its place; None leaves the empty prompt only.
         """
         wanted = prompts if isinstance(prompts, Tensor) else codes(prompts)
@@ -97,7 +97,7 @@ def load_scene_net(path: str | Path) -> tuple[SceneNet, Pixels]:
     """The network in float32, and its way to pictures."""
     tensors, header = read_tensors(path)
     if "scene_net" not in header or "pixels.mean" not in tensors:
-        raise ValueError(f"{path} holds no network of the scenes; python -m studies.training makes one")
+        raise ValueError(f"{path} is not a network of the scenes; train one with python -m studies.training")
     config = SceneNetConfig(**json.loads(header["scene_net"]))
     pixels = Pixels(tensors.pop("pixels.mean").float(), float(header["pixels.std"]))
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""The sentences of the scenes, and what they ask for.
+"""The prompts of the scenes: sentences, their grammar and their codes.
 
     prompt      scene, background | scene | background | nothing at all
     scene       thing | thing relation thing | thing and thing
@@ -6,8 +6,8 @@
     relation    [to the] left of | [to the] right of | above | over | below | under
     background  [on | with] [a] dark background | light background
 
-What a sentence does not say is left open. "A red disc left of a blue square" and "a blue square right of a
-red disc" are the same prompt to the model.
+Attributes that a sentence does not name are left open. "A red disc left of a blue square" and "a blue square
+right of a red disc" are the same prompt to the model.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Prompt:
         return ", ".join(part for part in (scene, ground) if part)
 
     def codes(self) -> tuple[int, ...]:
-        """Six numbers in the order of ATTRIBUTES; -1 where the sentence says nothing."""
+        """Six numbers in the order of ATTRIBUTES; -1 if the sentence leaves it open."""
         return (
             _index(SHAPES, self.first.shape), _index(COLOURS, self.first.colour),
             _index(SHAPES, self.second.shape), _index(COLOURS, self.second.colour),
@@ -154,10 +154,10 @@ def _thing(words: list[str], text: str) -> Thing:
     bad = next((w for w in rest if w not in (*_ARTICLES, *SHAPES, *COLOURS, *_OPEN)), None)
     if bad is not None:
         raise ValueError(
-            f"the scenes know no {_shown(bad)}; shapes are {', '.join(SHAPES)} (or object), "
+            f"unknown word {_shown(bad)}; shapes are {', '.join(SHAPES)} (or object), "
             f"colours {', '.join(COLOURS)}; got {_shown(text)}"
         )
-    raise ValueError(f"{_shown(' '.join(words))} is no single thing like 'a red disc'; {_EXAMPLE}")
+    raise ValueError(f"{_shown(' '.join(words))} must be a single object like 'a red disc'; {_EXAMPLE}")
 
 
 def _shown(text: str) -> str:

@@ -443,5 +443,5 @@ def test_bad_input_is_refused_before_anything_runs(comfy):
     for made, given in ((cap, (1.1, "ball")), (rule, ("CFG(7)",))):
         with pytest.raises(ValueError, match="shares of the run"):
             made.execute(exact(), *given, start=0.9, end=0.2)
-    with pytest.raises(ValueError, match="carries no Posterior-Mean Cap"):
+    with pytest.raises(ValueError, match="has no Posterior-Mean Cap"):
         report(torch.zeros(SHAPE), exact())

@@ -19,7 +19,7 @@ def test_given_frames_of_cosmos_are_refused_at_the_first_step():
     embeds = {k: torch.ones(1, 5, 16) for k in ("prompt_embeds", "negative_prompt_embeds")}
     given = embeds | {"video": VIDEO["video"]()[:1], "num_latent_conditional_frames": 1}
     call(name, pipe, **given)
-    with pytest.raises(LayoutError, match="was not shown"), guided(pipe, Cap(1.05)):
+    with pytest.raises(LayoutError, match="did not receive"), guided(pipe, Cap(1.05)):
         call(name, pipe, **given)
 
 
@@ -28,7 +28,7 @@ def test_the_second_chunk_of_cosmos_transfer_begins_with_given_frames_and_is_ref
     pipe = pipeline(name)
     longer = {"controls": torch.cat([VIDEO["video"]()] * 2, dim=1)}
     call(name, pipe, **longer)
-    with pytest.raises(LayoutError, match="was not shown"), guided(pipe, Cap(1.05)) as record:
+    with pytest.raises(LayoutError, match="did not receive"), guided(pipe, Cap(1.05)) as record:
         call(name, pipe, **longer)
     assert len(record) == 0, "the chunk that was made is not taken for the refused one"
 
@@ -80,7 +80,7 @@ def test_wan_22_image_to_video_is_refused_for_its_clean_first_frame():
     config = CASES[I2V].config | {"in_channels": 4}
     pipe = pipeline(I2V, transformer=model("WanTransformer3DModel", config), expand_timesteps=True)
     native = call(I2V, pipe)
-    with pytest.raises(LayoutError, match="steps a state that its denoiser was not shown"):  # noqa: SIM117
+    with pytest.raises(LayoutError, match="steps a state that its denoiser did not receive"):  # noqa: SIM117
         with guided(pipe, Cap(1.05)):
             call(I2V, pipe)
     assert torch.equal(call(I2V, pipe), native)

@@ -313,7 +313,7 @@ def test_a_guider_at_scale_one_warns_and_its_record_says_why():
 def test_a_guider_bound_to_another_pipeline_is_refused():
     pipe, other = modular(SD3), modular(SD3)
     guider = PosteriorMeanCappedGuidance(guidance_scale=7.0, gamma=1.05)
-    wrong = "does not stand at timestep"
+    wrong = "is not at timestep"
     with pytest.raises(ValueError, match=wrong):
         run(SD3, pipe, guider.bind(other))
     run(SD3, other, guider)

@@ -137,7 +137,7 @@ def test_a_clean_frame_among_the_state_is_refused():
     """Kandinsky 6 with a picture steps that picture along; the transformer is told by token types."""
     pipe = pipeline(K6)
     tokens = torch.zeros(BATCH, 2, dtype=torch.long)
-    with pytest.raises(NotImplementedError, match="steps a clean, given frame"), guided(pipe, Cap(1.05)):
+    with pytest.raises(NotImplementedError, match="steps a clean input frame"), guided(pipe, Cap(1.05)):
         pipe.transformer.register_forward_pre_hook(
             lambda module, args, kwargs: (args, kwargs | {"visual_token_type_ids": tokens}), with_kwargs=True
         )

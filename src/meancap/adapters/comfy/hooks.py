@@ -3,7 +3,7 @@
 denoised         the nominal mean that the workflow made: sampler, guider and the nodes before this one;
                  the hook's result replaces it
 cond_denoised    m_c
-uncond_denoised  m_u; zeros where the host evaluated no negative
+uncond_denoised  m_u; zeros if the host evaluated no negative
 empty_cond_denoised  the mean under an empty prompt, from PerpNegGuider, whose uncond is then to be avoided
 sigma            the noise level; x = alpha data + sigma noise, alpha = 1 - sigma in flow models, else 1
 
@@ -71,11 +71,11 @@ class PostCFG:
         return self.runs[-1]
 
     def run_of(self, latent: Tensor) -> HookRun:
-        """The run that made this latent; the latest one where it has been changed since."""
+        """The run that made this latent; the latest run if the latent has changed since."""
         return next((run for run in reversed(self.runs) if run.is_of(latent)), self.run)
 
     def __call__(self, args: _Args) -> Tensor:
-        """What the host should use instead of `denoised`: the same tensor where there is nothing to do."""
+        """The tensor to use instead of `denoised`; the same tensor if there is nothing to change."""
         nominal: Tensor = args["denoised"]
         levels = _grid(args)
         self.run.calls += 1
@@ -109,7 +109,7 @@ class PostCFG:
             return p if present else replace(p, out_u=p.out_c)
         if args.get("empty_cond") is None or args.get("uncond") is None:
             raise ValueError(
-                f"{self.rule} looks at a third prediction, which this sampler does not make; use "
+                f"{self.rule} needs a third prediction, which this sampler does not make; use "
                 "PerpNegGuider with a negative, an empty prompt and a neg_scale above 0"
             )
         empty: Tensor = args["empty_cond_denoised"]
@@ -136,7 +136,7 @@ class PostCFG:
         return first
 
     def _place(self, args: _Args) -> float:
-        """How far on the sampler's grid this evaluation is; on a grid of its own where the host passes none.
+        """How far on the sampler's grid this evaluation is; on the model's own grid if the host passes none.
 
         Samplers of higher order evaluate between two levels, or twice at one; a rule advances once for each.
         """
@@ -161,7 +161,7 @@ class PilotHook:
     def __call__(self, args: _Args) -> Tensor:
         if _without_negative(args) or not _negative_in_range(args):
             raise ValueError(
-                "a calibration needs the negative at every step: wire in one without a range of its own"
+                "a calibration needs the negative at every step; connect one without a range of steps"
             )
         how = noise_levels(args).place(_sigmas(args))
         means = args["cond_denoised"], _negative(args)[1], args["denoised"]
@@ -180,7 +180,7 @@ class _NoiseLevels:
         return t.clamp(0, 1)  # a sampler that adds noise may step above the first level
 
     def place(self, sigma: Tensor) -> Affine:
-        """Where the host's x stands on the linear path; its models state means."""
+        """The position of the host's x on the linear path; its models predict means."""
         unit = 1.0 if self.flow else 1 / (1 + sigma.to(scalar_dtype(sigma.device)))
         return Affine(0.0, 1.0, self.time(sigma), unit)
 
@@ -247,7 +247,7 @@ def _step_end(args: _Args) -> Number | None:
 
 
 def _without_negative(args: _Args) -> bool:
-    """Whether the host guides nothing here: cfg 1, where it skips the negative, or no negative at all."""
+    """Whether the host applies no guidance: at cfg 1 it skips the negative, or there is no negative."""
     conditioning, mean = _negative(args)
     if conditioning is None:
         return True
@@ -316,7 +316,7 @@ class HookRun:
         return f"capped {times}/{self.calls} {self.unit}, effective CFG {span(s['scale'])}{many}"
 
     def text(self) -> str:
-        """The headline, and what a user should know about it."""
+        """The headline, and remarks for the user."""
         return "\n".join([f"{self.rule}: {self.headline()}", *self._remarks()])
 
     def _remarks(self) -> list[str]:

@@ -28,7 +28,7 @@ _ALIASES = ["cfg", "pmc", "pmc-cfg", "guidance", "cap", "rescale", "burn", "over
 
 
 def _schema(name: str, description: str, inputs: list[Any], outputs: list[Any], **more: Any) -> Any:
-    """A node's schema, with words to find it by where this version of ComfyUI takes them."""
+    """A node's schema, with search words if this version of ComfyUI accepts them."""
     if "search_aliases" in inspect.signature(io.Schema).parameters:
         more["search_aliases"] = _ALIASES
     identity = "Meancap" + name.replace(" ", "").replace("-", "")
@@ -201,7 +201,7 @@ class GuidanceReport(io.ComfyNode):
         ]
         if not hooks:
             raise ValueError(
-                "this model carries no Posterior-Mean Cap and no Guidance Rule; put one before the sampler "
+                "this model has no Posterior-Mean Cap and no Guidance Rule; put one before the sampler "
                 "(gamma 100 measures without changing anything)"
             )
         run = hooks[-1].run_of(latent["samples"])

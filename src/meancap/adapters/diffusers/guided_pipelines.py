@@ -44,7 +44,7 @@ _UNUSED = (
 
 @dataclass
 class _Heard:
-    """What the denoisers said since the last step, in one thread."""
+    """The outputs of the denoisers since the last step, in one thread."""
 
     outputs: list[Any] = field(default_factory=list)
     count: int = 0
@@ -108,8 +108,8 @@ class Tap:
             self._nothing_to_guide(session.rule)
         if self.guided and self.layout.weak and "weak" in session.rule.needs and not self.skipped:
             warnings.warn(
-                f"{self.name} skipped no layers, so that there was no weak prediction and {session.rule} "
-                "added nothing for it; pass skip_guidance_layers=[...] to the call",
+                f"{self.name} skipped no layers, so there was no weak prediction and {session.rule} "
+                "added no guidance from it; pass skip_guidance_layers=[...] to the call",
                 stacklevel=2,
             )
 
@@ -118,7 +118,7 @@ class Tap:
         named = [getattr(self.pipe, name, None) for name in self.layout.denoisers]
         modules = [module for module in named if module is not None]
         if not modules:
-            raise ValueError(f"{self.name} has no {' or '.join(self.layout.denoisers)} to listen to")
+            raise ValueError(f"{self.name} has no {' or '.join(self.layout.denoisers)} to hook into")
         for module in modules:
             self._undo.callback(listen(module, self._hear))
         self._hold(self.pipe.scheduler)
@@ -143,8 +143,8 @@ class Tap:
             self._hold(self.pipe.scheduler)
         if self.layout.clean and kwargs.get(self.layout.clean) is not None:
             raise NotImplementedError(
-                f"{self.name} steps a clean, given frame together with the others, so that it would count "
-                "into every length; guide a call without it"
+                f"{self.name} steps a clean input frame together with the others, which would change every "
+                "length; call it without that frame"
             )
         heard = self.heard.setdefault(get_ident(), _Heard())
         shown = shown_state(args, kwargs) if self.fresh or not self.described else None
@@ -194,7 +194,7 @@ class Tap:
         if self.sessions and not self._is_elsewhere(scheduler):
             if kwargs.get("per_token_timesteps") is not None:
                 raise NotImplementedError(
-                    f"{self.name} steps each token at a time of its own, which no rule here reads"
+                    f"{self.name} has a separate time for each token, which no rule supports"
                 )
             model_output = self._guide(scheduler, model_output, timestep, sample)
         return original(model_output, timestep, sample, *args, **kwargs)
@@ -264,17 +264,17 @@ class Tap:
         return heard
 
     def _layout(self) -> Layout:
-        """The layout of this call: without the perturbed part where perturbation is off."""
+        """The layout of this call: without the perturbed part if perturbation is off."""
         if "p" not in self.layout.order or self.pipe.do_perturbed_attention_guidance:
             return self.layout
         return replace(self.layout, order=self.layout.order.replace("p", ""))
 
     def _verify(self, heard: _Heard, sample: Tensor, nominal: Tensor, parts: dict[str, Tensor]) -> None:
-        """At the first guided step: the state is the one that was shown, and the formula is as listed."""
+        """At the first guided step: checks the state and the formula of the layout."""
         if same_state(heard.shown, sample) is False:
             raise LayoutError(
-                f"{self.name} steps a state that its denoiser was not shown (a clean frame or a mask was put "
-                "in its place), so that no mean of the model belongs to it; this call cannot be guided"
+                f"{self.name} steps a state that its denoiser did not receive (a clean frame or a mask "
+                "replaced it), so it has no posterior mean; this call cannot be guided"
             )
         if heard.averaged:
             raise LayoutError(f"{self.name} has {MEAN_FLOW}; this call cannot be guided")
@@ -361,7 +361,7 @@ def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify:
 
 
 def _tap_of(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
-    """The tap of a pipeline, made where it has none yet."""
+    """The tap of a pipeline, created if it has none."""
     tap: Tap | None = getattr(pipe, _TAP, None)
     if tap is None:
         return Tap(pipe, layout_of(pipe) if layout is None else layout, verify)

@@ -1,6 +1,6 @@
 """Guiders for modular pipelines, and for classic ones that own a guider.
 
-    pred_cond, pred_uncond   what the denoiser said, in the scheduler's convention
+    pred_cond, pred_uncond   the denoiser's outputs, in the scheduler's convention
     x                        the state: from the block state or the inputs, else observed at the denoiser
     sigma                    from the scheduler of the pipeline given by `bind`, else timestep / 1000
 
@@ -89,7 +89,7 @@ class _RuleGuidance(BaseGuidance):
         here = times if place is None else times[place : place + 1]
         if not bool((here.cpu() == torch.as_tensor(timestep).cpu()).any()):
             raise ValueError(
-                f"the scheduler that this guider is bound to does not stand at timestep {float(timestep):g}; "
+                f"the scheduler that this guider is bound to is not at timestep {float(timestep):g}; "
                 "it belongs to another pipeline or run: bind the pipeline that is called, guider.bind(pipe)"
             )
 

@@ -2,8 +2,8 @@
 
 `help(Layout)` names its fields. Two checks at the first guided step of a run:
 
-verify_layout  the pipeline's own result follows from the two predictions as the layout says
-same_state     the state that the scheduler steps is the one that the denoiser was shown
+verify_layout  the pipeline's own result follows from the two predictions by the layout's formula
+same_state     the state that the scheduler steps is the denoiser's input
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Layout:
     sign       the scheduler's convention is sign times the denoiser's output
     offset     the pipeline's guidance scale s means lambda = s + offset
     keep       what of a longer output reaches the scheduler: "all", its "first" or its "last" part
-    rows       what shares one factor where the pipeline rescales its result: a "sample", or each "row"
+    rows       what shares one factor if the pipeline rescales its result: a "sample", or each "row"
     scale      the argument of the call that sets the scale
     denoisers  the components whose calls are the predictions
     extra      further calls that a step may make beside its parts, such as one with skipped layers
-    weak       whether that one further call, where a step makes it, is a weaker model under the condition
+    weak       whether that one further call, if a step makes it, is a weaker model under the condition
     streams    how many states one call predicts, each with a scheduler's step of its own
     space      what the pipeline combines: the "output"s, or the "mean"s that follow from them
     clean      a keyword of the denoiser that marks clean frames in the state; a call with it raises an error
@@ -87,7 +87,7 @@ class Layout:
     def parts(
         self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0
     ) -> dict[str, Tensor] | None:
-        """The predictions in the scheduler's convention, by letter; None where only one was made."""
+        """The predictions in the scheduler's convention, by letter; None if only one was made."""
         batch = nominal.shape[0]
         if self.calls == "apart":
             if len(outputs) < len(self.order):
@@ -95,7 +95,7 @@ class Layout:
                 if rows == batch * len(self.order):  # all parts: no sign that guidance is off
                     raise ValueError(
                         f"{name} made its {len(self.order)} predictions in one call, {rows} rows for {batch} "
-                        "samples, and its layout says one call for each; "
+                        "samples, but its layout has one call for each; "
                         f'pass layout=Layout("together", "{self.order}")'
                     )
                 return None
@@ -112,7 +112,7 @@ class Layout:
         return {letter: self._cut(v, nominal, name) for letter, v in zip(self.order, pieces, strict=True)}
 
     def further(self, outputs: list[Any], nominal: Tensor, name: str) -> list[Tensor]:
-        """What the calls beside the parts said."""
+        """The outputs of the calls beside the parts."""
         own = len(self.order) if self.calls == "apart" else 1
         return [self._cut(_output_tensor(out), nominal, name) for out in outputs[own:]]
 
@@ -162,7 +162,7 @@ class _Fit(NamedTuple):
 
     residual: float  # |nominal - fit| / |nominal|
     rho: float
-    scale: float  # lambda; nan where the gap is too small to tell
+    scale: float  # lambda; nan if the gap is too small to tell
 
 
 def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -> _Fit:
@@ -228,7 +228,7 @@ def _worst(part: Tensor, whole: Tensor) -> float:
 
 
 def shown_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """What a denoiser was given as its state; None where that is no tensor and no list of like tensors."""
+    """What a denoiser was given as its state; None if that is no tensor and no list of like tensors."""
     given = next((kwargs[name] for name in _STATE_NAMES if name in kwargs), args[0] if args else None)
     if isinstance(given, list):  # Z-Image Omni: pictures to look at, and then the state, for each sample
         given = [one[-1] if isinstance(one, list) else one for one in given]
@@ -238,7 +238,7 @@ def shown_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
 
 
 def same_state(shown: Tensor | None, stepped: Tensor) -> bool | None:
-    """Whether `stepped` is in what was shown, up to a factor per sample; None if the shapes do not tell.
+    """Whether `stepped` is in what was shown, up to a factor per sample; None if the shapes do not decide it.
 
     shown    the denoiser's first input: the state, perhaps repeated for both predictions, in another dtype,
              scaled by the scheduler, or with a picture, a mask or reference tokens put beside it

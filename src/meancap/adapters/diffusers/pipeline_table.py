@@ -215,7 +215,7 @@ _MODULAR = "give it a guider: pipe.update_components(guider=PosteriorMeanCappedG
 
 
 def layout_of(pipe: Any) -> Layout:
-    """The layout of a pipeline in the table; every other pipeline raises and says what to do."""
+    """The layout of a pipeline in the table; raises an error with the next step for every other pipeline."""
     names = [base.__name__ for base in type(pipe).__mro__]
     for name in names:
         if name in UNSUPPORTED:

@@ -72,7 +72,7 @@ class PathReader:
         return _on_path(kind, alpha, s * alpha)
 
     def grid(self, scheduler: Any) -> list[float]:
-        """The sigmas of the run, or its timesteps where there are none."""
+        """The sigmas of the run, or its timesteps if it has none."""
         if hasattr(scheduler, "sigmas"):
             return list(self._sigmas(scheduler))
         return [float(t) for t in scheduler.timesteps]
@@ -119,7 +119,7 @@ def _index(scheduler: Any, timestep: Any) -> int:
 
 
 def _on_path(kind: str, alpha: float, sigma: float, stretch: float = 1.0) -> Affine:
-    """On x = alpha data + sigma noise, where the network is shown x / stretch."""
+    """On x = alpha data + sigma noise, the network's input is x / stretch."""
     total = alpha + sigma
     if kind == "epsilon" and alpha > 0:
         a, k = 1 / alpha, -sigma / alpha
