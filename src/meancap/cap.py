@@ -56,14 +56,14 @@ import importlib.util
 import math
 import sys
 import warnings
-from functools import cache
+from functools import cache, reduce
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .tensors import Number, compiling, magnitude, on_host, per_sample, scalar_dtype, transformed, vector
+from .tensors import Number, compiling, on_host, per_sample, scalar_dtype, scaled, transformed, vector
 
 UNBOUNDED = 1e150  # a larger gamma is no cap: its square leaves float64's range
 RUN = 128  # elements of a float32 sum at most: in a longer one a large element swallows the digits of others
@@ -82,8 +82,7 @@ class Lengths(NamedTuple):
 
 def lengths(m: Tensor, d: Tensor) -> Lengths:
     """|m|, |d| and the component of m along d, for each sample."""
-    fast = None if compiling() else import_fast()
-    found: Lengths | None = None if fast is None else fast.gram(m, m, d, 0.0, 1.0, True)
+    found: Lengths | None = by_numba("gram", m, m, d, 0.0, 1.0, True)
     if found is not None:
         return found
     m, d = m.flatten(1), d.flatten(1)
@@ -113,19 +112,13 @@ def cap_share(
     `seen` has |y|, |direction| and the component of y along the direction. A floor of 0 or less is none.
     A zero coefficient keeps 1, even if the direction is not finite.
     """
-    fast = None if compiling() else import_fast()
-    found: Tensor | None = None if fast is None else fast.share(seen, c, gamma, floor, ball, margin)
+    found: Tensor | None = by_numba("share", seen, c, gamma, floor, ball, margin)
     if found is not None:
         return found
     c, gamma, floor = (vector(v, seen.m) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
-    if not ball:
-        along = torch.zeros_like(seen.along)
-    elif isinstance(c, Tensor):
-        along = torch.where(c < 0, -seen.along, seen.along)
-    else:
-        along = -seen.along if c < 0 else seen.along
-    room = _room(seen.m, gamma, floor, ball)
-    share = _largest_share(magnitude(c) * seen.d, along, room, margin)
+    sign = 1 - 2 * (c < 0)
+    along = scaled(seen.along, sign) if ball else torch.zeros_like(seen.along)
+    share = _largest_share(sign * c * seen.d, along, _room(seen.m, gamma, floor, ball), margin)
     if isinstance(c, Tensor):
         return torch.where(c == 0, 1.0, share)
     return share if c != 0 else torch.ones_like(share)
@@ -152,6 +145,12 @@ def blend(base: Tensor, d: Tensor, c: Number, other: Tensor | None = None) -> Te
     return result
 
 
+def by_numba(leaf: str, *given: Any) -> Any:
+    """What this leaf of `meancap.fast` computes; None in a compiled graph, or if numba cannot compute it."""
+    fast = None if compiling() else import_fast()
+    return None if fast is None else getattr(fast, leaf)(*given)
+
+
 @cache
 def import_fast() -> ModuleType | None:
     """The module compiled by numba, or None; a numba that does not work gives one warning."""
@@ -174,9 +173,8 @@ def _room(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
     if isinstance(floor, Tensor) or floor > 0:
         above = floor
         if ball:  # two roots, because the product may leave the range
-            above = _root(torch.where(m < floor, floor - m, 0.0)) * _root(
-                torch.where(m < floor, floor + m, 0.0)
-            )
+            inside = m < floor
+            above = _root(torch.where(inside, floor - m, 0.0)) * _root(torch.where(inside, floor + m, 0.0))
         room = torch.where(room < above, above, room)
     if isinstance(unbounded, Tensor):
         return torch.where(unbounded, math.inf, room)
@@ -205,13 +203,12 @@ def _root(v: Tensor) -> Tensor:
 
 def _from_sums(m: Tensor, d: Tensor) -> Lengths:
     """The lengths from sums of squares in the precision of m and d."""
-    axis = 1
-    if m.shape[1] <= 8:  # few elements, many samples: whole columns are added faster than short rows
-        m, d, axis = m.T.contiguous(), d.T.contiguous(), 0
-    q, r = (torch.linalg.vector_norm(v, dim=axis) for v in (m, d))
-    none = r == 0
+    q, r = (torch.linalg.vector_norm(v, dim=1) for v in (m, d))
+    none, dot = r == 0, m * d
+    # Few elements, many samples: whole columns are added faster than short rows.
+    dot = reduce(torch.add, dot.unbind(1)) if m.shape[1] <= 8 else dot.sum(1)
     per = torch.where(none, 1.0, r) if transformed(r) else r
-    return Lengths(q, r, torch.where(none, 0.0, (m * d).sum(axis) / per))
+    return Lengths(q, r, torch.where(none, 0.0, dot / per))
 
 
 def _scaled(m: Tensor, d: Tensor) -> Lengths:

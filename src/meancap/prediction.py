@@ -25,8 +25,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from . import cap, path
-from .cap import Lengths, lengths
+from . import path
+from .cap import Lengths, by_numba, lengths
 from .notation import described
 from .path import Affine
 from .tensors import Number, compiling, magnitude, scalar_dtype, scaled
@@ -76,10 +76,8 @@ class Prediction:
         object.__setattr__(self, "t", time(self.t, self.shown))
         if self.t_next is not None:
             object.__setattr__(self, "t_next", time(self.t_next, self.shown, "t_next"))
-        dtype = torch.float32
-        for v in tensors.values():
-            dtype = torch.float64 if v.dtype == torch.float64 else dtype
-        object.__setattr__(self, "dtype", dtype)
+        double = torch.float64 in [v.dtype for v in tensors.values()]
+        object.__setattr__(self, "dtype", torch.float64 if double else torch.float32)
 
     @once
     def x(self) -> Tensor:
@@ -116,13 +114,11 @@ class Prediction:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        fast = None if compiling() else cap.import_fast()
-        tensors = self.shown, self.out_c, self.out_u
-        found: Lengths | None = None if fast is None else fast.gram(*tensors, self.a, self.k)
-        if found is None:
-            m, d, along = lengths(self.m_c, self.difference)
-            found = Lengths(m, magnitude(self.k) * d, scaled(along, 1 - 2 * (self.k < 0)))
-        return found
+        found: Lengths | None = by_numba("gram", self.shown, self.out_c, self.out_u, self.a, self.k)
+        if found is not None:
+            return found
+        m, d, along = lengths(self.m_c, self.difference)
+        return Lengths(m, magnitude(self.k) * d, scaled(along, 1 - 2 * (self.k < 0)))
 
     def other(self, name: str) -> Tensor:
         """The posterior mean of the extra output of this name."""
@@ -136,7 +132,7 @@ class Prediction:
         """The same prediction with extra outputs of the same kind: p.beside(negative=v_n)."""
         return replace(self, extra={**self.extra, **outputs})
 
-    def until(self, t_next: float | Tensor | None) -> Prediction:
+    def until(self, t_next: Number | None) -> Prediction:
         """The same prediction for a step that ends at t_next (CFG++ needs it)."""
         copy = object.__new__(Prediction)  # the same tensors and means: nothing to check or compute again
         end = None if t_next is None else time(t_next, self.shown, "t_next")
@@ -144,12 +140,12 @@ class Prediction:
         return copy
 
     @classmethod
-    def from_mean(cls, x: Tensor, t: float | Tensor, m_c: Tensor, m_u: Tensor) -> Prediction:
+    def from_mean(cls, x: Tensor, t: Number, m_c: Tensor, m_u: Tensor) -> Prediction:
         """From posterior means on the linear path."""
         return cls(x, t, m_c, m_u)
 
     @classmethod
-    def from_velocity(cls, x: Tensor, t: float | Tensor, v_c: Tensor, v_u: Tensor) -> Prediction:
+    def from_velocity(cls, x: Tensor, t: Number, v_c: Tensor, v_u: Tensor) -> Prediction:
         """From velocities data - noise on the linear path; at t = 1 both means are x."""
         if type(t) is not float or compiling():
             t = time(t, x)
@@ -157,27 +153,27 @@ class Prediction:
 
     @classmethod
     def from_noise(
-        cls, x: Tensor, eps_c: Tensor, eps_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
+        cls, x: Tensor, eps_c: Tensor, eps_u: Tensor, *, alpha: Number, sigma: Number
     ) -> Prediction:
         """From noise predictions on x = alpha data + sigma noise, alpha > 0."""
         return cls.from_affine(x, eps_c, eps_u, path.on_gaussian("noise", alpha, sigma, x))
 
     @classmethod
     def from_v_prediction(
-        cls, x: Tensor, v_c: Tensor, v_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
+        cls, x: Tensor, v_c: Tensor, v_u: Tensor, *, alpha: Number, sigma: Number
     ) -> Prediction:
         """From v-predictions alpha noise - sigma data on x = alpha data + sigma noise."""
         return cls.from_affine(x, v_c, v_u, path.on_gaussian("v", alpha, sigma, x))
 
     @classmethod
     def from_score(
-        cls, x: Tensor, score_c: Tensor, score_u: Tensor, *, alpha: float | Tensor, sigma: float | Tensor
+        cls, x: Tensor, score_c: Tensor, score_u: Tensor, *, alpha: Number, sigma: Number
     ) -> Prediction:
         """From scores grad log p(x) on x = alpha data + sigma noise, alpha > 0."""
         return cls.from_affine(x, score_c, score_u, path.on_gaussian("score", alpha, sigma, x))
 
     @classmethod
-    def from_denoiser(cls, x: Tensor, sigma: float | Tensor, d_c: Tensor, d_u: Tensor) -> Prediction:
+    def from_denoiser(cls, x: Tensor, sigma: Number, d_c: Tensor, d_u: Tensor) -> Prediction:
         """From denoised estimates D(x; sigma) on x = data + sigma noise, as EDM and k-diffusion have them."""
         return cls.from_affine(x, d_c, d_u, path.on_gaussian("mean", 1.0, sigma, x))
 
@@ -192,7 +188,7 @@ class Prediction:
         return self.extra[name]
 
 
-def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
+def time(t: Number, x: Tensor, name: str = "t") -> Number:
     """A time in [0, 1]; data lies at 1."""
     if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
         return t
@@ -205,23 +201,17 @@ def time(t: float | Tensor, x: Tensor, name: str = "t") -> Number:
 
 def need_same_shapes(**tensors: Tensor) -> None:
     """Raises an error if these are not floating-point tensors of one shape with a batch axis."""
-    (first, reference), *rest = tensors.items()
+    first, reference = next(iter(tensors.items()))
     for name, v in tensors.items():
         if not isinstance(v, Tensor):
             raise TypeError(f"{name} must be a tensor; got {described(v)}")
         if not v.is_floating_point():
             raise TypeError(f"guidance needs floating-point tensors; got {v.dtype}")
-    if reference.dim() < 2:
+        if v.shape != reference.shape:
+            shapes = f"{tuple(v.shape)}, but {first} has {tuple(reference.shape)}"
+            raise ValueError(f"{name} has shape {shapes}; they must be the same")
+    if reference.dim() < 2 or 0 in reference.shape[1:]:
         raise ValueError(
-            f"{first} needs a batch axis first, then at least one more; got shape {tuple(reference.shape)}"
+            f"{first} needs a batch axis first, then at least one more, and samples of at least one element; "
+            f"got shape {tuple(reference.shape)}"
         )
-    if 0 in reference.shape[1:]:
-        raise ValueError(
-            f"{first} holds samples without a single element; got shape {tuple(reference.shape)}"
-        )
-    for name, tensor in rest:
-        if tensor.shape != reference.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}, but {first} has {tuple(reference.shape)}; "
-                "they must be the same"
-            )

@@ -7,11 +7,10 @@ given as a scale becomes `Values`: one number per sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,10 +42,8 @@ Scale = float | Schedule | Tensor
 class _Numbers(Schedule):
     """A schedule whose fields are all finite numbers."""
 
-    __dataclass_fields__: ClassVar[Mapping[str, object]]
-
     def __post_init__(self) -> None:
-        finite(self, *self.__dataclass_fields__)
+        finite(self, *vars(self))
 
 
 class Values(Schedule):

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 Number = float | Tensor
 
 unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
+magnitude: Callable[[Any], Number] = abs  # of a float or of one number per sample
 compiling = torch.compiler.is_dynamo_compiling  # Dynamo reads this call as True
 
 
@@ -33,19 +34,15 @@ def vector(v: Number, like: Tensor) -> Tensor:
 
 def per_sample(v: Number, like: Tensor) -> Number:
     """`v` shaped so that it multiplies `like` sample by sample, in the precision of `like`."""
-    if isinstance(v, Tensor):
-        return v.to(like.dtype).reshape(v.shape[:1] + (1,) * (like.dim() - 1))
-    return v
+    if not isinstance(v, Tensor):
+        return v
+    need_one_each(like.shape[0], v.numel())
+    return v.to(like.dtype).reshape(v.shape[:1] + (1,) * (like.dim() - 1))
 
 
 def scaled(v: Tensor, by: Number) -> Tensor:
     """`v` times a number per sample; `v` itself if the number is 1."""
     return v if not isinstance(by, Tensor) and by == 1 else per_sample(by, v) * v
-
-
-def magnitude(v: Number) -> Number:
-    """|v|."""
-    return v.abs() if isinstance(v, Tensor) else abs(v)
 
 
 def need_one_each(samples: int, count: int) -> None:

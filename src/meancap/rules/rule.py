@@ -22,12 +22,10 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from .. import cap
-from ..cap import Lengths, blend, lengths
+from ..cap import Lengths, blend, by_numba, lengths
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes, time
-from ..schedules import Scale, at
-from ..tensors import Number, compiling, need_one_each, promoted, scalar_dtype, scaled, vector
+from ..tensors import Number, compiling, promoted, scalar_dtype, scaled, vector
 
 __all__ = [
     "Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State", "Stepper", "displace", "guide",
@@ -44,16 +42,10 @@ class Displacement:
 
     p: Prediction
     coefficient: Number = 1.0
-    direction: Tensor | None = None  # None is the gap of p: the result is in the network's own units
+    direction: Tensor | None = None  # None is k (out_c - out_u): the result is in the network's own units
     requested: Number | None = None  # the coefficient before the first cap shortened it
     bound: Callable[[], Tensor] | None = None  # computes the longest mean that the last rule permits
     measured: Lengths | None = None
-
-    def __post_init__(self) -> None:
-        self.direction = self.p.gap if self.direction is None else self.direction
-        c = self.coefficient
-        if isinstance(c, Tensor) and c.shape != self.p.shown.shape[:1]:
-            need_one_each(len(self.p.shown), c.numel())
 
     @property
     def toward(self) -> Tensor:
@@ -96,7 +88,7 @@ class Displacement:
         if self.direction is not None:
             return blend(p.m_c, self.direction, c)
         # From m_c and not from the output: x and k out may cancel, and the displacement must not lose by it.
-        found = self._written(p.shown, p.a, p.k, p.dtype)
+        found: Tensor | None = by_numba("blend", p.shown, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
         return blend(p.m_c, p.delta, c, p.m_u) if found is None else found
 
     def output(self, dtype: torch.dtype) -> Tensor:
@@ -106,16 +98,8 @@ class Displacement:
             k = vector(p.k, p.shown)
             back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
             return blend(p.conditional, self.direction, back * c).to(dtype)
-        found = self._written(p.out_c, 0.0, 1.0, dtype)
+        found: Tensor | None = by_numba("blend", p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, dtype)
         return blend(p.conditional, p.difference, c, p.out_u).to(dtype) if found is None else found
-
-    def _written(self, x: Tensor, a: Number, k: Number, dtype: torch.dtype) -> Tensor | None:
-        """a x + k (out_c + coefficient (out_c - out_u)) by the compiled leaf, or None without one."""
-        fast = None if compiling() else cap.import_fast()
-        found: Tensor | None = None
-        if fast is not None:
-            found = fast.blend(x, self.p.out_c, self.p.out_u, a, k, self.coefficient, dtype)
-        return found
 
 
 class Recorder(Protocol):
@@ -132,9 +116,7 @@ class Rule:
     turns: bool = True  # whether the direction may change
     caps: bool = False  # whether the rule only limits a displacement that other rules made
     has_state: bool = False  # whether it remembers anything from step to step
-    reads_m_u: bool = (
-        True  # whether it reads m_u, or turns a zero g into another; False keeps g known without m_u
-    )
+    reads_m_u: bool = True  # whether it reads m_u, or turns a zero g into another
     needs: ClassVar[tuple[str, ...]] = ()  # names of the extra outputs that it reads, such as "negative"
 
     def init(self) -> State:
@@ -248,16 +230,19 @@ def names_needed(rules: Iterable[Rule]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for rule in rules for name in rule.needs))
 
 
-def exactly(scale: Scale, t: float, value: float) -> bool:
-    """Whether a scale has this value at time t, as far as one can tell without waiting for a device."""
-    found = at(scale, t)
-    return not isinstance(found, Tensor) and found == value
-
-
 def displace(
-    rule: Rule, p: Prediction, state: State = None, *, g: Displacement | Tensor | None = None
+    rule: Rule,
+    p: Prediction,
+    state: State = None,
+    *,
+    g: Displacement | Tensor | None = None,
+    record: Recorder | None = None,
 ) -> tuple[Displacement, State]:
-    """The displacement that `rule` makes of the gap, or of a nominal displacement `g`."""
+    """The displacement that `rule` makes of the gap, or of a nominal displacement `g`, and the next state."""
+    device = p.shown.device.type
+    if _autocast(device):
+        with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
+            return displace(rule, p, state, g=g, record=record)
     for name in rule.needs:
         if name not in p.extra:
             raise ValueError(
@@ -265,16 +250,14 @@ def displace(
                 f"or give sample() beside(predict, {name}=other); a host that makes two predictions has none"
             )
     if g is None:
-        g = Displacement(p, _one(p) if compiling() else 1.0)
+        g = Displacement(p, _one(p) if compiling() else 1.0, p.gap)
     elif isinstance(g, Tensor):
         need_same_shapes(x=p.shown, g=g)
         g = Displacement(p, 1.0, promoted(g).to(p.dtype))
-    before = rule.init() if state is None else state
-    device = p.shown.device.type
-    if not _autocast(device):
-        return rule.update(g, p, before)
-    with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
-        return rule.update(g, p, before)
+    displacement, state = rule.update(g, p, rule.init() if state is None else state)
+    if record is not None:
+        record.add(displacement, p, rule)
+    return displacement, state
 
 
 def _autocast(device: str) -> bool:
@@ -300,9 +283,7 @@ def guide(
     Pass `g` if the host has its own nominal displacement from m_c and the rule only limits it.
     The result is in the precision of the prediction, float32 at least; cast it back with `.to(dtype)`.
     """
-    displacement, state = displace(rule, p, state, g=g)
-    if record is not None:
-        record.add(displacement, p, rule)
+    displacement, state = displace(rule, p, state, g=g, record=record)
     return displacement.mean(), state
 
 
@@ -326,21 +307,19 @@ def respond(
     g = None
     if nominal is not None and rule.caps:  # -1 times the gap to the nominal output leads to it
         g = Displacement(dataclasses.replace(p, out_u=nominal, gap=None), -1.0)
-    displacement, state = displace(rule, p, state, g=g)
-    if record is not None:
-        record.add(displacement, p, rule)
+    displacement, state = displace(rule, p, state, g=g, record=record)
     return displacement.output(kind), state
 
 
 def guided_velocity(
     rule: Rule,
     x: Tensor,
-    t: float | Tensor,
+    t: Number,
     v_c: Tensor,
     v_u: Tensor,
     state: State = None,
     *,
-    t_next: float | Tensor | None = None,
+    t_next: Number | None = None,
     extra: Mapping[str, Tensor] | None = None,
     dtype: torch.dtype | None = None,
     record: Recorder | None = None,
@@ -379,10 +358,10 @@ class Stepper:
 
     def mean(self, p: Prediction, *, first: bool = True, record: Recorder | None = None) -> Tensor:
         """The guided mean; `first` is False in the later evaluations of one step."""
-        m, after = guide(self.rule, p, self._next if first else self._within, record=record)
+        g, after = displace(self.rule, p, self._next if first else self._within, record=record)
         if first and self.rule.has_state:
             self._advance(after)
-        return m
+        return g.mean()
 
     def output(
         self, p: Prediction, nominal: Tensor, *, first: bool = True, record: Recorder | None = None
