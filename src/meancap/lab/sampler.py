@@ -34,7 +34,7 @@ from ..cap import import_fast
 from ..extras import pip_command
 from ..rules import CFG, Cap, CapDisplacement, Interval, Rule
 from ..sampling import StepMethod, Times, euler, trajectory
-from ..sampling.solvers import checked
+from ..sampling.grids import checked
 from ..schedules import at
 from .condition import Condition
 

@@ -9,7 +9,7 @@ from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import Number, magnitude, per_sample, vector
 from .catalogue import method
-from .rule import Displacement, Factor, Rule, State, exactly
+from .rule import Displacement, Factor, Rule, State
 from .spaces import SPACES, part, stretch
 
 
@@ -37,7 +37,7 @@ class CFG(Factor):
     reads_m_u = False
 
     def idle(self, t: float, state: State = None) -> bool:
-        return exactly(self.scale, t, 1.0)
+        return _exactly(self.scale, t, 1.0)
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         return (self.scale if isinstance(self.scale, float) else at(self.scale, p.t)) - 1
@@ -84,7 +84,7 @@ class Gain(Factor):
     reads_m_u = False
 
     def idle(self, t: float, state: State = None) -> bool:
-        return exactly(self.scale, t, 0.0)
+        return _exactly(self.scale, t, 0.0)
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         return at(self.scale, p.t)
@@ -108,3 +108,9 @@ class FromUnconditional(Rule):
             return Displacement(given.p, total - 1, given.direction, given.requested), state
         g = per_sample(total, given.toward) * given.toward
         return given.turn(g - p.delta), state
+
+
+def _exactly(scale: Scale, t: float, value: float) -> bool:
+    """Whether a scale has this value at time t, as far as one can tell without waiting for a device."""
+    found = at(scale, t)
+    return not isinstance(found, Tensor) and found == value

@@ -1,26 +1,14 @@
 """From noise to samples: grids, steps and the loop."""
 
+from .grids import Times, from_karras, from_sigmas, graded, shifted, uniform
 from .sample import Predict, Step, sample, trajectory
-from .solvers import (
-    StepMethod,
-    Times,
-    euler,
-    from_sigmas,
-    graded,
-    heun,
-    midpoint,
-    rk4,
-    shifted,
-    uniform,
-    weights,
-)
+from .solvers import StepMethod, euler, heun, midpoint, rk4, weights
 from .stochastic import Stochastic, ancestral, noise
 from .wrappers import (
     autoguidance,
     beside,
     field,
     from_edm,
-    from_karras,
     manifold_sample,
     recfg_table,
     rectified_cfgpp,

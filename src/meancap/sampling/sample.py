@@ -23,17 +23,10 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..rules import Recorder, Rule, Stepper
 from ..tensors import promoted
-from .checks import (
-    need_guidance,
-    need_prediction,
-    need_start,
-    need_step,
-    warn_if_not_finite,
-    warn_if_reversed,
-    warn_if_start_is_not_noise,
-)
+from . import checks
+from .grids import checked
 from .ratio_tracker import Tracker, follower
-from .solvers import StepMethod, checked, euler, weights
+from .solvers import StepMethod, euler, weights
 from .stochastic import Stochastic
 
 Predict = Callable[[Tensor, float], Prediction]
@@ -66,7 +59,7 @@ def trajectory(
     A rule's state advances once per step, from the step's first evaluation; later evaluations of a
     multi-stage step use the state that the step began with.
     """
-    rule = need_guidance(rule)
+    rule = checks.need_guidance(rule)
     predict = with_needs(predict, rule)
     return _steps(predict, predict, rule, x, times, step, record)
 
@@ -86,12 +79,12 @@ def _steps(
     step: StepMethod | Stochastic,
     record: Recorder | None,
 ) -> Iterator[Step]:
-    need_start(x)
+    checks.need_start(x)
     times, x = checked(times), promoted(x)
-    warn_if_start_is_not_noise(x, times[0])
+    checks.warn_if_start_is_not_noise(x, times[0])
     stepper = Stepper(rule)
     method, eta = (step.begin(x), step.eta) if isinstance(step, Stochastic) else (step, 0.0)
-    need_step(method)
+    checks.need_step(method)
     wanting = None if getattr(predict, "follows_ratio", False) else follower(rule)
     tracker = None if wanting is None else Tracker(predict, wanting, x, eta)
     if record is not None:
@@ -103,10 +96,7 @@ def _steps(
         first = not seen
         idle = when_idle is not predict and stepper.idle(t, first=first)
         p = (when_idle if idle else predict)(x, t)
-        usual = isinstance(p, Prediction) and p.shown is x and p.t is t and isinstance(p.unit, float)
-        if not usual or p.unit != 1:
-            need_prediction(p, x, t, first)
-        p = p.until(s)
+        p = checks.need_prediction(p, x, t, first).until(s)
         if idle and rule.needs and not p.extra:  # a rule that is idle does not use them
             p = p.beside(**dict.fromkeys(rule.needs, p.out_c))
         if tracker is not None:
@@ -118,7 +108,7 @@ def _steps(
         seen.clear()
         x_next = method(mean, x, t, s)
         if index == 0:
-            warn_if_reversed(seen[0][0])
+            checks.warn_if_reversed(seen[0][0])
         yield Step(index, t, s, x, *seen[0], x_next)
         x = x_next
 
@@ -139,11 +129,11 @@ def sample(
     `predict` has a method `conditional(x, t)`, which returns a `Prediction` with m_u = m_c, it is called at
     times at which the rule needs no m_u (`Rule.idle`), except if there is a record.
     """
-    rule = need_guidance(rule)
+    rule = checks.need_guidance(rule)
     predict = with_needs(predict, rule)
     conditional = getattr(predict, "conditional", predict) if record is None else predict
     with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
         for one in _steps(predict, conditional, rule, x, times, step, record):
             x = one.x_next
-    warn_if_not_finite(x)
+    checks.warn_if_not_finite(x)
     return x

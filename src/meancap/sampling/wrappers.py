@@ -1,7 +1,6 @@
 """Methods around the loop: wrappers of `predict`, tables from data, and CFG-MP, which moves x.
 
 from_edm         a denoiser D(x; sigma) of x = data + sigma noise, as EDM and k-diffusion have it
-from_karras      the grid of their noise levels
 field            the guided velocity field, for foreign solvers
 beside           extra predictions by name, for rules that read them: something to avoid, a weaker model
 autoguidance     the reference is a weaker model under the same condition (Karras et al. 2024)
@@ -22,7 +21,6 @@ guidance uses. It moves x, so it is no rule; any rule may follow it.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -37,8 +35,8 @@ from ..rules.catalogue import not_a_rule
 from ..schedules import Values
 from ..tensors import per_sample, promoted
 from .checks import need_guidance, need_prediction, warn_if_not_finite
+from .grids import checked
 from .sample import Predict, with_needs
-from .solvers import Times, checked
 
 _TURN = 0.05  # up to this time CFG-MP goes forth first, as for SD3.5
 
@@ -67,17 +65,6 @@ def from_edm(denoise: Callable[[Tensor, float], tuple[Tensor, Tensor]]) -> Predi
         return Prediction.from_denoiser(y, sigma, *outputs)
 
     return predict
-
-
-def from_karras(sigmas: Sequence[float]) -> Times:
-    """t = 1 / (1 + sigma), for the falling noise levels of x = data + sigma noise in EDM and k-diffusion.
-
-    The same state on the linear path is x / (1 + sigma), so a run starts at sigma / (1 + sigma) noise.
-    """
-    levels = [float(s) for s in sigmas]
-    if not all(s >= 0 and math.isfinite(s) for s in levels):
-        raise ValueError(f"noise levels are finite and at least 0; got {levels[:8]}")
-    return checked([1 / (1 + s) for s in levels])
 
 
 def field(
