@@ -16,6 +16,7 @@ from meancap import (
     Piecewise,
     Prediction,
     Rule,
+    Values,
     guide,
     guided_velocity,
     parse,
@@ -44,6 +45,35 @@ def test_numbers_for_another_batch_get_one_sentence(rule, batch):
     x, v_c, v_u = torch.randn(3, batch, 4, 16, 16).unbind(0)
     with pytest.raises(ValueError, match="one number for all samples, or one for each; got"):
         guided_velocity(rule, x, 0.3, v_c, v_u)
+
+
+def test_given_values_may_differ_between_samples_print_parse_and_compare():
+    x, v_c, v_u = torch.randn(3, 3, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    scales, gammas = [1.5, 4.0, 9.0], [1.0625, 1.5, 1.0]
+    rule = CFG(torch.tensor(scales)) | Cap(torch.tensor(gammas, dtype=torch.float64))
+    together = guided_velocity(rule, x, 0.4, v_c, v_u)[0]
+    for i, (scale, gamma) in enumerate(zip(scales, gammas, strict=True)):
+        x_i, c_i, u_i = (v[i : i + 1] for v in (x, v_c, v_u))
+        alone = guided_velocity(CFG(scale) | Cap(gamma), x_i, 0.4, c_i, u_i)[0]
+        assert torch.equal(together[i : i + 1], alone)
+    assert str(rule) == "CFG([1.5, 4, 9]) | Cap([1.0625, 1.5, 1])"
+    assert parse(str(rule)) == rule and hash(parse(str(rule))) == hash(rule)
+    assert rule != CFG(torch.tensor(6.0)) | rule.rules[1]
+
+
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        (CFG, torch.tensor(float("nan"))),
+        (CFG, torch.ones(2, 2)),
+        (CFG, torch.tensor(3)),
+        (Cap, torch.tensor(0.9)),
+        (Values, float("inf")),
+    ],
+)
+def test_a_given_value_that_cannot_be_is_refused(made, given):
+    with pytest.raises(ValueError, match="needs"):
+        made(given)
 
 
 def test_a_host_may_pass_its_own_nominal_displacement():
