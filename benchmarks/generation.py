@@ -3,7 +3,7 @@
     python -m benchmarks.generation
 
     two calls   ten lines: the network with the class, the network without, the rule, the step
-    meancap     what `meancap generate` does: `sample` over `ClassModel.predict`, conditions kept for the run
+    meancap     what `meancap generate` does: `sample` over `ClassModel.predict`
 
 The same noise, labels, rule, precision and one thread; the pictures must be the same bytes. The forward pass
 is mostly matrix products, gelu and attention, which no way of calling it makes cheaper, so a rule that always
@@ -28,7 +28,7 @@ from benchmarks.timing import in_turns, ratio
 from meancap import CFG, Cap, Interval, Prediction, guide, noise, sample, uniform
 from meancap.models import fashion
 from meancap.models.classes import ClassModel
-from meancap.models.sit import ConditionCache, SiT, SiTConfig, pieces
+from meancap.models.sit import SiT, SiTConfig, pieces
 from meancap.rules import Phases, Rule
 
 GOAL = 1.3
@@ -55,8 +55,7 @@ def two_calls(network: SiT, rule: Rule, x: Tensor, labels: Tensor, times: tuple[
 def ours(
     model: ClassModel, rule: Rule, x: Tensor, labels: Tensor, times: tuple[float, ...]
 ) -> Callable[[], Tensor]:
-    kept: ConditionCache = {}
-    return lambda: sample(model.predict(labels, kept=kept), rule, x, times)
+    return lambda: sample(model.predict(labels), rule, x, times)
 
 
 def case(model: ClassModel, batch: int) -> tuple[Tensor, Tensor]:
@@ -71,7 +70,7 @@ def operations(c: SiTConfig) -> int:
 
 def floor(network: SiT, batch: int) -> Callable[[], object]:
     """The products, gelu and attention of both forward passes alone, in the pieces in which we make them."""
-    c, cut = network.config, pieces(2 * batch, network.config.tokens, torch.device("cpu"))
+    c, cut = network.config, pieces(2 * batch, network.config.tokens)
     h, wide = (torch.randn(2 * batch, c.tokens, width) for width in (c.width, 4 * c.width))
     q = h.view(2 * batch, c.tokens, c.heads, c.width // c.heads).transpose(1, 2)
 

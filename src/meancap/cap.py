@@ -58,7 +58,7 @@ import sys
 import warnings
 from functools import cache, reduce
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,7 +82,8 @@ class Lengths(NamedTuple):
 
 def lengths(m: Tensor, d: Tensor) -> Lengths:
     """|m|, |d| and the component of m along d, for each sample."""
-    found: Lengths | None = by_numba("gram", m, m, d, 0.0, 1.0, True)
+    fast = None if compiling() else import_fast()
+    found: Lengths | None = None if fast is None else fast.gram(m, m, d, 0.0, 1.0, True)
     if found is not None:
         return found
     m, d = m.flatten(1), d.flatten(1)
@@ -112,7 +113,8 @@ def cap_share(
     `seen` has |y|, |direction| and the component of y along the direction. A floor of 0 or less is none.
     A zero coefficient keeps 1, even if the direction is not finite.
     """
-    found: Tensor | None = by_numba("share", seen, c, gamma, floor, ball, margin)
+    fast = None if compiling() else import_fast()
+    found: Tensor | None = None if fast is None else fast.share(seen, c, gamma, floor, ball, margin)
     if found is not None:
         return found
     c, gamma, floor = (vector(v, seen.m) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
@@ -143,12 +145,6 @@ def blend(base: Tensor, d: Tensor, c: Number, other: Tensor | None = None) -> Te
         if other is not None:
             result = torch.where(each == -1, other, result)
     return result
-
-
-def by_numba(leaf: str, *given: Any) -> Any:
-    """What this leaf of `meancap.fast` computes; None in a compiled graph, or if numba cannot compute it."""
-    fast = None if compiling() else import_fast()
-    return None if fast is None else getattr(fast, leaf)(*given)
 
 
 @cache

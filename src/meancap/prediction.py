@@ -25,8 +25,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from . import path
-from .cap import Lengths, by_numba, lengths
+from . import cap, path
+from .cap import Lengths, lengths
 from .notation import described
 from .path import Affine
 from .tensors import Number, compiling, magnitude, scalar_dtype, scaled
@@ -114,7 +114,9 @@ class Prediction:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        found: Lengths | None = by_numba("gram", self.shown, self.out_c, self.out_u, self.a, self.k)
+        fast = None if compiling() else cap.import_fast()
+        tensors = self.shown, self.out_c, self.out_u
+        found: Lengths | None = None if fast is None else fast.gram(*tensors, self.a, self.k)
         if found is not None:
             return found
         m, d, along = lengths(self.m_c, self.difference)

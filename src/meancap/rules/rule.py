@@ -22,7 +22,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..cap import Lengths, blend, by_numba, lengths
+from .. import cap
+from ..cap import Lengths, blend, lengths
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes, time
 from ..tensors import Number, compiling, promoted, scalar_dtype, scaled, vector
@@ -88,7 +89,8 @@ class Displacement:
         if self.direction is not None:
             return blend(p.m_c, self.direction, c)
         # From m_c and not from the output: x and k out may cancel, and the displacement must not lose by it.
-        found: Tensor | None = by_numba("blend", p.shown, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
+        fast = None if compiling() else cap.import_fast()
+        found = None if fast is None else fast.blend(p.shown, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
         return blend(p.m_c, p.delta, c, p.m_u) if found is None else found
 
     def output(self, dtype: torch.dtype) -> Tensor:
@@ -98,7 +100,8 @@ class Displacement:
             k = vector(p.k, p.shown)
             back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
             return blend(p.conditional, self.direction, back * c).to(dtype)
-        found: Tensor | None = by_numba("blend", p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, dtype)
+        fast = None if compiling() else cap.import_fast()
+        found = None if fast is None else fast.blend(p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, dtype)
         return blend(p.conditional, p.difference, c, p.out_u).to(dtype) if found is None else found
 
 

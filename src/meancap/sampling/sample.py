@@ -96,7 +96,10 @@ def _steps(
         first = not seen
         idle = when_idle is not predict and stepper.idle(t, first=first)
         p = (when_idle if idle else predict)(x, t)
-        p = checks.need_prediction(p, x, t, first).until(s)
+        usual = isinstance(p, Prediction) and p.shown is x and p.t is t and isinstance(p.unit, float)
+        if not usual or p.unit != 1:
+            checks.need_prediction(p, x, t, first)
+        p = p.until(s)
         if idle and rule.needs and not p.extra:  # a rule that is idle does not use them
             p = p.beside(**dict.fromkeys(rule.needs, p.out_c))
         if tracker is not None:
