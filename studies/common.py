@@ -142,9 +142,12 @@ class Cells:
         (out / "cells").mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"asked": self.asked, "versions": versions(packages)}, indent=1) + "\n")
 
+    def __contains__(self, name: str) -> bool:
+        return self._path(name).is_file()
+
     def make(self, name: str, work: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """A cell from its file, or from `work`."""
-        if not self._path(name).is_file():
+        if name not in self:
             buffer = BytesIO()
             np.savez(buffer, **{key: value.cpu().numpy() for key, value in work().items()})
             write_whole(self._path(name), buffer.getvalue())
