@@ -31,6 +31,8 @@ def test_batches_change_nothing_and_a_stopped_calibration_resumes(tmp_path):
     calls.clear()
     assert match_examples([(predict, data)], uniform(4), RULES, folder=tmp_path) == whole
     assert len(calls) == 4  # the examples and the first rule were kept
+    with pytest.raises(ValueError, match="needs 8 examples; got 7"):
+        match_examples([(predict, data[:7])], uniform(4), RULES)
     match_examples([(predict, data + 1)], uniform(4), RULES, folder=tmp_path)
     assert len(calls) == 16  # other examples are another calibration
 

@@ -41,7 +41,7 @@ from .scale import CFG
 
 STATISTICS = ("gap", "mean", "cosine")
 _FORMAT, _KIND = 1, "path"
-_FEWEST, _RESAMPLES = 8, 1000
+FEWEST_EXAMPLES, _RESAMPLES = 8, 1000
 TAILS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 _POOR = 0.25
 _HINT = "write one with `meancap calibrate --learn rule`"
@@ -212,8 +212,8 @@ def match_paths(
     for rule, run in runs.items():
         if run.times != real.times or run.values.shape != real.values.shape:
             raise ValueError(f"the run of {rule} must have the times of the examples and one sample for each")
-    if n < _FEWEST or times < 2:
-        raise ValueError(f"path matching needs {_FEWEST} examples and 2 times; got {n} and {times}")
+    if n < FEWEST_EXAMPLES or times < 2:
+        raise ValueError(f"path matching needs {FEWEST_EXAMPLES} examples and 2 times; got {n} and {times}")
     # At the first time all states are the same noise, so that nothing can differ.
     data, made = real.values[:, 1:], torch.stack([run.values[:, 1:] for run in runs.values()])
     weights = data[..., 0].square().mean(0).sqrt()

@@ -59,6 +59,7 @@ from ..rules.caps import (
     load_calibration,
 )
 from ..rules.path_matching import (
+    FEWEST_EXAMPLES,
     TAILS,
     Follow,
     PathMatch,
@@ -117,7 +118,8 @@ def match_examples(
             first += len(data)
         return found
 
-    return _choose(walk, rules, [model, digest, seed, list(times)], folder, tick)
+    count = sum(len(data) for _, data in parts)
+    return _choose(walk, rules, [model, digest, seed, list(times)], count, folder, tick)
 
 
 def match_pipeline(
@@ -159,7 +161,7 @@ def match_pipeline(
         return found
 
     key = [type(pipe).__name__, digest, seed, *captions, repr(sorted(call.items()))]
-    return _choose(walk, rules, key, folder, tick)
+    return _choose(walk, rules, key, len(captions), folder, tick)
 
 
 @torch.no_grad()
@@ -177,7 +179,12 @@ def encode_pictures(pipe: Any, pictures: Sequence[Any], seed: int = 0) -> Tensor
 
 
 def _choose(
-    walk: _Walk, rules: Sequence[str], key: list[Any], folder: Path | None, tick: Callable[[], object]
+    walk: _Walk,
+    rules: Sequence[str],
+    key: list[Any],
+    count: int,
+    folder: Path | None,
+    tick: Callable[[], object],
 ) -> PathMatch:
     """Walks the examples and every rule, with the finished ones kept in `folder`, and matches them."""
 
@@ -196,6 +203,8 @@ def _choose(
         tick()
         return found
 
+    if count < FEWEST_EXAMPLES:
+        raise ValueError(f"path matching needs {FEWEST_EXAMPLES} examples; got {count}")
     chosen = [parse(rule) for rule in rules]
     real = kept(None)
     return match_paths(real, {str(rule): kept(rule) for rule in chosen}, model=key[0])
