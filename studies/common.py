@@ -126,21 +126,14 @@ def need_same(folder: Path, before: Row, now: Row, free: Sequence[str]) -> None:
 class Cells:
     """The cells of a study in a folder."""
 
-    def __init__(
-        self,
-        out: Path,
-        asked: Any,
-        packages: Sequence[str] = (),
-        free: Sequence[str] = ("seeds",),
-        **more: Any,
-    ) -> None:
+    def __init__(self, out: Path, asked: Any, free: Sequence[str] = ("seeds",), **more: Any) -> None:
         """Begins the folder or resumes it; only the options in `free` may differ from those before."""
         self.folder, self.asked = out, json.loads(json.dumps(dataclasses.asdict(asked) | more))
         path = out / "study.json"
         if path.is_file():
             need_same(out, json.loads(path.read_text(encoding="utf-8"))["asked"], self.asked, free)
         (out / "cells").mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"asked": self.asked, "versions": versions(packages)}, indent=1) + "\n")
+        write_whole(path, json.dumps({"asked": self.asked, "versions": versions()}, indent=1) + "\n")
 
     def __contains__(self, name: str) -> bool:
         return self._path(name).is_file()

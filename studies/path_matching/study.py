@@ -24,6 +24,7 @@ from meancap import Record, noise, parse, trajectory, uniform
 from meancap.bench.cases import KINDS, Case, read_cases
 from meancap.bench.families import FIXED, Family
 from meancap.bench.predictors import examples
+from meancap.bench.ratios import stratified_mean
 from meancap.bench.trials import Bench, score_cell
 from meancap.report.style import BLUE, PAGE, panels
 from meancap.rules import Rule
@@ -39,7 +40,6 @@ from meancap.runs.calibrate import CANDIDATES
 from studies import common
 from studies.common import Cells, Row, markdown, option, read_csv
 
-HERE = Path(__file__).parent
 RULES = tuple(str(parse(rule)) for rule in CANDIDATES)
 AUTO = "CFG({}) | Cap(1.1, anchor='first')"
 FIXED_RULES = {"auto": AUTO.format(2), "auto(3)": AUTO.format(3)} | {
@@ -48,10 +48,9 @@ FIXED_RULES = {"auto": AUTO.format(2), "auto(3)": AUTO.format(3)} | {
 # Columns of the statistics (gap, mean, cosine, and |x| beside them) and the power of the gap in the weights.
 ALONE = {
     "gap alone": ([0], 1), "length of m_c alone": ([1], 1), "cosine alone": ([2], 1),
-    "length of x alone": ([3], 1), "with the length of x": ([0, 1, 2, 3], 1),
-    "even weights": ([0, 1, 2], 0), "squared weights": ([0, 1, 2], 2),
+    "length of x alone": ([3], 1), "even weights": ([0, 1, 2], 0), "squared weights": ([0, 1, 2], 2),
 }  # fmt: skip
-SIZES, STRETCH, FIRST = (256, 64, 16), 1.3, 7_000_000
+SIZES, STRETCH, FIRST = (64, 16), 1.3, 7_000_000
 SEEN = 84
 MAIN = ("path matching", *FIXED_RULES)
 
@@ -129,7 +128,6 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
             regret = (cell["scores"] / cell["tuned"]).tolist()
             about = {"problem": case.name, "kind": case.kind, "evaluations": evaluations}
             found = {name: [RULES.index(rule)] for name, rule in FIXED_RULES.items()}
-            found["best candidate"] = [regret.index(min(regret))]
             found |= {name[8:]: row.tolist() for name, row in cell.items() if name.startswith("variant ")}
             for name in MAIN if main and case in cases[:SEEN] else found:
                 i, *more = found[name]
@@ -137,30 +135,17 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
                 yield about | one | dict(zip(("mismatch", "chosen"), more, strict=False))
 
 
-_SHOWN = (
-    *MAIN, "64 examples", "16 examples", "a fifth of the conditions wrong", "all conditions wrong",
-    "foreign examples", "gap alone", "length of m_c alone", "cosine alone", "length of x alone",
-)  # fmt: skip
-
-
-def geometric(values: Sequence[float]) -> str:
-    """Geometric mean with its 95 % interval."""
-    logs = torch.tensor(values, dtype=torch.float64).log()
-    half = 1.96 * float(logs.std()) / math.sqrt(len(logs))
-    mean, low, high = (math.exp(float(logs.mean()) + off) for off in (0.0, -half, half))
-    return f"{mean:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def regrets(rows: Sequence[dict[str, str]]) -> list[float]:
-    return [float(row["regret"]) for row in rows]
-
-
-def grouped(rows: Iterable[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
-    """The rows by the values of these columns."""
-    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+def regrets(rows: Iterable[dict[str, str]], *names: str) -> dict[tuple[str, ...], list[float]]:
+    """The regrets by the values of these columns."""
+    found: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
+        found.setdefault(tuple(row[name] for name in names), []).append(float(row["regret"]))
     return found
+
+
+def mean_of(values: Iterable[float]) -> str:
+    """Geometric mean with its 95 % interval."""
+    return str(stratified_mean([[math.log(value) for value in values]]))
 
 
 def is_fresh(row: dict[str, str]) -> bool:
@@ -170,29 +155,30 @@ def is_fresh(row: dict[str, str]) -> bool:
 
 def regret_sentence(rows: Sequence[dict[str, str]]) -> str:
     """Regret on fresh problems, for the page on `auto` as well."""
-    groups = {name: regrets(own) for (name,), own in grouped(filter(is_fresh, rows), "variant").items()}
-    listed = "; ".join(f"{name} {geometric(groups[name])}" for name in MAIN)
-    ratios = [a / b for a, b in zip(groups["auto"], groups["no guidance"], strict=True)]
+    groups = regrets(filter(is_fresh, rows), "variant")
+    listed = "; ".join(f"{name} {mean_of(groups[name,])}" for name in MAIN)
+    ratios = [a / b for a, b in zip(groups["auto",], groups["no guidance",], strict=True)]
     return (
         f"Regret at 10 evaluations on {len(ratios)} fresh problems: {listed}. "
-        f"Problem by problem, auto over no guidance: {geometric(ratios)}."
+        f"Problem by problem, auto over no guidance: {mean_of(ratios)}."
     )
 
 
 def parts(folder: Path) -> dict[str, str]:
     """Tables by variant, by kind of error and of the two networks; and a sentence for the page on auto."""
     rows = read_csv(folder / "readings.csv")
-    fresh = grouped(filter(is_fresh, rows), "variant")
-    others = grouped([row for row in rows if not is_fresh(row)], "variant", "evaluations")
-    table = [[*_line(name, fresh[name,]), _regret_of(others.get((name, "10"), []))] for name in _SHOWN]
+    fresh = regrets(filter(is_fresh, rows), "variant")
+    others = regrets([row for row in rows if not is_fresh(row)], "variant", "evaluations")
+    names = dict.fromkeys([*MAIN, *(name for (name,) in fresh)])
+    table = [[*_line(name, fresh[name,]), mean_of(others.get((name, "10"), []))] for name in names]
     table += [
-        [*_line(f"{name}, {n} evaluations", others[name, n]), ""]
+        [*_line(f"{name}, {n} evaluations", others[name, n]), "–"]
         for n in ("5", "28")
         for name in ("path matching", "no guidance")
     ]
-    by_kind = grouped(filter(is_fresh, rows), "kind", "variant")
+    by_kind = regrets(filter(is_fresh, rows), "kind", "variant")
     shown = ("path matching", "auto", "no guidance", "CFG 5")
-    kinds = [[kind, *(_regret_of(by_kind[kind, name]) for name in shown)] for kind in KINDS]
+    kinds = [[kind, *(mean_of(by_kind[kind, name]) for name in shown)] for kind in KINDS]
     networks = [_network_line(path.stem, load_path_match(path)) for path in sorted(folder.glob("*.json"))]
     head = ["variant", "regret", "q90", "worst", "regret, first 84"]
     columns = ["calibration", "choice", "mismatch", "best in", "others within the error"]
@@ -210,34 +196,24 @@ def _network_line(name: str, match: PathMatch) -> list[str]:
     return [name, "`" + match.rule.replace("|", "\\|") + "`", mismatch, f"{best.chosen:.0%}", str(ties)]
 
 
-def _regret_of(rows: Sequence[dict[str, str]]) -> str:
-    return geometric(regrets(rows)) if rows else ""
-
-
-def _line(name: str, rows: Sequence[dict[str, str]]) -> list[str]:
+def _line(name: str, values: Sequence[float]) -> list[str]:
     """A variant's regret, its 90 % quantile and the worst."""
-    values = torch.tensor(regrets(rows), dtype=torch.float64)
-    return [name, _regret_of(rows), f"{values.quantile(0.9):.2f}", f"{values.max():.2f}"]
+    q90 = torch.tensor(values, dtype=torch.float64).quantile(0.9)
+    return [name, mean_of(values), f"{q90:.2f}", f"{max(values):.2f}"]
 
 
-def draw(rows: Sequence[dict[str, str]]):
+def draw(cells: Cells):
     """Regret against the mismatch of the choice, by variant."""
     figure, axes = panels(1, 3, PAGE, 2.2)
-    groups = grouped(filter(is_fresh, rows), "variant")
+    rows = [row for row in read_csv(cells.folder / "readings.csv") if is_fresh(row)]
     for ax, name in zip(axes.flat, ("path matching", "16 examples", "all conditions wrong"), strict=True):
-        points = [[float(row[key]) for row in groups[name,]] for key in ("mismatch", "regret")]
+        own = [row for row in rows if row["variant"] == name]
+        points = [[float(row[key]) for row in own] for key in ("mismatch", "regret")]
         ax.plot(*points, "o", color=BLUE, markersize=2.5, alpha=0.7)
         ax.set(xscale="log", yscale="log", xlabel="mismatch", ylabel="regret", title=name)
     return figure
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     example = "python -m studies.path_matching --out out/path_matching"
-    args = common.command(__doc__.partition("\n")[0], example, Study()).parse_args(arguments)
-    if args.page:
-        common.write_page(HERE, parts(HERE))
-        return
-    study = common.chosen(args, Study(), QUICK)
-    cells = Cells(args.out, study)
-    path = common.write_csv(args.out / "readings.csv", readings(study, cells))
-    common.write_figures(args.out, {"mismatch": lambda: draw(read_csv(path))})
+    common.run(argv, __doc__, example, (Study(), QUICK), readings, parts, {"mismatch": draw})

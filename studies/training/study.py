@@ -5,8 +5,8 @@
     detector     what reads the pictures of the scenes
     classifier   what scores garments, with the reference of the `fashion` protocol
 
-The weights of the first two are in OUT/model.safetensors, beside log.jsonl and loss.png; `meancap generate
---model sit:FILE` takes those of `fashion`. The same command in the same folder resumes after a stop.
+The weights of the first two are in OUT/model.safetensors, beside log.jsonl; `meancap generate --model
+sit:FILE` takes those of `fashion`. The same command in the same folder resumes after a stop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from meancap.models.data import fashion
-from meancap.report.style import BLUE, COLUMN, look, panels, save_png
 from studies.common import add_options, with_given
 
 from .flow import RECIPES, GarmentTraining, Recipe, SceneTraining, Training
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def train_flow(args: argparse.Namespace, recipe: Recipe) -> Path:
-    """Trains to the end and writes the weights and a figure of the loss."""
+    """Trains to the end and writes the weights."""
     training: Training
     if args.network == "fashion":
         training = GarmentTraining(args.out, recipe, fashion(args.folder), args.start)
@@ -64,10 +63,4 @@ def train_flow(args: argparse.Namespace, recipe: Recipe) -> Path:
         training = SceneTraining(args.out, recipe, args.start)
     for row in training.rows():
         print(f"step {row['step']}  loss {row['loss']:.4f}", file=sys.stderr, flush=True)
-    points = [[row["images"] / 1000 for row in training.log], [row["loss"] for row in training.log]]
-    with look():
-        figure, axes = panels(1, 1, COLUMN, 2.0)
-        axes[0, 0].plot(*points, color=BLUE, linewidth=1)
-        axes[0, 0].set(xlabel="pictures seen (thousands)", ylabel="loss")
-        save_png(figure, args.out / "loss.png")
     return training.export(args.out / "model.safetensors")

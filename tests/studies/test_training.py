@@ -166,4 +166,3 @@ def test_the_command_trains_and_writes_what_the_package_reads(tmp_path, pictures
     assert open_sit(tmp_path / "fashion" / "model.safetensors").classes == 10
     study.main(["scenes", "--out", str(tmp_path / "scenes"), *short])
     assert load_scene_net(tmp_path / "scenes" / "model.safetensors")[0].config == SceneNetConfig()
-    assert all((tmp_path / name / "loss.png").is_file() for name in ("fashion", "scenes"))
