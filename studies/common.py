@@ -152,13 +152,8 @@ class Cells:
             return {key: torch.from_numpy(archive[key]) for key in archive.files}
 
     def _path(self, name: str) -> Path:
-        return self.folder / "cells" / f"{slug(name)}.npz"
-
-
-def slug(name: str) -> str:
-    """A name as a file name."""
-    plain = "".join(c if c.isalnum() or c in ".|" else "-" for c in name.lower()).replace("|", "cap")
-    return "-".join(part for part in plain.split("-") if part)
+        plain = "".join(c if c.isalnum() or c in ".|" else "-" for c in name.lower()).replace("|", "cap")
+        return self.folder / "cells" / f"{'-'.join(part for part in plain.split('-') if part)}.npz"
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> Path:

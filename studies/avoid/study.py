@@ -72,9 +72,6 @@ class Line:
     rule: str
     as_reference: bool = False
 
-    def cell(self, seed: int) -> str:
-        return f"{self.subject}-{self.method}-{self.rule}-seed{seed}"
-
 
 def lines(study: Study) -> Iterator[Line]:
     """Every rule plain and under Cap(1.1), at every scale."""
@@ -129,15 +126,16 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
         row: Row = {"subject": line.subject, "method": line.method, "scale": line.scale, "rule": line.rule}
         garments = line.subject == "garments"
         work, seeds = (garment_cell, study.picture_seeds) if garments else (mixture_cell, study.seeds)
-        made = [cells.make(line.cell(s), partial(work, study, line, s)) for s in seeds]
+        name = f"{line.subject}-{line.method}-{line.rule}"
+        made = [cells.make(f"{name}-seed{s}", partial(work, study, line, s)) for s in seeds]
         if garments:
             seen = torch.cat([cell["seen"] for cell in made])
             values = {"avoided": seen == PULLOVER, "wanted": seen == SHIRT}
         else:
             values = {k: torch.stack([cell[k] for cell in made]) for k in ("avoided", "wanted", "sw2")}
-        for name, value in values.items():
-            row[name] = float(value.double().mean())
-            row[f"{name} ±"] = float(value.double().std() / len(value) ** 0.5) if len(value) > 1 else ""
+        for key, value in values.items():
+            row[key] = float(value.double().mean())
+            row[f"{key} ±"] = float(value.double().std() / len(value) ** 0.5) if len(value) > 1 else ""
         yield row
     for subject, width in WIDTHS.items():
         _, negative, truth = laws(width)

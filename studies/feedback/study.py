@@ -85,10 +85,9 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
             for rule in ("feedback", "perfect"):
                 row[f"{rule} over CFG"] = means[rule] / means["CFG"]
             yield row
-        values = dict(
-            zip(("feedback over CFG", "from", "to"), geometric_mean(torch.stack(ratios)), strict=True)
-        )
-        yield {"sampler": sampler, "mixture": "geometric mean"} | values
+        mean, low, high = geometric_mean(torch.stack(ratios))
+        row = {"sampler": sampler, "mixture": "geometric mean", "feedback over CFG": mean}
+        yield row | {"from": low, "to": high}
 
 
 def geometric_mean(pairs: Tensor, resamples: int = 2000) -> tuple[float, float, float]:

@@ -8,15 +8,15 @@
     networks   the two shipped models at one scale; rms distance of the pictures to those of the same rule
                with full guidance and many steps, from the same noise
 
-A method makes as many steps as its calls allow. A cell is one problem, or one network and rule.
+A method makes as many steps as its calls allow. A cell is one problem or one network.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -92,54 +92,50 @@ def steps_for(text: str, calls: int) -> int:
     return max(n for n in range(calls // 2, calls + 1) if count_calls(text, n) <= calls)
 
 
-def mixture_cell(study: Study, case: Case, folder: Path) -> dict[str, Tensor]:
-    """SW2 of every method, tuned on other noise: one number for each number of calls."""
+def mixture_error(case: Case, folder: Path, text: str, cap: str, steps: int) -> float:
+    """SW2 of a method, tuned on other noise."""
+    family = Family(text + cap, text + cap, (CAPPED if cap else SCALE,))
+    return score_cell(Bench(case, steps, folder), [family], {}, {})["rules"][family.name]["sw2"][0]
+
+
+@cache
+def network(study: Study, name: str) -> tuple[Predict, Tensor, dict[str, Tensor]]:
+    """A network for its pictures, their noise, and the results of full guidance with many steps by cap."""
+    model = fashion() if name == "garments" else scenes()
+    wanted = [i % 10 if name == "garments" else SENTENCES[i % len(SENTENCES)] for i in range(study.pictures)]
+    predict, x = model.predict(wanted), noise(range(study.pictures), model.shape)
+    rule = f"CFG({study.scale:g})"
+    return predict, x, {cap: sample(predict, rule + cap, x, uniform(study.steps)) for cap in WORDS}
+
+
+def network_error(study: Study, name: str, text: str, cap: str, steps: int) -> float:
+    """The distance of a method from full guidance with many steps."""
+    predict, x, targets = network(study, name)
+    end = sample(predict, text.format(scale=f"{study.scale:g}") + cap, x, uniform(steps))
+    return float((end - targets[cap]).square().mean().sqrt())
+
+
+def make_cell(study: Study, error: Callable[[str, str, int], float]) -> dict[str, Tensor]:
+    """The error of every method: one number for each number of calls."""
     found: dict[str, list[float]] = {}
     for calls in study.calls:
         for name, text in METHODS.items():
             steps = steps_for(text.format(scale=2), calls)
             for cap, words in WORDS.items():
-                family = Family(name + words, text + cap, (CAPPED if cap else SCALE,))
-                row = score_cell(Bench(case, steps, folder), [family], {}, {})["rules"][family.name]
-                found.setdefault(family.name, []).append(row["sw2"][0])
+                found.setdefault(name + words, []).append(error(text, cap, steps))
     return {name: torch.tensor(values) for name, values in found.items()}
-
-
-def network_cell(study: Study, model: str, cap: str) -> dict[str, Tensor]:
-    """The distance of every method from full guidance with many steps."""
-    predict, x = _network(model, study.pictures)
-    target = sample(predict, f"CFG({study.scale:g}){cap}", x, uniform(study.steps))
-    found: dict[str, list[float]] = {}
-    for calls in study.calls:
-        for name, text in METHODS.items():
-            rule = text.format(scale=f"{study.scale:g}")
-            end = sample(predict, rule + cap, x, uniform(steps_for(rule, calls)))
-            found.setdefault(name + WORDS[cap], []).append(float((end - target).square().mean().sqrt()))
-    return {name: torch.tensor(values) for name, values in found.items()}
-
-
-def _network(name: str, pictures: int) -> tuple[Predict, Tensor]:
-    model = fashion() if name == "garments" else scenes()
-    wanted = [i % 10 if name == "garments" else SENTENCES[i % len(SENTENCES)] for i in range(pictures)]
-    return model.predict(wanted), noise(range(pictures), model.shape)
 
 
 def readings(study: Study, cells: Cells) -> Iterator[Row]:
     """One row for each problem or network and number of calls, with a column for each method."""
     folder = cells.folder / "networks"
-    for case in read_cases()[: study.problems]:
-        cell = cells.make(case.name, lambda case=case: mixture_cell(study, case, folder))
-        yield from _rows(study, case.name, case.kind, cell)
-    for model in ("garments", "scenes") if study.pictures else ():
-        both: dict[str, Tensor] = {}
-        for cap, words in WORDS.items():
-            both |= cells.make(model + words, lambda m=model, cap=cap: network_cell(study, m, cap))
-        yield from _rows(study, model, "shipped", both)
-
-
-def _rows(study: Study, of: str, kind: str, cell: dict[str, Tensor]) -> Iterator[Row]:
-    for i, calls in enumerate(study.calls):
-        yield {"of": of, "kind": kind, "calls": calls} | {name: float(v[i]) for name, v in cell.items()}
+    todo = [(c.name, c.kind, partial(mixture_error, c, folder)) for c in read_cases()[: study.problems]]
+    for name in ("garments", "scenes") if study.pictures else ():
+        todo.append((name, "shipped", partial(network_error, study, name)))
+    for of, kind, error in todo:
+        cell = cells.make(of, partial(make_cell, study, error))
+        for i, calls in enumerate(study.calls):
+            yield {"of": of, "kind": kind, "calls": calls} | {name: float(v[i]) for name, v in cell.items()}
 
 
 def ratio(rows: Sequence[dict[str, str]], calls: str, name: str, base_calls: str) -> Ratio:

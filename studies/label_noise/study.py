@@ -7,7 +7,7 @@
     calls     of the network for each sample, probes included; all arms have `calls` at most
 
 The shipped classifier scores everything against the class that was asked for: accuracy, FD-fashion and recall
-against the test pictures, diversity within a class; float32. Arms share their noise seed by seed, so that
+against the test pictures; float32. Arms share their noise seed by seed, so that
 differences are paired. Tuning chooses the candidate with the lowest FD-fashion.
 """
 
@@ -27,7 +27,7 @@ from meancap.files import read_tensors, sha256_of
 from meancap.metrics.classifiers import fashion_classifier
 from meancap.metrics.distances import frechet_distance, frechet_estimate
 from meancap.metrics.manifold import recall_at
-from meancap.metrics.per_image import class_hits, diversity_estimate
+from meancap.metrics.per_image import class_hits
 from meancap.metrics.score import Estimate, difference, mean_estimate
 from meancap.models.classes import ClassModel, open_sit
 from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
@@ -113,14 +113,6 @@ def best_candidate(cells: Cells, model: ClassModel, share: float, arm: Arm, stud
     return scores.index(min(scores)) if scores else 0
 
 
-def trusted_scale(out: Path, path: Path, share: float, study: Study, data: Path) -> LearnedScale:
-    """The scale from test pictures with their right labels, learned once and kept in the folder."""
-    kept = out / f"scale-{share:g}.json"
-    if not kept.is_file():
-        learn_scale(examples(f"sit:{path}", study.trusted, data=data)).save(kept)
-    return load_scale(kept)
-
-
 @torch.no_grad()
 def make_cell(model: ClassModel, arm: Arm, rule: Rule, study: Study, seed: int) -> dict[str, Tensor]:
     """The samples of one arm and seed: what the classifier says of them, and log R along the way."""
@@ -173,33 +165,29 @@ def measure_model(study: Study, cells: Cells, path: Path, data: Path) -> Iterato
         name = f"real pictures, t = {t}"
         yield "ratios", {"wrong labels": share} | ratio_row(name, real["right"][:, k], real["wrong"][:, k])
     fixed: dict[str, Estimate] = {}
-    todo = arms(share, trusted_scale(cells.folder, path, share, study, data), study.calls)
+    kept = cells.folder / f"scale-{share:g}.json"
+    if not kept.is_file():
+        learn_scale(examples(f"sit:{path}", study.trusted, data=data)).save(kept)
+    todo = arms(share, load_scale(kept), study.calls)
     for arm in sorted(todo, key=lambda arm: arm.name != "CFG"):  # the others are compared with it
         best = best_candidate(cells, model, share, arm, study)
         rule = arm.candidates[best]
         work = partial(make_cell, model, arm, rule, study)
         each = [cells.make(arm.cell(share, best, s), partial(work, s)) for s in study.seeds]
         made = {key: torch.cat([one[key] for one in each]) for key in each[0]}
-        own = estimates(made, reference)
+        pool, hits = made["pool"].float(), class_hits(made["logits"], made["labels"])
+        own = {"accuracy": mean_estimate("accuracy", hits), "FD": frechet_estimate("FD", pool, reference)}
         fixed = fixed or own
         row: Row = {"wrong labels": share, "arm": arm.name, "rule": str(rule)}
         row |= {"steps": study.calls // arm.per_step, "samples": len(made["labels"])}
         for name, estimate in own.items():
             less = difference(estimate, fixed[name])
             row |= interval_columns(estimate, name) | interval_columns(less, f"{name} less CFG")
-        yield "readings", row | {"recall": recall_at(reference, made["pool"].float())}
+        yield "readings", row | {"recall": recall_at(reference, pool)}
         if "log_ratio" in made:
             ratio = made["log_ratio"][:, round(0.4 * made["log_ratio"].shape[1])]
             hit = made["logits"].argmax(1) == made["labels"]
             yield "ratios", {"wrong labels": share} | ratio_row(arm.name, ratio[hit], ratio[~hit])
-
-
-def estimates(made: dict[str, Tensor], reference: Tensor) -> dict[str, Estimate]:
-    """Accuracy, FD-fashion and diversity, each with a part for every sample."""
-    pool, labels = made["pool"].float(), made["labels"]
-    accuracy = mean_estimate("accuracy", class_hits(made["logits"], labels))
-    diversity = diversity_estimate("diversity", pool, labels)
-    return {"accuracy": accuracy, "FD": frechet_estimate("FD", pool, reference), "diversity": diversity}
 
 
 def ratio_row(arm: str, hits: Tensor, misses: Tensor) -> Row:

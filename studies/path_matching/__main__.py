@@ -1,5 +1,4 @@
 from studies.common import start
-
-from .study import main
+from studies.path_matching.study import main
 
 start(main)

@@ -76,20 +76,16 @@ class Unfolded(nn.Module):
         return network.eval()
 
 
-def shifted(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image moved by up to SHIFT pixels both ways; black comes in at the edges."""
-    padded = F.pad(images, (SHIFT,) * 4)
-    dy, dx = torch.randint(0, 2 * SHIFT + 1, (2, len(images), 1, 1), generator=generator)
-    rows, columns = dy + torch.arange(28)[None, :, None], dx + torch.arange(28)[None, None, :]
-    return padded[torch.arange(len(images))[:, None, None], 0, rows, columns][:, None]
-
-
 def garment_batches(pictures: Pictures) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shifted images and labels, epoch after epoch."""
+    """Images moved by up to SHIFT pixels both ways, black at the edges, and labels, epoch after epoch."""
     generator, count = torch.Generator().manual_seed(SEED), len(pictures.images)
     while True:
         for rows in torch.randperm(count, generator=generator).split(BATCH)[: count // BATCH]:
-            yield shifted(pictures.images[rows], generator).float(), pictures.labels[rows]
+            padded = F.pad(pictures.images[rows], (SHIFT,) * 4)
+            dy, dx = torch.randint(0, 2 * SHIFT + 1, (2, BATCH, 1, 1), generator=generator)
+            y, x = dy + torch.arange(28)[None, :, None], dx + torch.arange(28)[None, None, :]
+            moved = padded[torch.arange(BATCH)[:, None, None], 0, y, x][:, None]
+            yield moved.float(), pictures.labels[rows]
 
 
 def train_classifier(data: Path, out: Path, steps: int) -> Path:

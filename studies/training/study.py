@@ -21,7 +21,7 @@ import torch
 from meancap.models.data import fashion
 from studies.common import add_options, with_given
 
-from .flow import RECIPES, GarmentTraining, Recipe, SceneTraining, Training
+from .flow import RECIPES, GarmentTraining, SceneTraining, Training
 from .scorers import train_classifier, train_detector
 
 EXAMPLE = "example:\n  python -m studies.training fashion --folder DIR --wrong 0.3 --out train/noisy"
@@ -47,15 +47,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     if args.network == "classifier":
-        print(train_classifier(args.folder, args.out, args.steps))
-    elif args.network == "detector":
-        print(train_detector(args.out, args.steps))
-    else:
-        print(train_flow(args, with_given(args, RECIPES[args.network])))
-
-
-def train_flow(args: argparse.Namespace, recipe: Recipe) -> Path:
-    """Trains to the end and writes the weights."""
+        return print(train_classifier(args.folder, args.out, args.steps))
+    if args.network == "detector":
+        return print(train_detector(args.out, args.steps))
+    recipe = with_given(args, RECIPES[args.network])
     training: Training
     if args.network == "fashion":
         training = GarmentTraining(args.out, recipe, fashion(args.folder), args.start)
@@ -63,4 +58,4 @@ def train_flow(args: argparse.Namespace, recipe: Recipe) -> Path:
         training = SceneTraining(args.out, recipe, args.start)
     for row in training.rows():
         print(f"step {row['step']}  loss {row['loss']:.4f}", file=sys.stderr, flush=True)
-    return training.export(args.out / "model.safetensors")
+    return print(training.export(args.out / "model.safetensors"))

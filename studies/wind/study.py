@@ -4,7 +4,6 @@
     clip      every predicted day is clipped to the package's bound, where its thresholding does not do it
     hit       a day whose own mean lies in the regime that was asked for (the package's regime accuracy)
     profile   root mean square distance between the mean day of a regime and that of the training data, m/s
-    calm      share of values below 0 m/s before the package sets them to 0
     spread    standard deviation of all values over that of the training data; regimes count as in the data
 
 The package brings no data, so that its distances to real days cannot be taken.
@@ -40,7 +39,6 @@ from meancap.sampling import ancestral, noise, sample
 from studies import common
 from studies.common import Cells, Row, interval, interval_columns, option
 
-PRESETS = ("1ch", "2ch", "3ch")
 REGIMES = ("low", "mid", "high")
 SHARES = (0.25, 0.5, 0.25)  # of real days in each regime: its edges are quartiles of the daily mean
 CONDITIONS = "enerdatasynth.generators.wind_conditioning"
@@ -55,7 +53,7 @@ AUTHORS = "CFG 40, dynamic thresholding"
 class Study:
     """How much to run."""
 
-    presets: tuple[str, ...] = option(PRESETS, "presets of the package")
+    presets: tuple[str, ...] = option(("1ch", "2ch", "3ch"), "presets of the package")
     days: int = option(3, "days of each regime, for each seed")
     steps: int = option(50, "steps of its DDIM sampler")
     seeds: tuple[int, ...] = option((0, 1, 2), "noise seeds")
@@ -114,11 +112,6 @@ class WindModel:
         plain = (days * self.bound).transpose(1, 2).double().numpy()
         days_in_units = own.destandardize_windows(plain, stats.target_mean, stats.target_std)
         return torch.from_numpy(own.decode_channels(days_in_units, self.preset)[0])
-
-    def regime(self, speed: Tensor) -> list[str]:
-        """The regime that each day is in by its own mean, as the package labels its data."""
-        own, edges = importlib.import_module(TRANSFORMS), self.generator.norm_stats.wind_bucket_edges
-        return [str(own.assign_wind_bucket(float(v), *edges)) for v in speed.mean(1)]
 
     def coefficients(self, t: float) -> tuple[int, float, float]:
         """Its own step, alpha and sigma of a time of the grid; means are in units of the bound."""
@@ -187,6 +180,8 @@ def make_days(model: WindModel, rule: Rule, clip: bool, study: Study, seed: int)
 
 def readings(study: Study, cells: Cells) -> Iterator[Row]:
     """One row for each preset and rule, and its difference to the authors' setting."""
+    shares = torch.tensor(SHARES, dtype=torch.float64)
+    reference = float(wind_model("1ch").generator.norm_stats.target_std[0])
     for preset in study.presets:
         model = wind_model(preset)
         speeds: dict[str, Tensor] = {}
@@ -201,27 +196,23 @@ def readings(study: Study, cells: Cells) -> Iterator[Row]:
             row["days"] = speed.shape[0] * speed.shape[1]
             row |= interval_columns(hits[name], "hits")
             row |= interval_columns(difference(hits[name], hits[AUTHORS]), "hits less authors")
-            yield row | measures(speed, hits[name])
+            for regime, days, own in zip(REGIMES, speed, hits[name].parts.chunk(len(REGIMES)), strict=True):
+                row[f"hits {regime}"] = float(own.mean())
+                off = days.mean(0) - training_profile(regime)
+                row[f"profile {regime}"] = float(off.square().mean().sqrt())
+            first, second = speed.mean((1, 2)) @ shares, speed.square().mean((1, 2)) @ shares
+            yield row | {"spread": float((second - first**2).sqrt()) / reference}
 
 
 def regime_hits(model: WindModel, speed: Tensor) -> Estimate:
     """The share of days in the regime that was asked for; `speed` is (regimes, days, 288)."""
-    wanted = [regime for regime in REGIMES for _ in range(speed.shape[1])]
-    hits = [a == b for a, b in zip(wanted, model.regime(speed.flatten(0, 1)), strict=True)]
+    own, edges = importlib.import_module(TRANSFORMS), model.generator.norm_stats.wind_bucket_edges
+    hits = [
+        str(own.assign_wind_bucket(float(mean), *edges)) == regime
+        for regime, days in zip(REGIMES, speed.mean(2), strict=True)
+        for mean in days
+    ]
     return mean_estimate("hits", torch.tensor(hits).double())
-
-
-def measures(speed: Tensor, hits: Estimate) -> dict[str, float]:
-    """Hits and profile distance of each regime, calm and spread over all; `speed` is (regimes, days, 288)."""
-    row: dict[str, float] = {}
-    for regime, days, own in zip(REGIMES, speed, hits.parts.chunk(len(REGIMES)), strict=True):
-        row[f"hits {regime}"] = float(own.mean())
-        row[f"profile {regime}"] = float((days.mean(0) - training_profile(regime)).square().mean().sqrt())
-    shares = torch.tensor(SHARES, dtype=torch.float64)
-    first, second = speed.mean((1, 2)) @ shares, speed.square().mean((1, 2)) @ shares
-    reference = float(wind_model("1ch").generator.norm_stats.target_std[0])
-    row["calm"] = float((speed <= 0).double().mean((1, 2)) @ shares)
-    return row | {"spread": float((second - first**2).sqrt()) / reference}
 
 
 def training_profile(regime: str) -> Tensor:

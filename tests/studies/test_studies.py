@@ -42,7 +42,7 @@ def test_a_command_explains_itself_with_an_example(name, capsys):
     with pytest.raises(SystemExit) as stop:
         importlib.import_module(f"studies.{name}.study").main(["--help"])
     text = capsys.readouterr().out
-    assert stop.value.code == 0 and f"  python -m studies.{name} " in text.split("example")[1]
+    assert stop.value.code == 0 and f"  python -m studies.{name} " in text.split("example:\n")[1]
 
 
 @pytest.mark.parametrize("name", MEASURED)
