@@ -151,7 +151,7 @@ def substituted(
     noise_at: int = 0,
     state: _State = named_state,
 ) -> Iterator[RunRecord]:
-    """Guides a host that hard-codes u + s (c - u), by its network; gives the record of the latest run.
+    """Wraps the network of a host that hard-codes u + s (c - u); yields the record of the latest run.
 
     scale, offset   the host's s, and 1 if it computes c + s (c - u)
     calls, order    one call with both halves in the batch, or one call for each; which comes first

@@ -206,7 +206,7 @@ def _trace(matrix: Tensor) -> Tensor:
 
 
 def pushforward(field: Field, noise: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-    """Samples x_1 from noise x_0, and log q_1(x_1) = log p_0(x_0) - log|det J| of their law, (...)."""
+    """Samples x_1 from noise x_0, and their log density log p_0(x_0) - log|det J|, of shape (...)."""
     x, log_volume = transport(field, noise, times)
     return x, _log_normal(noise) - log_volume
 

@@ -217,9 +217,9 @@ _LARGEST = 1024  # elements of an anchor that a text can still hold
 
 @dataclass(frozen=True)
 class Calibration:
-    """Where the conditional means of a model lie, measured by a pilot; `cap` makes an ordinary `Cap` of it.
+    """How far a model's conditional means lie from r, measured without guidance; `cap` returns the `Cap`.
 
-    anchor  r, the unconditional mean at the first step, averaged over the pilot; ideally E[data]
+    anchor  r, the unconditional mean at the first step, averaged over the samples; ideally E[data]
     radii   R(t) for each level, at each time: a quantile or the root mean square of |m_c - r|
     """
 
@@ -236,7 +236,7 @@ class Calibration:
         return Cap(gamma, anchor=self.anchor, floor=Piecewise(self.times, self.radii[level]))
 
     def save(self, path: str | Path) -> Path:
-        """Writes the file; it appears whole or not at all."""
+        """Writes the file atomically."""
         content = {"format": _FORMAT, "model": self.model, "samples": self.samples}
         content |= {"anchor": json.loads(str(self.anchor)), "times": self.times, "radii": self.radii}
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]

@@ -345,7 +345,7 @@ class LearnedScale:
         return CFG(self.schedule)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the file; it appears whole or not at all."""
+        """Writes the file atomically."""
         path = Path(path)
         fields = {"format": FORMAT, "kind": "scale", **asdict(self)}
         lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items()]

@@ -183,7 +183,7 @@ def _tiny_vae(**factors: float) -> Any:
 
 
 def tiny_sd3(folder: Path) -> Path:
-    """A StableDiffusion3Pipeline with three small text encoders, all of them reading letter by letter."""
+    """Writes a StableDiffusion3Pipeline with three small text encoders whose tokens are letters."""
     import transformers
     from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection, T5Config, T5EncoderModel

@@ -40,7 +40,7 @@ def graded(steps: int, power: float = 2.0) -> Times:
 
 
 def from_sigmas(sigmas: Sequence[float]) -> Times:
-    """t = 1 - sigma, for grids that count noise downwards from at most 1, such as a flow scheduler's.
+    """t = 1 - sigma, for decreasing sigmas of at most 1, such as those of a flow scheduler.
 
     The noise levels of EDM and k-diffusion start far above 1; `from_karras` makes their grid.
     """

@@ -94,7 +94,7 @@ def save_scene_net(
 
 
 def load_scene_net(path: str | Path) -> tuple[SceneNet, Pixels]:
-    """The network in float32, and its way to pictures."""
+    """Loads the network in float32, and the `Pixels` that convert its output to pictures."""
     tensors, header = read_tensors(path)
     if "scene_net" not in header or "pixels.mean" not in tensors:
         raise ValueError(f"{path} is not a network of the scenes; train one with python -m studies.training")

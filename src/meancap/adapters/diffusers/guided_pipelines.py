@@ -375,9 +375,9 @@ def calibrate(
 ) -> Calibration:
     """Calls the pipeline once for each prompt, unguided, and measures its conditional means.
 
-    `call` holds the further arguments of every call, of which one must turn guidance on (guidance_scale=7):
-    both predictions are needed, but the conditional one alone is followed. At least 16 samples are wanted;
-    a few hundred make good quantiles. Save the result, and cap by it:
+    `call` holds the further arguments of every call. One must turn guidance on (guidance_scale=7), so that
+    the pipeline computes both predictions; the run follows the conditional one. Needs at least 16 samples;
+    a few hundred give good quantiles. Save the result, and use its cap:
 
         found = calibrate(pipe, prompts, guidance_scale=7, num_inference_steps=28)
         found.save("model.json")
