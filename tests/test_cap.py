@@ -249,3 +249,12 @@ def test_a_process_that_compiles_computes_the_bits_of_one_that_reads_the_cache(t
         for _ in range(2)
     )
     assert first == second
+
+
+def test_a_prediction_in_the_units_of_the_network_is_the_same_state():
+    def predict(x, t):
+        sigma = (1 - t) / t
+        y = x * (1 + sigma)
+        return Prediction.from_denoiser(y, sigma, torch.tanh(y), 0.5 * torch.tanh(y))
+
+    sample(predict, "CFG(3) | Cap(1.1)", noise(range(2), (5,)), [0.1, 0.4, 1.0])

@@ -483,3 +483,24 @@ def test_a_gamma_for_each_sample_may_be_infinite():
     for i, gamma in enumerate((math.inf, 1.05)):
         assert torch.equal(both[i], guide(CFG(9) | Cap(gamma), p)[0][i])
     assert parse("Cap([inf, 1.1])") == Cap([math.inf, 1.1])
+
+
+@pytest.mark.parametrize("size", [7, 4096])
+def test_neighbours_change_no_bit_of_a_sample(size):
+    x, v_c, v_u = (v.clone() for v in velocities(1, torch.float32, (6, size)))
+    before, _ = guided_velocity(CFG(7) | Cap(1.1), x, 0.3, v_c, v_u)
+    for other in (0.0, 1e30, 1e-30, math.inf, math.nan):
+        for tensor in (x, v_c, v_u):
+            tensor[3:] = other
+        after, _ = guided_velocity(CFG(7) | Cap(1.1), x, 0.3, v_c, v_u)
+        assert torch.equal(after[:3], before[:3])
+    assert after[3:].isnan().all()
+
+
+@pytest.mark.parametrize("rule", [CFG(7) | Clip(1.0), Clip(1.0) | CFG(7), adg(5)], ids=str)
+def test_gradients_are_finite_where_there_is_no_gap(rule):
+    c, other = torch.randn(2, 2, 6, generator=torch.Generator().manual_seed(0))
+    u = torch.stack([c[0], other[1]]).requires_grad_()
+    c.requires_grad_()
+    m, _ = guide(rule, Prediction.from_mean(other, 0.3, c, u))
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(m.square().sum(), (c, u)))

@@ -1,6 +1,7 @@
 """Steps with noise: the marginals stay, the noise belongs to the samples, and guidance counts more."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -130,3 +131,21 @@ def test_errors_teach():
     with pytest.raises(ValueError, match="add noise has no certificate"):
         record.certificate()
     assert weights(euler, 0.0, 0.5) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("eta", ETAS)
+@pytest.mark.parametrize("grid", [uniform(12), shifted(7), graded(9)], ids=["uniform", "shifted", "graded"])
+def test_a_gaussian_gets_the_variance_that_the_steps_have(eta, grid):
+    """m is affine in x, so mean and variance of every state are known; 4.5 standard errors of n samples."""
+    std, mu = 0.6, 1.5
+    law = Mixture(torch.tensor([[mu]]).double(), std=std)
+    seeds = range(N)
+    x = sample(exact(law), CFG(1), noise(seeds, (1,)).double(), grid, ancestral(seeds, eta))
+    mean, variance = 0.0, 1.0
+    for t, s in pairwise(grid):
+        gain = t * std**2 / ((1 - t) ** 2 + t**2 * std**2)
+        keep, pull, spread = (0.0, 1.0, 0.0) if s == 1 else step_coefficients(t, s, eta)
+        mean = keep * mean + pull * (mu + gain * (mean - t * mu))
+        variance = (keep + pull * gain) ** 2 * variance + spread**2
+    assert float(x.mean()) == pytest.approx(mean, abs=4.5 * math.sqrt(variance / N))
+    assert float(x.var()) == pytest.approx(variance, rel=4.5 * math.sqrt(2 / N))

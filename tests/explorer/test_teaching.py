@@ -1,5 +1,6 @@
 """What the mixture view offers a teacher: the vectors of one sample, four stories, and words explained."""
 
+import itertools
 import re
 
 import pytest
@@ -90,3 +91,20 @@ def test_the_shares_that_the_stories_tell_are_those_of_a_run():
     assert middle_and_tv("off-centre", 8, cap)[0] == pytest.approx(0.65, abs=0.03)
     assert middle_and_tv("under", 2, "CFG(λ)", 2000)[1] < middle_and_tv("under", 2, cap, 2000)[1]
     assert middle_and_tv("under", 8, "CFG(λ)", 2000)[1] > middle_and_tv("under", 8, cap, 2000)[1]
+
+
+NAMES = """list => list.map(e => {
+  const [b, f] = [e, e.ownerSVGElement].map(one => one.getBoundingClientRect());
+  return [b.left - f.left, b.top - f.top, f.right - b.right, f.bottom - b.bottom, b.width, b.height]; })"""
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["", "&scale=12&px=1.5&py=1.5&t=0.3", "&px=0&py=0&t=0", "&px=0.6&py=0.6&t=0.95", "&px=-1.7&py=0.2"],
+)
+def test_the_names_of_the_vectors_stay_in_the_frame_and_apart(tab, state):
+    page = tab.open(f"#mixture?n=1000{state}")
+    boxes = page.locator(".vectors text").evaluate_all(NAMES)
+    assert len(boxes) >= 4 and all(min(box[:4]) >= 0 for box in boxes), boxes
+    for (x, y, *_, w, h), (x2, y2, *_, w2, h2) in itertools.combinations(boxes, 2):
+        assert x + w <= x2 + 2 or x2 + w2 <= x + 2 or y + h <= y2 + 5 or y2 + h2 <= y + 5, "they overlap"

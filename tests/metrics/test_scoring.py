@@ -225,3 +225,11 @@ def test_the_shipped_reference_is_the_test_set_seen_by_the_shipped_classifier(ga
     pool = fashion_classifier()(garments[0][:200])["pool"]
     torch.testing.assert_close(shipped_fashion().features["pool"][:200], pool, rtol=2e-3, atol=1e-3)
     assert len(reference_images("fashion-mnist:test")) == 10000
+
+
+def test_the_order_of_the_images_does_not_matter(tmp_path, garments, runs):
+    images, labels = garments
+    order = torch.randperm(len(images))
+    shuffled = made_run(tmp_path / "shuffled", images[order], labels[order])
+    main(["score", str(runs["clean"]), str(shuffled), "--protocol", "fashion"])
+    assert numbers(shuffled) == pytest.approx(numbers(runs["clean"]), rel=1e-4)

@@ -100,6 +100,9 @@ def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines)
     native = source.prepare(wanted(pipeline, lines, steps=10)).config.times
     pinned = source.prepare(wanted(pipeline, lines, steps=10, sigmas=PINNED_SIGMAS)).config.times
     assert max(abs(a - b) for a, b in zip(native, pinned, strict=True)) < 2e-7
+    paper = (1.0, 0.960129321, 0.913348973, 0.857692301, 0.790368259, 0.707278490, 0.602150559, 0.464876026,
+             0.278048784, 0.008928572, 0.0)  # fmt: skip
+    assert max(abs(1 - t - s) for t, s in zip(pinned, paper, strict=True)) < 2e-7
 
 
 @pytest.mark.parametrize(

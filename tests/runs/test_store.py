@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +113,10 @@ def test_another_configuration_is_refused_and_named(tmp_path, model):
     before = finished(tmp_path / "r", model, settings(model))
     for changes, words in (
         ({"per_class": 4}, "count was 30, now 40"),
+        ({"times": uniform(5)}, "times was"),
+        ({"batch": 8}, "batch was 7, now 8"),
+        ({"images": "npz"}, 'images was "png", now "npz"'),
+        ({"threads": 2}, "threads was 1, now 2"),
         ({"rule": "CFG(4) | Cap(1.05)"}, r"rule was .*Cap\(1.1\).*, now .*Cap\(1.05\)"),
     ):
         with pytest.raises(RunRefused, match=words):
@@ -192,3 +197,10 @@ def test_putting_an_npz_together_holds_one_block_at_a_time(tmp_path):
 def test_pieces_that_do_not_fill_an_array_are_noticed(tmp_path):
     with (tmp_path / "x.npz").open("wb") as file, pytest.raises(ValueError, match="bytes off"):
         write_npz(file, {"arr_0": (np.dtype(np.uint8), (4,), [b"abc"])}, {})
+
+
+def test_a_run_leaves_the_threads_and_the_precision_of_torch_as_they_were(tmp_path, model):
+    torch.set_num_threads(2)
+    before = torch.backends.cuda.matmul.allow_tf32
+    finished(tmp_path / "r", model, replace(settings(model), dtype="tf32", threads=1))
+    assert torch.get_num_threads() == 2 and torch.backends.cuda.matmul.allow_tf32 == before
