@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +21,18 @@ from studies.common import markdown, read_csv
 NAMES = {"garments": "garments", "scenes": "scenes, right captions", "wrong": "scenes, wrong captions"}
 ADHERENCE = {"garments": "alignment", "scenes": "right", "wrong": "right"}
 ANCHORED, INTERVAL = "Cap(1.1, anchor='first')", "Interval(0.2, 1)"
-COLUMNS = {
-    "garments": ("FD", "alignment", "recall", "diversity", "SW2", "brightness", "white"),
-    "scenes": ("right", "drawn", "FD", "SW2", "tv background", "tv radius", "saturation", "clipped"),
-}
-JUDGED = {
-    "garments": ("FD", "SW2", "recall"),
-    "scenes": ("right", "FD", "SW2"),
-    "wrong": ("drawn", "FD", "SW2"),
-}
+LABELS = {"real": "real pictures", "Cap(1.1, anchor='first')": "anchored cap 1.1"}
+# Rows of the table, and the settings that it compares with fixed guidance.
+SHOWN = (
+    ("real", 0.0), *(("CFG", scale) for scale in (1.0, 1.2, 1.5, 2.0, 3.0, 8.0, 15.0)),
+    (ANCHORED, 2.0), (ANCHORED, 3.0), (ANCHORED, 8.0), (ANCHORED, 15.0), (INTERVAL, 3.0), (INTERVAL, 15.0),
+    ("Cap(1.1)", 3.0), ("Cap(1.1)", 15.0), ("CapDisplacement(1.15)", 4.0), ("calibrated cap", 4.0),
+    ("apg, tuned", 3.0), ("Rescale(0.7)", 3.0), ("learned λ(t)", 1.0), ("path-matched", 1.0),
+)  # fmt: skip
+COMPARED = (
+    (ANCHORED, 2.0), (ANCHORED, 3.0), (ANCHORED, 8.0), (INTERVAL, 3.0), ("Cap(1.1)", 3.0),
+    ("CapDisplacement(1.15)", 4.0), ("calibrated cap", 4.0), ("apg, tuned", 3.0), ("Rescale(0.7)", 3.0),
+)  # fmt: skip
 COLOURS = {
     "real": style.YELLOW, "CFG": style.VERMILION, ANCHORED: style.INK, INTERVAL: style.BLUE,
     "Cap(1.1)": style.GREEN, "apg, tuned": style.AMBER,
@@ -50,10 +53,6 @@ class Reading:
     scale: float
     seeds: tuple[int, ...]
     numbers: Mapping[str, Estimate]
-
-    @property
-    def label(self) -> str:
-        return "real pictures" if self.method == "real" else self.method
 
 
 def read_readings(path: Path) -> list[Reading]:
@@ -147,56 +146,73 @@ def reaching(log_scales: Tensor, curve: Tensor, level: Tensor) -> Tensor:
 def parts(folder: Path) -> dict[str, str]:
     """The marked parts of the page."""
     readings = read_readings(folder / "readings.csv")
-    found = {"seeds": seeds_line(readings), "evaluations": evaluations_table(readings)}
-    found["precision"] = precision_table(readings)
-    for model in ADHERENCE:
-        if not any((r.model, r.evaluations) == (model, 20) for r in readings):
-            found |= {model: "Not run.", f"{model} compared": "Not run."}
-            continue
-        # With right captions nearly every prompt is right from λ = 1.5 on, which leaves nothing to match.
-        compare = best_table if model == "scenes" else equal_table
-        found[model] = table(readings, model)
-        found[f"{model} compared"] = compare(Comparison(readings, model), JUDGED[model])
-    return found
+    return {
+        "seeds": seeds_line(readings),
+        "precision": precision_line(readings),
+        "settings": settings_table(readings),
+        "differences": differences_table(readings),
+        "evaluations": evaluations_table(readings),
+    }
 
 
-def _at_twenty(readings: Sequence[Reading], model: str) -> list[Reading]:
-    """Real pictures, fixed guidance and the other rules; the two models of scenes share their renders."""
+def setting_rows(readings: Sequence[Reading]) -> Iterator[dict[str, object]]:
+    """Every number of every setting over all complete seeds, with its 95 % interval, for settings.csv."""
+    for r in readings:
+        about = {"model": r.model, "evaluations": r.evaluations, "rule": r.method, "scale": r.scale}
+        for e in r.numbers.values():
+            low, high = e.interval() or ("", "")
+            own = {"seeds": len(r.seeds), "pictures": e.n, "number": e.name, "value": e.value}
+            yield about | own | {"from": low, "to": high}
+
+
+def _at(readings: Sequence[Reading], model: str, evaluations: int = 20) -> list[Reading]:
+    """Real pictures and all rules of a model; the two models of scenes share their renders."""
     real = "garments" if model == "garments" else "scenes"
-    own = [r for r in readings if (r.model, r.evaluations) in ((real, 0), (model, 20))]
-    return sorted(own, key=lambda r: (r.evaluations, r.method != "CFG"))
+    return [r for r in readings if (r.model, r.evaluations) in ((real, 0), (model, evaluations))]
 
 
-def table(readings: Sequence[Reading], model: str) -> str:
-    """All settings of a model at 20 evaluations."""
-    columns = COLUMNS["garments" if model == "garments" else "scenes"]
-    own = _at_twenty(readings, model)
-    lines = [[*_named(r), *(f"{r.numbers[c].value:.3f}" for c in columns)] for r in own]
-    return markdown(["rule", "λ", *columns], lines)
-
-
-def equal_table(c: Comparison, numbers: Sequence[str]) -> str:
-    """Every rule less fixed guidance at the same adherence; strong if the interval leaves zero out."""
+def settings_table(readings: Sequence[Reading]) -> str:
+    """Adherence, FD and SW2 of some settings on the three models; settings.csv has the others."""
+    own = {(m, r.method, r.scale): r.numbers for m in ADHERENCE for r in _at(readings, m)}
     lines = []
-    for r in (r for r in c.own if r.method != "CFG"):
-        found = [c.matched(r, number) for number in numbers]
-        scale = "not reached" if math.isnan(found[0][1]) else f"{found[0][0]:.2f}"
-        lines.append([*_named(r), scale, *(_less(*f[1:]) for f in found)])
-    return markdown(["rule", "λ", "fixed λ", *numbers], lines)
+    for method, scale in SHOWN:
+        line = [*_named(method, scale)]
+        for model, adherence in ADHERENCE.items():
+            numbers = own.get((model, method, scale))
+            names = adherence, "FD", "SW2"
+            line += ["–"] * 3 if numbers is None else [f"{numbers[n].value:.3f}" for n in names]
+        lines.append(line)
+    head = [f"{NAMES[m]}: {adherence}" for m, adherence in ADHERENCE.items()]
+    return markdown(["rule", "λ", *(c for first in head for c in (first, "FD", "SW2"))], lines)
 
 
-def best_table(c: Comparison, numbers: Sequence[str]) -> str:
-    """Every rule less the fixed scale with the least FD x SW2 on the same pictures."""
-    best = min(c.fixed, key=lambda r: r.numbers["FD"].value * r.numbers["SW2"].value)
-    lines = []
-    for r in (r for r in c.own if r.method != "CFG"):
-        less = [difference(r.numbers[number], best.numbers[number]) for number in numbers]
-        lines.append([*_named(r), *(_less(e.value, *(e.interval() or (math.nan, math.nan))) for e in less)])
-    return markdown([f"less CFG({best.scale:g})", "λ", *numbers], lines)
+def differences_table(readings: Sequence[Reading]) -> str:
+    """Rules less fixed guidance: at equal adherence, on scenes less the fixed scale of least FD x SW2."""
+    found: dict[tuple[str, float], list[str]] = {}
+    head = ["rule", "λ"]
+    for model in ADHERENCE:
+        if not any(r.model == model and r.evaluations == 20 for r in readings):
+            continue
+        c = Comparison(readings, model)
+        # With right captions nearly every prompt is right from λ = 1.5 on, which leaves nothing to match.
+        best = min(c.fixed, key=lambda r: r.numbers["FD"].value * r.numbers["SW2"].value)
+        against = f" less CFG({best.scale:g})" if model == "scenes" else ""
+        head += [f"{NAMES[model]}{against}: FD", "SW2"]
+        own = {(r.method, r.scale): r for r in c.own}
+        for key in COMPARED:
+            for number in ("FD", "SW2"):
+                text = "–"
+                if key in own and model == "scenes":
+                    e = difference(own[key].numbers[number], best.numbers[number])
+                    text = _less(e.value, *(e.interval() or (math.nan, math.nan)))
+                elif key in own:
+                    text = _less(*c.matched(own[key], number)[1:])
+                found.setdefault(key, []).append(text)
+    return markdown(head, [[*_named(*key), *texts] for key, texts in found.items()])
 
 
-def _named(r: Reading) -> list[str]:
-    return [r.label, f"{r.scale:g}" if r.scale and r.method not in SCALELESS else "–"]
+def _named(method: str, scale: float) -> list[str]:
+    return [LABELS.get(method, method), f"{scale:g}" if scale and method not in SCALELESS else "–"]
 
 
 def _less(value: float, low: float, high: float) -> str:
@@ -207,40 +223,43 @@ def _less(value: float, low: float, high: float) -> str:
 
 
 def seeds_line(readings: Sequence[Reading]) -> str:
-    """How many seeds and settings have run."""
+    """How many seeds, settings and pictures have run."""
     words = []
     for model, name in NAMES.items():
         own = [r for r in readings if (r.model, r.evaluations) == (model, 20)]
-        seeds = len(own[0].seeds) if own else 0
-        words.append(f"{name}: {seeds} of five seeds, {len(own)} settings")
-    return f"Run so far: {'; '.join(words)}."
+        if own:
+            seeds, pictures = len(own[0].seeds), own[0].numbers["FD"].n
+            plural = "s" if seeds > 1 else ""
+            words.append(
+                f"{name}: {len(own)} settings, {seeds} seed{plural} of {pictures // seeds:,} pictures"
+            )
+    return f"Run: {'; '.join(words)}."
 
 
 def evaluations_table(readings: Sequence[Reading]) -> str:
-    """The few settings that ran at other numbers of evaluations, one seed, beside 20."""
-    others = {(r.model, r.method, r.scale) for r in readings if r.evaluations not in (0, 20)}
+    """Adherence, FD and SW2 of the few settings that ran at other numbers of evaluations, one seed."""
+    few = list(dict.fromkeys((r.method, r.scale) for r in readings if r.evaluations not in (0, 20)))
     lines = []
-    for r in (r for r in readings if (r.model, r.method, r.scale) in others):
-        numbers = [cell(r.numbers[n]) for n in ("FD", ADHERENCE[r.model], "SW2")]
-        lines.append([NAMES[r.model], r.method, f"{r.scale:g}", str(r.evaluations), *numbers])
+    for model, n in dict.fromkeys((r.model, r.evaluations) for r in readings if r.evaluations not in (0, 20)):
+        own = {(r.method, r.scale): r.numbers for r in _at(readings, model, n)}
+        names = ADHERENCE[model], "FD", "SW2"
+        cells = [" · ".join(f"{own[key][k].value:.2f}" for k in names) if key in own else "–" for key in few]
+        lines.append([NAMES[model], str(n), *cells])
     if not lines:
         return "Other numbers of evaluations: not run."
-    return markdown(["model", "rule", "λ", "evaluations", "FD", "adherence", "SW2"], sorted(lines))
+    return markdown(["adherence · FD · SW2", "evaluations", *(" ".join(_named(*key)) for key in few)], lines)
 
 
-def precision_table(readings: Sequence[Reading]) -> str:
+def precision_line(readings: Sequence[Reading]) -> str:
     """Garments by a network in bfloat16 less the same garments in float32."""
-    own = {(r.model, r.method, r.scale): r for r in readings if r.model.startswith("garments ")}
-    lines = []
-    for (model, method, scale), r in own.items():
+    own = {(r.model, r.method, r.scale): r.numbers for r in readings if r.model.startswith("garments ")}
+    words = []
+    for (model, method, scale), numbers in own.items():
         other = own.get(("garments float32", method, scale))
         if model == "garments bfloat16" and other is not None:
-            names = ("FD", "alignment", "recall", "SW2", "brightness")
-            less = [cell(difference(r.numbers[n], other.numbers[n]), sign=True) for n in names]
-            lines.append([method, f"{scale:g}", *less])
-    if not lines:
-        return "Float32: not run."
-    return markdown(["bfloat16 less float32", "λ", "FD", "alignment", "recall", "SW2", "brightness"], lines)
+            less = [f"{n} {cell(difference(numbers[n], other[n]), sign=True)}" for n in ("FD", "SW2")]
+            words.append(f"`{' '.join(_named(method, scale))}` {', '.join(less)}")
+    return f"bfloat16 less float32: {'; '.join(words)}." if words else "Float32: not run."
 
 
 FRONTS = (
@@ -258,7 +277,7 @@ def draw_fronts(readings: Sequence[Reading]) -> Figure:
     """SW2 of the pixels against adherence (and FD): a curve per rule, larger points for larger scales."""
     figure, axes = panels(2, 2, PAGE, 6.2)
     for place, (model, number) in zip(axes.flat, FRONTS, strict=True):
-        own = _at_twenty(readings, model)
+        own = _at(readings, model)
         if not any(r.model == model for r in own):
             place.text(0.5, 0.5, "not run", ha="center", transform=place.transAxes)
         for method in dict.fromkeys(r.method for r in own):
@@ -266,7 +285,11 @@ def draw_fronts(readings: Sequence[Reading]) -> Figure:
             x, y = ([r.numbers[n].value for r in some] for n in (number, "SW2"))
             real = method == "real"
             sizes = [110.0 if real else 10 + 3 * (4 if r.method in SCALELESS else r.scale) for r in some]
-            look = {"marker": "*" if real else "o", "color": COLOURS[method], "label": some[0].label}
+            look = {
+                "marker": "*" if real else "o",
+                "color": COLOURS[method],
+                "label": LABELS.get(method, method),
+            }
             place.plot(x, y, color=COLOURS[method], linewidth=0.9, zorder=2)
             place.scatter(
                 x, y, sizes, edgecolor=style.INK if real else "white", linewidth=0.4, zorder=3, **look
@@ -287,7 +310,7 @@ def draw_robustness(readings: Sequence[Reading]) -> Figure:
     """Numbers over the scale; the dashed line is where real pictures are."""
     figure, axes = panels(2, 5, PAGE, 3.8)
     for line, (model, numbers) in zip(axes, ROBUST.items(), strict=True):
-        own = _at_twenty(readings, model)
+        own = _at(readings, model)
         start = next((r for r in own if (r.method, r.scale) == ("CFG", 1.0)), None)
         real = next((r for r in own if r.method == "real"), None)
         if start is None or real is None:
@@ -298,7 +321,7 @@ def draw_robustness(readings: Sequence[Reading]) -> Figure:
                 x, y = [r.scale for r in some], [r.numbers[number].value for r in some]
                 bars = [1.96 * r.numbers[number].error for r in some]
                 look = {"color": COLOURS[method], "linewidth": 1, "marker": "o", "markersize": 2}
-                place.errorbar(x, y, bars, elinewidth=0.6, label=method, **look)
+                place.errorbar(x, y, bars, elinewidth=0.6, label=LABELS.get(method, method), **look)
             level = real.numbers[number].value
             place.axhline(level, color=style.GREY, linestyle="--", linewidth=0.8, label="real pictures")
             place.set_xscale("log")

@@ -38,7 +38,7 @@ from meancap.scenes import SceneModel, draw, scenes
 from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 
 from .measure import Garments, Scenes, grouped, renders
-from .page import draw_fronts, draw_robustness, parts, read_readings
+from .page import draw_fronts, draw_robustness, parts, read_readings, setting_rows
 
 HERE = Path(__file__).parent
 MODELS = ("garments", "scenes", "wrong")
@@ -302,5 +302,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     seen = read_readings(out / "readings.csv")
     drawings = {"fronts": partial(draw_fronts, seen), "robustness": partial(draw_robustness, seen)}
     write_figures(out, drawings)
+    write_csv(out / "settings.csv", setting_rows(seen))
     if args.page:
         write_page(HERE, parts(HERE))
