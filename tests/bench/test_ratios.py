@@ -148,5 +148,5 @@ def test_intervals_of_a_regression_cover():
 
 def test_another_file_is_no_result(tmp_path):
     (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(ValueError, match="no result of `meancap bench run`"):
+    with pytest.raises(ValueError, match="not a result of `meancap bench run`"):
         Result(tmp_path)

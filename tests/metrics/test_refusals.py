@@ -36,7 +36,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, garments, capsys, m
     torch.save({"a": torch.zeros(3)}, tmp_path / "other.pth")
     for command, words in (
         ("{run}", "at least one RUN and one --protocol"),
-        ("{run} --protocol fid", "no protocol 'fid'"),
+        ("{run} --protocol fid", "unknown protocol 'fid'"),
         ("{here}/none --protocol fashion", "there is no"),
         ("{run} --protocol adm-imagenet256", "weights-inception-2015-12-05"),
         ("{run} --protocol efficientnet-lite0", "needs --reference"),

@@ -196,7 +196,7 @@ def test_the_state_is_the_first_part_of_what_an_editing_model_is_shown(known):
     """FLUX.2 is shown the state and then a reference picture; of a model not listed this is not assumed."""
     model = pipeline("Flux2KleinPipeline").transformer
     if not known:
-        model = type("UnknownTransformer", (type(model),), {})(**model.config)
+        model = type("UnknownTransformer", (type(model),), {}).from_config(model.config)
     shown, text = torch.randn(2, 6, 16), torch.randn(2, 3, 16)
     ids = {"img_ids": torch.zeros(6, 4), "txt_ids": torch.zeros(3, 4)}
     guider = ChainGuidance("CFG(7) | Cap(1.01)")
@@ -222,7 +222,7 @@ def test_the_state_is_the_first_part_of_what_an_editing_model_is_shown(known):
 def test_a_model_of_average_velocities_is_refused():
     """As the classic pipelines are: HunyuanImage and HunyuanVideo 1.5 have such checkpoints."""
     model = pipeline("HunyuanImagePipeline").transformer
-    averaged = type(model)(**{**model.config, "use_meanflow": True})
+    averaged = type(model).from_config(model.config, use_meanflow=True)
     guider = ChainGuidance("CFG(7) | Cap(1.1)")
     guider.set_state(step=0, num_inference_steps=3, timestep=torch.tensor(700.0))
     guider.prepare_models(model)
