@@ -1,8 +1,4 @@
-"""The repository as a node pack and a Forge extension, with stand-ins for the hosts: needs neither.
-
-The stand-ins hold what `nodes.py` imports and the three methods of ModelPatcher that it calls; the tests
-inside the real host say whether they are true.
-"""
+"""The repository as a node pack and a Forge extension, with stand-ins for the hosts: needs neither."""
 
 import ast
 import copy
