@@ -116,7 +116,7 @@ def quick(words):
 @pytest.mark.slow
 def test_the_run_of_the_quickstart_can_be_repeated(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (block,) = (one for one in blocks(ROOT / "docs" / "quickstart.md") if "meancap generate" in one.text)
+    (block,) = (one for one in blocks(ROOT / "docs" / "quickstart.md") if "--per-class 4" in one.text)
     for words in lines(block.text):
         assert main(words[1:]) == 0
     assert (tmp_path / "pictures" / "sheet.png").exists()
