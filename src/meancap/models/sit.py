@@ -302,7 +302,8 @@ class NetworkPredictor:
         x = x.to(weight.device, weight.dtype)
         at = torch.full((len(x) * count,), float(t), device=weight.device)
         if weight.device.type != "cpu":
-            return network(torch.cat([x] * count), at, torch.cat(rows)).float()  # type: ignore[no-any-return]
+            both: Tensor = network(torch.cat([x] * count), at, torch.cat(rows))
+            return both.float()
         cuts = pieces(len(x), network.piece)
         return torch.cat([network(x[p], at[p], row[p]) for row in rows for p in cuts]).float()
 

@@ -74,7 +74,7 @@ class Server:
 
 
 def pack(folder):
-    """The repository as a clone in custom_nodes would be: nothing of it is installed for the server."""
+    """Copies the files of the node pack into `folder`, as a clone in custom_nodes has them."""
     folder.mkdir(parents=True)
     for name in ("__init__.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
