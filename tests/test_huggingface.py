@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from meancap.models import fashion
+from meancap.models.picture_net import PictureNetConfig
 from meancap.models.sit import SiTConfig
 from meancap.scenes import scenes
-from meancap.scenes.model import SceneNetConfig
 from pages import ROOT
 
 yaml = pytest.importorskip("yaml")
@@ -41,7 +41,7 @@ def app():
 
 @pytest.mark.parametrize(
     ("name", "shipped", "kind", "config"),
-    [("fashion", fashion, "sit", SiTConfig), ("scenes", scenes, "scene_net", SceneNetConfig)],
+    [("fashion", fashion, "sit", SiTConfig), ("scenes", scenes, "scene_net", PictureNetConfig)],
 )
 def test_a_model_loads_from_its_folder_and_is_the_one_in_the_box(folders, name, shipped, kind, config):
     there, here = shipped(folders / f"meancap-{name}" / "model.safetensors"), shipped()

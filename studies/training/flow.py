@@ -1,4 +1,4 @@
-"""Flow matching in a folder that can be stopped at any time, on garments and on scenes.
+"""Flow matching in a folder that can be stopped at any time, on garments, scenes and CIFAR-10.
 
     x      (1 - t) noise + t data, with t = sigmoid(normal)
     loss   mean of |v(x, t, condition) - (data - noise)|^2
@@ -33,8 +33,15 @@ from torch import Tensor, nn
 from meancap.files import sha256_of, write_whole, writing
 from meancap.models.checkpoint import load_sit, save_sit
 from meancap.models.data import Pictures, Pixels
+from meancap.models.picture_net import (
+    ClassTokens,
+    PictureNet,
+    PictureNetConfig,
+    load_class_net,
+    save_class_net,
+)
 from meancap.models.sit import SiT, SiTConfig
-from meancap.scenes import ATTRIBUTES, SceneNet, SceneNetConfig, draw, load_scene_net, render, save_scene_net
+from meancap.scenes import ATTRIBUTES, draw, load_scene_net, render, save_scene_net, scene_net
 from studies.common import need_same, option
 
 # The standard deviation of fresh label embeddings. Beside what a network learns first the published 0.02 is
@@ -47,7 +54,7 @@ PARTIAL = 0.25  # the share of scenes' captions of which each word is left open 
 class Recipe:
     """The rate rises for `warmup` steps, stays, and falls linearly to zero over the last `cooling`."""
 
-    model: SiTConfig | SceneNetConfig
+    model: SiTConfig | PictureNetConfig
     images: int = option(0, "pictures to see")
     batch: int = option(64, "pictures of one step")
     rate: float = option(0.01, "learning rate of Muon")
@@ -60,6 +67,7 @@ class Recipe:
     time_spread: float = option(1.0, "its standard deviation")
     ema: float = option(0.999, "what the running mean keeps in one step")
     seed: int = option(0, "of weights and batches")
+    precision: str = option("float32", "of matrix products: float32, or bfloat16 with float32 weights")
     start: str = ""  # the sha256 of weights to start from; empty for a random start
 
     @property
@@ -77,8 +85,12 @@ SIT = SiTConfig(size=28, channels=1, patch=4, width=128, depth=5, heads=4, class
 RECIPES = {
     "fashion": Recipe(SIT, images=600_000),
     "scenes": Recipe(
-        SceneNetConfig(), images=250_000, batch=32, rate=0.005, adam=0.4, warmup=100, cooling=0.5,
+        PictureNetConfig(), images=250_000, batch=32, rate=0.005, adam=0.4, warmup=100, cooling=0.5,
         time_mean=-1.0, time_spread=1.3, ema=0.998,
+    ),
+    "cifar": Recipe(
+        PictureNetConfig(fine=32, middle=64, width=192, depth=6), images=3_000_000, batch=128, rate=0.006, adam=0.4,
+        cooling=0.35, time_mean=-0.3, time_spread=1.1, ema=0.9995, precision="bfloat16",
     ),
 }  # fmt: skip
 
@@ -106,14 +118,22 @@ class Training(ABC):
     def rows(self, every: int = 50) -> Iterator[dict[str, float]]:
         """Trains to the end; logs, saves and yields a line every `every` steps."""
         losses: list[Tensor] = []
-        began = time.monotonic() - self.seconds
+        clock = time.monotonic()
+        began = clock - self.seconds
         while self.step < self.recipe.steps:
             losses.append(self.one_step())
             if self.step % every == 0 or self.step == self.recipe.steps:
                 self.seconds = round(time.monotonic() - began, 1)
                 rate, loss = self.recipe.rate_at(self.step - 1), float(torch.stack(losses).mean())
                 row = {"step": self.step, "images": self.step * self.recipe.batch, "loss": loss, "rate": rate}
-                self.log.append(row | {"seconds": self.seconds})
+                speed, clock = every * self.recipe.batch / (time.monotonic() - clock), time.monotonic()
+                left = (self.recipe.images - row["images"]) / speed
+                row |= {
+                    "seconds": self.seconds,
+                    "images_per_second": round(speed, 1),
+                    "minutes_left": round(left / 60, 1),
+                }
+                self.log.append(row)
                 losses.clear()
                 self._save()
                 yield self.log[-1]
@@ -125,7 +145,9 @@ class Training(ABC):
         t = (c.time_mean + c.time_spread * torch.randn(c.batch, generator=g)).sigmoid()
         noise = torch.randn(data.shape, generator=g)
         x = torch.lerp(noise, data, t[:, None, None, None])
-        loss: Tensor = (self.model(x, t, condition) - (data - noise)).square().mean()
+        with torch.autocast("cpu", torch.bfloat16, enabled=c.precision == "bfloat16"):
+            v = self.model(x, t, condition)
+        loss: Tensor = (v.float() - (data - noise)).square().mean()
         torch.autograd.backward(loss)
         share = c.rate_at(self.step) / c.rate
         for optimiser in self.optimisers:
@@ -201,11 +223,11 @@ class GarmentTraining(Training):
 class SceneTraining(Training):
     """The model that reads sentences, on scenes drawn on the way: no picture is seen twice."""
 
-    ema: SceneNet
+    ema: PictureNet
 
     def __init__(self, folder: Path, recipe: Recipe, start: Path | None = None) -> None:
         torch.manual_seed(recipe.seed)
-        model = SceneNet(recipe.model)
+        model = scene_net(recipe.model)
         if start is None:
             self.pixels = scene_pixels()
         else:
@@ -228,6 +250,40 @@ class SceneTraining(Training):
 
     def export(self, path: Path) -> Path:
         return save_scene_net(path, self.ema, self.pixels, dtype=torch.float16)
+
+
+class CifarTraining(Training):
+    """The network of pictures on labelled colour pictures, half of them mirrored."""
+
+    ema: PictureNet
+
+    def __init__(self, folder: Path, recipe: Recipe, pictures: Pictures, start: Path | None = None) -> None:
+        self.pictures = pictures
+        pixels = Pixels.of(pictures.images)
+        self.pixels = Pixels(
+            (pixels.mean + pixels.mean.flip(2)) / 2, pixels.std
+        )  # as the data: mirrored or not
+        torch.manual_seed(recipe.seed)
+        model = PictureNet(recipe.model, ClassTokens(len(pictures.names), recipe.model.width))
+        if start is not None:
+            weights, self.pixels, _ = load_class_net(start)
+            model.load_state_dict(weights.state_dict())
+        super().__init__(folder, recipe, model.to(memory_format=torch.channels_last), start)
+
+    def examples(self, g: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(self.pictures.images), (self.recipe.batch,), generator=g)
+        mirrored, dropped = torch.rand(2, self.recipe.batch, generator=g)
+        label = torch.where(
+            dropped < self.recipe.dropout, len(self.pictures.names), self.pictures.labels[chosen]
+        )
+        data = self.pixels.data(self.pictures.images[chosen])
+        return torch.where(mirrored[:, None, None, None] < 0.5, data, data.flip(3)), label
+
+    def export(self, path: Path) -> Path:
+        about = {"training": json.dumps({"seed": self.recipe.seed, "images": self.recipe.images})}
+        return save_class_net(
+            path, self.ema, self.pixels, self.pictures.names, dtype=torch.float16, header=about
+        )
 
 
 def noisy_labels(labels: Tensor, classes: int, share: float, seed: int) -> Tensor:
@@ -259,7 +315,8 @@ def _optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]
     hidden = {name: trained[name] for name in inner if trained[name].dim() in (2, 4)}
     others = [p for name, p in trained.items() if name not in hidden]
     adam = torch.optim.AdamW(others, lr=recipe.adam * recipe.rate, betas=(0.9, 0.99), weight_decay=0.0)
-    both: list[torch.optim.Optimizer] = [Muon(hidden.values(), recipe.rate), adam]
+    dtype = getattr(torch, recipe.precision)
+    both: list[torch.optim.Optimizer] = [Muon(hidden.values(), recipe.rate, dtype), adam]
     for group in (group for optimiser in both for group in optimiser.param_groups):
         group["full"] = group["lr"]  # a schedule sets lr to a share of it
     return both
@@ -268,8 +325,9 @@ def _optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]
 class Muon(torch.optim.Optimizer):
     """Momentum whose update matrix has all its singular values near one."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float) -> None:
+    def __init__(self, params: Iterable[Tensor], lr: float, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(params, {"lr": lr, "momentum": 0.95, "decay": 0.01})
+        self.dtype = dtype  # of the Newton-Schulz products
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -285,7 +343,7 @@ class Muon(torch.optim.Optimizer):
                 matrix = ahead.flatten(1)  # a convolution: outputs by everything that one of them reads
                 # A taller matrix has longer columns; the factor keeps the change of its outputs the same.
                 factor = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
-                p.add_(orthogonal(matrix).view(ahead.shape), alpha=-lr * factor)
+                p.add_(orthogonal(matrix.to(self.dtype)).to(p.dtype).view(ahead.shape), alpha=-lr * factor)
 
 
 def orthogonal(g: Tensor, iterations: int = 5) -> Tensor:

@@ -2,10 +2,11 @@
 
     fashion      the small SiT, on Fashion-MNIST; some of its labels may be wrong
     scenes       the model that reads sentences, on pictures drawn on the way
+    cifar        the model of natural pictures, on the training set of CIFAR-10, in bfloat16
     detector     what reads the pictures of the scenes
     classifier   what scores garments, with the reference of the `fashion` protocol
 
-The weights of the first two are in OUT/model.safetensors, beside log.jsonl; `meancap generate --model
+The weights of the first three are in OUT/model.safetensors, beside log.jsonl; `meancap generate --model
 sit:FILE` takes those of `fashion`. The same command in the same folder resumes after a stop.
 """
 
@@ -18,13 +19,14 @@ from pathlib import Path
 
 import torch
 
-from meancap.models.data import fashion
+from meancap.models.data import cifar10, fashion
 from studies.common import add_options, with_given
 
-from .flow import RECIPES, GarmentTraining, SceneTraining, Training
+from .flow import RECIPES, CifarTraining, GarmentTraining, SceneTraining, Training
 from .scorers import train_classifier, train_detector
 
 EXAMPLE = "example:\n  python -m studies.training fashion --folder DIR --wrong 0.3 --out train/noisy"
+DATA = {"fashion": "Fashion-MNIST", "classifier": "Fashion-MNIST", "cifar": "CIFAR-10"}
 STEPS = {"detector": 3000, "classifier": 3744}
 
 
@@ -36,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         p = kinds.add_parser(name)
         p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the training folder")
         p.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
-        if name in ("fashion", "classifier"):
-            p.add_argument("--folder", required=True, type=Path, metavar="DIR", help="Fashion-MNIST's files")
+        if name in DATA:
+            p.add_argument("--folder", required=True, type=Path, metavar="DIR", help=f"{DATA[name]}'s files")
         if name in RECIPES:
             add_options(p, RECIPES[name])
             p.add_argument("--start", type=Path, metavar="FILE", help="weights to start from")
@@ -54,8 +56,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     training: Training
     if args.network == "fashion":
         training = GarmentTraining(args.out, recipe, fashion(args.folder), args.start)
+    elif args.network == "cifar":
+        training = CifarTraining(args.out, recipe, cifar10(args.folder), args.start)
     else:
         training = SceneTraining(args.out, recipe, args.start)
     for row in training.rows():
-        print(f"step {row['step']}  loss {row['loss']:.4f}", file=sys.stderr, flush=True)
+        pace = f"{row['images_per_second']:.0f} pictures/s  {row['minutes_left']:.0f} min left"
+        print(f"step {row['step']}  loss {row['loss']:.4f}  {pace}", file=sys.stderr, flush=True)
     return print(training.export(args.out / "model.safetensors"))

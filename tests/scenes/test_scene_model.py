@@ -5,17 +5,18 @@ import torch
 
 from meancap import CFG, noise, sample
 from meancap.models.data import Pixels
+from meancap.models.picture_net import PictureNetConfig
 from meancap.sampling import shifted
 from meancap.scenes import codes
-from meancap.scenes.model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
+from meancap.scenes.model import SceneModel, load_scene_net, save_scene_net, scene_net, scenes
 
-SMALL = SceneNetConfig(fine=8, middle=8, width=16, depth=1, heads=2)
+SMALL = PictureNetConfig(fine=8, middle=8, width=16, depth=1, heads=2)
 
 
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    network = SceneNet(SMALL)
+    network = scene_net(SMALL)
     for p in (
         p for p in network.parameters() if p.requires_grad
     ):  # blocks start as the identity and would hide everything
@@ -62,7 +63,7 @@ def test_a_batch_is_its_samples(model):
 
 
 def test_a_fresh_network_is_the_best_linear_guess():
-    network = SceneNet(SMALL)
+    network = scene_net(SMALL)
     x, t = torch.randn(4, 3, 32, 32), torch.tensor([0.1, 0.4, 0.6, 0.9])
     at = t[:, None, None, None]
     expected = (2 * at - 1) / (at**2 + (1 - at) ** 2) * x

@@ -10,8 +10,9 @@ from meancap import CFG, noise, sample, uniform
 from meancap.files import sha256_of
 from meancap.models.classes import open_sit
 from meancap.models.data import Pictures
+from meancap.models.picture_net import PictureNetConfig
 from meancap.models.sit import SiTConfig
-from meancap.scenes import SceneNetConfig, draw, load_scene_net
+from meancap.scenes import draw, load_scene_net
 from studies.label_noise.study import share_of
 from studies.training import study
 from studies.training.flow import (
@@ -26,7 +27,7 @@ from studies.training.scorers import examine, fit_detector
 
 MODEL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=1, heads=2, classes=2, learn_sigma=False)
 CONFIG = replace(RECIPES["fashion"], images=640, model=MODEL, batch=16, warmup=5, ema=0.9)
-SCENE_NET = SceneNetConfig(fine=4, middle=8, width=16, depth=1, heads=2)
+SCENE_NET = PictureNetConfig(fine=4, middle=8, width=16, depth=1, heads=2)
 SCENES = replace(RECIPES["scenes"], images=320, model=SCENE_NET, batch=16, warmup=5, ema=0.9)
 
 
@@ -165,4 +166,4 @@ def test_the_command_trains_and_writes_what_the_package_reads(tmp_path, pictures
     study.main(["fashion", "--folder", "x", "--out", str(tmp_path / "fashion"), *short])
     assert open_sit(tmp_path / "fashion" / "model.safetensors").classes == 10
     study.main(["scenes", "--out", str(tmp_path / "scenes"), *short])
-    assert load_scene_net(tmp_path / "scenes" / "model.safetensors")[0].config == SceneNetConfig()
+    assert load_scene_net(tmp_path / "scenes" / "model.safetensors")[0].config == PictureNetConfig()

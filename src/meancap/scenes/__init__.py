@@ -8,7 +8,7 @@ measured = measure_pictures(detector(), model.decode(x), codes(prompts))      wh
 
 from .law import ATTRIBUTES, draw, render
 from .measure import Readings, detect, detector, forms, measure_pictures
-from .model import SceneModel, SceneNet, SceneNetConfig, load_scene_net, save_scene_net, scenes
+from .model import SceneModel, load_scene_net, save_scene_net, scene_net, scenes
 from .prompt import Prompt, Thing, codes, parse_prompt, prompt_of
 
 __all__ = [
@@ -16,8 +16,6 @@ __all__ = [
     "Prompt",
     "Readings",
     "SceneModel",
-    "SceneNet",
-    "SceneNetConfig",
     "Thing",
     "codes",
     "detect",
@@ -30,5 +28,6 @@ __all__ = [
     "prompt_of",
     "render",
     "save_scene_net",
+    "scene_net",
     "scenes",
 ]
