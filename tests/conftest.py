@@ -1,11 +1,12 @@
 """Strict and repeatable: one thread, fixed seeds, examples that do not depend on the clock."""
 
-import importlib
 from collections import Counter
 
 import pytest
 import torch
 from hypothesis import settings
+
+from meancap.rules import methods
 
 settings.register_profile("meancap", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("meancap")
@@ -23,9 +24,8 @@ def _repeatable():
 @pytest.fixture(autouse=True)
 def _catalogue_as_it_was(monkeypatch):
     """What a test or a page's code registers is gone after it."""
-    module = importlib.import_module("meancap.rules.catalogue")  # the package has a function of that name
-    module.catalogue()  # rules of installed packages stay
-    monkeypatch.setattr(module, "_METHODS", dict(module._METHODS))
+    methods.catalogue()  # rules of installed packages stay
+    monkeypatch.setattr(methods, "_METHODS", dict(methods._METHODS))
 
 
 def pytest_terminal_summary(terminalreporter):

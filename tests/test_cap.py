@@ -43,22 +43,22 @@ def exact_lengths(x, c, u, a, k):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("x_dtype", "dtype"), [(torch.float32,) * 2, (torch.float32, HALF), (HALF, HALF)])
 @pytest.mark.parametrize(("a", "k"), [(1.0, 0.7), (0.0, 1.0), (1.3, -0.9), (1 + EACH, EACH)])
-def test_gram_is_the_lengths_in_float64(size, x_dtype, dtype, a, k):
+def test_compiled_lengths_are_those_in_float64(size, x_dtype, dtype, a, k):
     given = tensors(4, size, seed=size, dtype=dtype, x_dtype=x_dtype)
-    found, (m, d, along) = fast.gram(*given, a, k), exact_lengths(*given, a, k)
+    found, (m, d, along) = fast.lengths(*given, a, k), exact_lengths(*given, a, k)
     terms = given[0].double().norm(dim=1) * 2 + given[1].double().norm(dim=1) * 2  # m may be short of them
-    assert ((found.m - m).abs() <= 2e-7 * terms).all()
+    assert ((found.base - m).abs() <= 2e-7 * terms).all()
     assert ((found.along - along).abs() <= 3e-7 * terms)[d > 0].all()
-    torch.testing.assert_close(found.d, d, rtol=3e-7, atol=0)
+    torch.testing.assert_close(found.direction, d, rtol=3e-7, atol=0)
 
 
 @pytest.mark.parametrize("decade", [-38, -30, -15, 0, 15, 30])
-def test_gram_is_accurate_over_the_range_of_float32(decade):
+def test_compiled_lengths_are_accurate_over_the_range_of_float32(decade):
     m, d = (v * torch.tensor(10.0**decade) for v in adversarial(1, 4, 640))
-    found, expected = fast.gram(m, m, d, 0.0, 1.0, direct=True), cap._from_sums(m.double(), d.double())
-    torch.testing.assert_close(found.m, expected.m, rtol=4e-7, atol=0)
-    torch.testing.assert_close(found.d, expected.d, rtol=4e-7, atol=0)
-    assert ((found.along - expected.along).abs() <= 6e-7 * expected.m).all()
+    found, expected = fast.lengths(m, m, d, 0.0, 1.0, direct=True), cap._from_sums(m.double(), d.double())
+    torch.testing.assert_close(found.base, expected.base, rtol=4e-7, atol=0)
+    torch.testing.assert_close(found.direction, expected.direction, rtol=4e-7, atol=0)
+    assert ((found.along - expected.along).abs() <= 6e-7 * expected.base).all()
 
 
 NUMBERS = {
@@ -140,12 +140,12 @@ def test_plain_tensors_reach_the_compiled_leaves_and_others_the_torch_forms(monk
 
         return counted
 
-    for name in ("gram", "share", "blend"):
+    for name in ("lengths", "share", "blend"):
         monkeypatch.setattr(fast, name, counting(name, getattr(fast, name)))
     x, c, u = tensors(3, 40)
     rule = CFG(7) | Cap(1.1)
     sample(lambda y, t: Prediction.from_velocity(y, t, c, u), rule, x, uniform(2))
-    assert calls == ["gram", "share", "blend"] * 2
+    assert calls == ["lengths", "share", "blend"] * 2
     calls.clear()
 
     def step(c):
@@ -157,7 +157,7 @@ def test_plain_tensors_reach_the_compiled_leaves_and_others_the_torch_forms(monk
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch.func itself
         torch.func.jvp(step, (c,), (u,))
-    assert "gram" not in calls and "blend" not in calls
+    assert "lengths" not in calls and "blend" not in calls
 
 
 def test_a_gradient_reaches_a_scale_that_is_a_tensor():
@@ -241,7 +241,7 @@ def test_a_process_that_compiles_computes_the_bits_of_one_that_reads_the_cache(t
         import torch
         from meancap import fast
         x, c, u = torch.randn(3, 4, 784, generator=torch.Generator().manual_seed(0))
-        print([v.item().hex() for part in fast.gram(x, c, u, 1.0, 0.7) for v in part])
+        print([v.item().hex() for part in fast.lengths(x, c, u, 1.0, 0.7) for v in part])
     """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     first, second = (

@@ -17,7 +17,7 @@ def test_without_float64_the_bound_holds(monkeypatch, gamma):
     for seed in range(4):
         m_c, gap = adversarial(seed, 40, 4096)
         p = Prediction(m_c, 0.5, m_c, m_c - gap, gap=gap)
-        assert p.lengths.m.dtype == torch.float32
+        assert p.lengths.base.dtype == torch.float32
         m, _ = guide(CFG(5) | Cap(gamma), p)
         excess = m.double().norm(dim=1) / (gamma * m_c.double().norm(dim=1)) - 1
         assert float(excess.max()) <= 2e-6

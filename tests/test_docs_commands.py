@@ -10,7 +10,7 @@ import pytest
 
 from meancap import parse
 from meancap.cli import main, parser
-from meancap.rules.parse import all_names
+from meancap.rules.grammar import all_names
 from pages import PAGES, ROOT, blocks
 
 INLINE = re.compile(r"(?<!`)`((?:meancap|make|python) [^`\n]*(?:\n[^`\n]*)?)`(?!`)")

@@ -19,7 +19,7 @@ from torch import Tensor
 from meancap.bench.ratios import Ratio, Result, Row
 from meancap.prediction import Prediction
 from meancap.rules import CFG, Entry, Rule, catalogue, guide
-from meancap.rules.catalogue import FAMILIES, facts
+from meancap.rules.methods import FAMILIES, facts
 
 SCALE = 4.0  # of the drawn CFG, and of most rules
 GAMMA = 1.1

@@ -75,15 +75,15 @@ SMALLEST, LARGEST = 1e-12, 1e15  # lengths for which a float32 sum of squares is
 class Lengths(NamedTuple):
     """Two vectors per sample, reduced to what a cap needs; one float64 entry per sample each."""
 
-    m: Tensor  # |m|
-    d: Tensor  # |d|
-    along: Tensor  # component of m along d, that is <m, d> / |d|; 0 if d = 0
+    base: Tensor  # |base|
+    direction: Tensor  # |direction|
+    along: Tensor  # the component of base along direction, <base, direction> / |direction|; 0 if that is 0
 
 
 def lengths(m: Tensor, d: Tensor) -> Lengths:
     """|m|, |d| and the component of m along d, for each sample."""
     fast = None if compiling() else import_fast()
-    found: Lengths | None = None if fast is None else fast.gram(m, m, d, 0.0, 1.0, True)
+    found: Lengths | None = None if fast is None else fast.lengths(m, m, d, 0.0, 1.0, True)
     if found is not None:
         return found
     m, d = m.flatten(1), d.flatten(1)
@@ -117,10 +117,10 @@ def cap_share(
     found: Tensor | None = None if fast is None else fast.share(seen, c, gamma, floor, ball, margin)
     if found is not None:
         return found
-    c, gamma, floor = (vector(v, seen.m) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
+    c, gamma, floor = (vector(v, seen.base) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
     sign = 1 - 2 * (c < 0)
     along = scaled(seen.along, sign) if ball else torch.zeros_like(seen.along)
-    share = _largest_share(sign * c * seen.d, along, _room(seen.m, gamma, floor, ball), margin)
+    share = _largest_share(sign * c * seen.direction, along, _room(seen.base, gamma, floor, ball), margin)
     if isinstance(c, Tensor):
         return torch.where(c == 0, 1.0, share)
     return share if c != 0 else torch.ones_like(share)
@@ -215,4 +215,4 @@ def _scaled(m: Tensor, d: Tensor) -> Lengths:
         exponent = torch.log2(torch.where(largest > 0, largest, 1.0)).floor()
         units.append(torch.where(largest.isfinite(), torch.exp2(exponent), 1.0))
     seen = _from_sums(m / units[0][:, None], d / units[1][:, None])
-    return Lengths(seen.m * units[0], seen.d * units[1], seen.along * units[0])
+    return Lengths(seen.base * units[0], seen.direction * units[1], seen.along * units[0])

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The three leaves of a step compiled by numba, for plain float32 and bfloat16 tensors on the CPU.
 
-    gram    |m|, |k d| and the component of m along k d, with m = a x + k c and d = c - u (or d = u)
+    lengths |m|, |k d| and the component of m along k d, with m = a x + k c and d = c - u (or d = u)
     share   the share of a displacement that a cap keeps, one sample after the other
     blend   m + s k d, written in float32 or bfloat16
 
@@ -114,7 +114,7 @@ def _sums_by_runs(x, c, u, i, a, k, direct):
 
 
 @_compile
-def _gram(x, c, u, a, k, direct, m, d, along):
+def _lengths(x, c, u, a, k, direct, m, d, along):
     for i in range(len(c)):
         a_i, k_i = np.float32(_at(a, i)), np.float32(_at(k, i))
         if c.shape[1] < RUN:
@@ -155,16 +155,16 @@ def _blend(x, c, u, a, k, s, found):
             found[i, j] = _narrow(m if w == _ZERO else v, found[i, j])
 
 
-def gram(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, direct: bool = False) -> Lengths | None:
+def lengths(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, direct: bool = False) -> Lengths | None:
     """The lengths of every sample; with `direct` u is the direction itself."""
     found = np.empty((3, len(c)))
-    done = _run(_gram, (x, c, u, a, k), direct, *found)
+    done = _run(_lengths, (x, c, u, a, k), direct, *found)
     return Lengths(*torch.from_numpy(found).unbind(0)) if done else None
 
 
 def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, margin: float) -> Tensor | None:
     """The share of c * direction that the cap keeps, for every sample."""
-    found = np.empty(len(seen.m))
+    found = np.empty(len(seen.base))
     done = _run(_share, (*seen, c, gamma, floor), ball, margin, found)
     return torch.from_numpy(found) if done else None
 

@@ -1,8 +1,8 @@
 """The network's outputs at one evaluation.
 
-    shown          the state that the network was given, in the host's own units
+    state          the state that the network was given, in the host's own units
     out_c, out_u   its output with the condition, and without (or of any other reference model)
-    a, k           the posterior mean of an output is m = a shown + k out
+    a, k           the posterior mean of an output is m = a state + k out
     x              the state on the linear path x = (1 - t) noise + t data
     m_c, m_u       posterior means E[data | x, condition] and E[data | x]
     delta          their gap k (out_c - out_u), the direction of guidance
@@ -54,7 +54,7 @@ class once(Generic[Value]):
 class Prediction:
     """Two outputs at one state; build it with `from_mean`, `from_velocity`, `from_noise`, ..."""
 
-    shown: Tensor
+    state: Tensor
     t: Number
     out_c: Tensor
     out_u: Tensor
@@ -62,37 +62,37 @@ class Prediction:
     gap: Tensor | None = None  # m_c - m_u, if it is known more accurately than by subtraction
     a: Number = 0.0
     k: Number = 1.0
-    unit: Number = 1.0  # unit * shown is x
+    unit: Number = 1.0  # unit * state is x
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     dtype: torch.dtype = field(init=False)  # to compute in: float32, or float64 if any tensor has it
 
     def __post_init__(self) -> None:
-        tensors = {"x": self.shown, "the prediction with the condition": self.out_c}
+        tensors = {"x": self.state, "the prediction with the condition": self.out_c}
         tensors["the prediction without it"] = self.out_u
         for name, v in self.extra.items():
             if name != "log_ratio":
                 tensors[f"the prediction {name!r}"] = v
         need_same_shapes(**tensors)
-        object.__setattr__(self, "t", time(self.t, self.shown))
+        object.__setattr__(self, "t", time(self.t, self.state))
         if self.t_next is not None:
-            object.__setattr__(self, "t_next", time(self.t_next, self.shown, "t_next"))
+            object.__setattr__(self, "t_next", time(self.t_next, self.state, "t_next"))
         double = torch.float64 in [v.dtype for v in tensors.values()]
         object.__setattr__(self, "dtype", torch.float64 if double else torch.float32)
 
     @once
     def x(self) -> Tensor:
         """The state on the linear path."""
-        return scaled(self.shown.to(self.dtype), self.unit)
+        return scaled(self.state.to(self.dtype), self.unit)
 
     @once
     def m_c(self) -> Tensor:
         """The conditional posterior mean."""
-        return path.mean_of(self.shown, self.out_c, self.a, self.k, self.dtype)
+        return path.mean_of(self.state, self.out_c, self.a, self.k, self.dtype)
 
     @once
     def m_u(self) -> Tensor:
         """The unconditional posterior mean, or that of another reference model."""
-        return path.mean_of(self.shown, self.out_u, self.a, self.k, self.dtype)
+        return path.mean_of(self.state, self.out_u, self.a, self.k, self.dtype)
 
     @once
     def conditional(self) -> Tensor:
@@ -115,8 +115,8 @@ class Prediction:
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
         fast = None if compiling() else cap.import_fast()
-        tensors = self.shown, self.out_c, self.out_u
-        found: Lengths | None = None if fast is None else fast.gram(*tensors, self.a, self.k)
+        tensors = self.state, self.out_c, self.out_u
+        found: Lengths | None = None if fast is None else fast.lengths(*tensors, self.a, self.k)
         if found is not None:
             return found
         m, d, along = lengths(self.m_c, self.difference)
@@ -124,7 +124,7 @@ class Prediction:
 
     def other(self, name: str) -> Tensor:
         """The posterior mean of the extra output of this name."""
-        return path.mean_of(self.shown, self._output(name), self.a, self.k, self.dtype)
+        return path.mean_of(self.state, self._output(name), self.a, self.k, self.dtype)
 
     def lead(self, name: str) -> Tensor:
         """The way k (out - out_u) from m_u to the mean of this name, as `delta` is the one to m_c."""
@@ -137,7 +137,7 @@ class Prediction:
     def until(self, t_next: Number | None) -> Prediction:
         """The same prediction for a step that ends at t_next (CFG++ needs it)."""
         copy = object.__new__(Prediction)  # the same tensors and means: nothing to check or compute again
-        end = None if t_next is None else time(t_next, self.shown, "t_next")
+        end = None if t_next is None else time(t_next, self.state, "t_next")
         copy.__dict__.update(self.__dict__, t_next=end)
         return copy
 

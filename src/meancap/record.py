@@ -74,10 +74,10 @@ def measure(p: Prediction, m: Tensor, nominal: Tensor | None = None) -> Measure:
     else:
         need_same_shapes(m_c=p.m_c, nominal=nominal)
         wanted, _, wanted_along = lengths(nominal - p.m_c, delta)
-        short = lengths(nominal - m, delta).m
+        short = lengths(nominal - m, delta).base
         active = short > 1e-6 * wanted
         asked = torch.where(gap == 0, 1.0, 1 + wanted_along / gap)
-    length = lengths(m, delta).m
+    length = lengths(m, delta).base
     return _measure(p.t, seen, scale, asked, active, length, torch.full_like(length, torch.inf))
 
 
@@ -119,7 +119,7 @@ class Record:
         """
         self._seen.clear()
         self._typed.clear()
-        self._start, self._weights = lengths(x, x).m, None if weights is None else tuple(weights)
+        self._start, self._weights = lengths(x, x).base, None if weights is None else tuple(weights)
 
     def add(self, g: Displacement, p: Prediction, rule: Rule | None = None) -> None:
         """Adds one displacement that `rule` made at the prediction p, from the numbers that it already has.
@@ -128,7 +128,7 @@ class Record:
         """
         seen, gap = g.lengths, p.lengths
         along_gap = g.p is p and g.direction is p.gap
-        toward = gap.d if along_gap else lengths(g.toward, p.delta).along
+        toward = gap.direction if along_gap else lengths(g.toward, p.delta).along
         turned = g.p is p and not along_gap
         ratio = p.extra.get("log_ratio")
         bound = None if g.bound is None else g.bound()
@@ -354,7 +354,7 @@ class Certificate:
 
     def holds(self, x: Tensor) -> bool:
         """Whether the final state keeps the bound, up to rounding."""
-        length = lengths(x, x).m
+        length = lengths(x, x).base
         return bool((length <= self.bound.to(length) * (1 + 16 * torch.finfo(x.dtype).eps)).all())
 
     def __str__(self) -> str:
@@ -389,7 +389,7 @@ class _Displacement:
 
     def measure(self) -> Measure:
         conditional, size, along = self.lengths
-        gap, c = self.gap.d, vector(self.coefficient, self.gap.d)
+        gap, c = self.gap.direction, vector(self.coefficient, self.gap.direction)
         asked = c if self.asked is None else vector(self.asked, gap)
         # |m_c + c direction| from its parts along the direction and across it.
         across = (conditional - along.abs()).clamp(min=0).sqrt() * (conditional + along.abs()).sqrt()

@@ -14,7 +14,7 @@ from meancap.lab import Condition, Mixture
 from meancap.lab.branches import branches
 from meancap.lab.condition import STD, TRIPLE, circle
 from meancap.lab.sampler import flow
-from meancap.rules.parse import ParseError
+from meancap.rules.grammar import ParseError
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

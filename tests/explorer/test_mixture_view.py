@@ -215,7 +215,7 @@ def test_what_is_out_of_bounds_is_refused_in_a_sentence(request_, words):
 
 
 def test_text_is_checked_by_the_librarys_parser(server):
-    from meancap.rules.parse import ParseError
+    from meancap.rules.grammar import ParseError
 
     assert ask(server, "mixture/check", {"text": "pmc(λ, Γ)", "scale": 2, "gamma": 1.5}) == (
         200,

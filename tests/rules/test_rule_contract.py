@@ -8,7 +8,7 @@ import torch
 
 from meancap import Cap, Prediction, Record, guide, guided_velocity, parse
 from meancap.rules import Stepper, catalogue
-from meancap.rules.catalogue import entry
+from meancap.rules.methods import entry
 
 ENTRIES = [e for e in catalogue(forms=True) if e.kind == "rule"]
 # Chains with options of the caps that no method of the catalogue has.
@@ -56,7 +56,7 @@ def means(rule, predictions):
 
 def picked(p, index):
     others = {name: v[index] for name, v in p.extra.items()}
-    return replace(p, shown=p.shown[index], out_c=p.out_c[index], out_u=p.out_u[index], extra=others)
+    return replace(p, state=p.state[index], out_c=p.out_c[index], out_u=p.out_u[index], extra=others)
 
 
 def shapes(entry):

@@ -29,7 +29,7 @@ def add_rules(commands: Any) -> None:
 
 
 def rules(args: argparse.Namespace) -> int:
-    from ..rules.catalogue import catalogue_table, entry, entry_text, search
+    from ..rules.methods import catalogue_table, entry, entry_text, search
 
     sheets = []
     for name in args.names:

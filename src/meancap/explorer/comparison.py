@@ -30,7 +30,7 @@ from ..lab.sampler import engine_for, flow
 from ..notation import number_text
 from ..prediction import Prediction
 from ..rules import Rule, catalogue, guide
-from ..rules.parse import parse
+from ..rules.grammar import parse
 from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
 from .requests import Request, Work, choice, integer, items, number, one_line, text
 

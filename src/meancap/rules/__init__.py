@@ -10,19 +10,19 @@ from typing import Any
 from ..schedules import Values as Values
 from .adaptive import *
 from .caps import *
-from .catalogue import Entry as Entry
-from .catalogue import builds as _builds
-from .catalogue import builtin_names as _builtin_names
-from .catalogue import catalogue as catalogue
-from .catalogue import register as register
 from .density_ratio import *
 from .direction import *
 from .elementwise import *
 from .frequency import *
+from .grammar import ParseError as ParseError
+from .grammar import parse as parse
 from .memory import *
+from .methods import Entry as Entry
+from .methods import builds as _builds
+from .methods import builtin_names as _builtin_names
+from .methods import catalogue as catalogue
+from .methods import register as register
 from .negative import *
-from .parse import ParseError as ParseError
-from .parse import parse as parse
 from .path_matching import auto as auto
 from .rescaling import *
 from .rule import *

@@ -11,7 +11,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import Number, magnitude, vector
-from .catalogue import method, not_a_rule, recipe
+from .methods import method, not_a_rule, recipe
 from .rule import Displacement, Factor, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import SPACES, both_in, part, stretch, time_passed, unconditional_in
@@ -78,7 +78,7 @@ class PowerLaw(Factor):
     alpha: float = 0.9
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(p.t, "score") * magnitude(g.coefficient) * g.lengths.d
+        length = stretch(p.t, "score") * magnitude(g.coefficient) * g.lengths.direction
         return at(self.omega, p.t) * length**self.alpha
 
 
@@ -129,7 +129,7 @@ class Converged(Rule):
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         agree = _prediction_cosine(p, self.space) > self.above
         done = agree if state is None else state | agree
-        return g.times(torch.where(done, 0.0, vector(1.0, p.shown))), done
+        return g.times(torch.where(done, 0.0, vector(1.0, p.state))), done
 
     def within_step(self, before: State, after: State) -> State:
         return after  # a sample that stopped is not guided by the rest of the step
@@ -157,8 +157,8 @@ class Balanced(Rule):
     turns = False
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        whole = lengths(unconditional_in(p, self.space), p.delta).m
-        length = magnitude(g.coefficient) * g.lengths.d
+        whole = lengths(unconditional_in(p, self.space), p.delta).base
+        length = magnitude(g.coefficient) * g.lengths.direction
         scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
         return _FROM_UNCONDITIONAL.update(g.times(scale), p, state)
 
@@ -174,7 +174,7 @@ class Normalise(Factor):
     space: str = "noise"
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(time_passed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.d
+        length = stretch(time_passed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.direction
         none = length < _NO_GAP
         return torch.where(none, 0.0, torch.where(none, 1.0, length) ** -self.gamma)
 

@@ -28,7 +28,7 @@ from ..files import write_whole
 from ..prediction import Prediction, need_same_shapes
 from ..schedules import Piecewise, Scale, Schedule, Values, at, finite, finite_scale
 from ..tensors import Number, compiling, on_host, per_sample, vector
-from .catalogue import method
+from .methods import method
 from .rule import Chain, Displacement, Factor, State
 from .scale import CFG
 from .spaces import on_samples, part
@@ -101,10 +101,10 @@ class Cap(Factor):
         gamma = self.gamma if isinstance(self.gamma, float) else self._gamma_at(p.t)
         own = self.anchor is not None or self.whiten is not None or self.per == "channel"
         seen = self._own_lengths(g, state) if own else g.lengths
-        bound = None if own else partial(self._bound, seen.m, gamma, floor)
+        bound = None if own else partial(self._bound, seen.base, gamma, floor)
         if self.per == "channel":
-            channels = p.shown.shape[1]
-            c, gamma, floor = (vector(v, p.shown).repeat_interleave(channels) for v in (c, gamma, floor))
+            channels = p.state.shape[1]
+            c, gamma, floor = (vector(v, p.state).repeat_interleave(channels) for v in (c, gamma, floor))
         # A smooth cap measures twice the displacement: its share goes up to 2 in units of the nominal one.
         twice = 2 * c if self.smooth else c
         share = cap_share(seen, twice, gamma, floor, ball=self.ball, margin=MARGINS[p.dtype])
@@ -113,7 +113,7 @@ class Cap(Factor):
             short = (self.smooth - (s - 1).abs()).clamp(min=0)
             share = s.clamp(max=1) - short * short / (4 * self.smooth)
         if self.per == "channel":
-            share = share.reshape(p.shown.shape[:2]).amin(1)  # no -1: a batch may be empty
+            share = share.reshape(p.state.shape[:2]).amin(1)  # no -1: a batch may be empty
         return g.capped(share, bound), state
 
     def within_step(self, before: State, after: State) -> State:
@@ -177,7 +177,7 @@ class LiteralCap(Factor):
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         m, d = g.p.m_c, g.toward
-        c = vector(g.coefficient, p.shown).to(m.dtype)
+        c = vector(g.coefficient, p.state).to(m.dtype)
         a, b, q = _sum(d * d), _sum(m * d), _sum(m * m)
         nominal = m + per_sample(c, m) * d
         fits = _sum(nominal * nominal).sqrt() <= self.gamma * q.sqrt()

@@ -36,7 +36,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import Number, per_sample, promoted, scalar_dtype, vector
-from .catalogue import method
+from .methods import method
 from .rule import Displacement, Factor, Rule, State
 from .spaces import need_law, part, time_left, time_passed
 from .time import Steps, StepValue, grid_of
@@ -156,7 +156,7 @@ class Feedback(Rule):
         pulled = variance * last.t / time_left(last.t) ** 2
         x = promoted(p.x)
         y = x / per_sample(time_passed(p.t), x) - per_sample(pulled, x) * last.x
-        errors = [lengths(y - per_sample(1 - r, y) * m, x).m.square() for m in (last.m_c, last.m_u)]
+        errors = [lengths(y - per_sample(1 - r, y) * m, x).base.square() for m in (last.m_c, last.m_u)]
         spread = vector(2 * variance * (1 - r), y)
         evidence = self.tau / spread * (errors[0] - errors[1])
         lowest = math.log((1 - self.pi) * self.most / (self.most - 1))

@@ -20,7 +20,7 @@ from ..prediction import Prediction
 from ..schedules import Scale, Values, at
 from ..tensors import Number, per_sample, scalar_dtype
 from .adaptive import Balanced
-from .catalogue import alias, method, recipe
+from .methods import alias, method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, Clip, FromUnconditional, Gain
 from .spaces import (
@@ -249,7 +249,7 @@ class Rotation(Map):
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         u = p.m_c - g
         across = g - along(g, u)
-        angle = torch.atan2(lengths(across, u).m, lengths(p.m_c, u).along)
+        angle = torch.atan2(lengths(across, u).base, lengths(p.m_c, u).along)
         gain = torch.as_tensor(at(self.scale, p.t)).to(angle) - 1
         turn = (gain.clamp(min=0) * angle).clamp(max=self.limit)
         sine = angle.sin()

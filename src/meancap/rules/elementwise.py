@@ -12,7 +12,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample
-from .catalogue import alias, method, recipe
+from .methods import alias, method, recipe
 from .rule import Map
 from .scale import FromUnconditional
 from .spaces import need_image, part, spread

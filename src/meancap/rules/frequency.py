@@ -15,7 +15,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample, scalar_dtype, vector
-from .catalogue import method, recipe
+from .methods import method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import along, conditional_in, need_image, part, spread, time_left, unconditional_in

@@ -11,7 +11,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import magnitude, per_sample, vector
-from .catalogue import method, recipe
+from .methods import method, recipe
 from .rule import Displacement, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import SPACES, along, conditional_in, need_image, part, stretch, time_left, time_passed
@@ -196,7 +196,7 @@ class Transition(Rule):
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if isinstance(state, StepValue):
             return self._scaled(g, p, state.value), state
-        now = vector(stretch(p.t, self.space), p.shown) * magnitude(g.coefficient) * g.lengths.d
+        now = vector(stretch(p.t, self.space), p.state) * magnitude(g.coefficient) * g.lengths.direction
         if state is None:
             none = torch.full_like(now, -1.0)  # shorter than any gap: no minimum before the third step
             state = none, none, torch.zeros_like(now, dtype=torch.bool)
@@ -208,7 +208,7 @@ class Transition(Rule):
         return StepValue(after[2])  # which samples have passed their minimum
 
     def _scaled(self, g: Displacement, p: Prediction, passed: Tensor) -> Displacement:
-        early, late = (vector(at(v, p.t), p.shown) for v in (self.before, self.scale))
+        early, late = (vector(at(v, p.t), p.state) for v in (self.before, self.scale))
         return g.times(torch.where(passed, late, early) - 1)
 
 
@@ -270,7 +270,7 @@ class Sliding(Rule):
     def _switch(self, s: Tensor) -> Tensor:
         if self.switching == "sign":
             return s.sign()
-        length = lengths(s, s).m
+        length = lengths(s, s).base
         return s * per_sample(torch.where(length == 0, 0.0, 1 / length), s)
 
 

@@ -18,7 +18,7 @@ from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at, finite_scale
 from ..tensors import Number, per_sample, vector
-from .catalogue import method, recipe
+from .methods import method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
 from .spaces import along, part, stretch, time_left, time_passed

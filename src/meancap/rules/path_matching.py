@@ -57,7 +57,7 @@ class Follow(Map):
         self.data = data
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        need_same_shapes(x=p.shown, examples=self.data)
+        need_same_shapes(x=p.state, examples=self.data)
         return self.data.to(p.m_c) - p.m_c
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ class PathMatch:
 
 def load_path_match(path: str | Path) -> PathMatch:
     """Reads a file that `meancap calibrate` or `PathMatch.save` wrote; its rule is parsed here."""
-    from .parse import parse
+    from .grammar import parse
 
     path = Path(path)
     try:

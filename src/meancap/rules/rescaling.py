@@ -17,7 +17,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample, scalar_dtype
-from .catalogue import alias, method, recipe
+from .methods import alias, method, recipe
 from .rule import Map, Rule
 from .scale import CFG
 from .spaces import conditional_in, need_law, need_text, part, spread, time_passed

@@ -90,14 +90,14 @@ class Displacement:
             return blend(p.m_c, self.direction, c)
         # From m_c and not from the output: x and k out may cancel, and the displacement must not lose by it.
         fast = None if compiling() else cap.import_fast()
-        found = None if fast is None else fast.blend(p.shown, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
+        found = None if fast is None else fast.blend(p.state, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
         return blend(p.m_c, p.delta, c, p.m_u) if found is None else found
 
     def output(self, dtype: torch.dtype) -> Tensor:
         """The guided output of the network, in its own units: out_c + g / k."""
         p, c = self.p, self.coefficient
         if self.direction is not None:
-            k = vector(p.k, p.shown)
+            k = vector(p.k, p.state)
             back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
             return blend(p.conditional, self.direction, back * c).to(dtype)
         fast = None if compiling() else cap.import_fast()
@@ -181,7 +181,7 @@ class Map(Rule):
         raise NotImplementedError(f"{type(self).__name__} must define __call__(g, p)")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        return g.turn(self(g.vector, p) if len(p.shown) else g.vector), state
+        return g.turn(self(g.vector, p) if len(p.state) else g.vector), state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +242,7 @@ def displace(
     record: Recorder | None = None,
 ) -> tuple[Displacement, State]:
     """The displacement that `rule` makes of the gap, or of a nominal displacement `g`, and the next state."""
-    device = p.shown.device.type
+    device = p.state.device.type
     if _autocast(device):
         with torch.autocast(device, enabled=False):  # it would lower the precision of a matrix product
             return displace(rule, p, state, g=g, record=record)
@@ -255,7 +255,7 @@ def displace(
     if g is None:
         g = Displacement(p, _one(p) if compiling() else 1.0, p.gap)
     elif isinstance(g, Tensor):
-        need_same_shapes(x=p.shown, g=g)
+        need_same_shapes(x=p.state, g=g)
         g = Displacement(p, 1.0, promoted(g).to(p.dtype))
     displacement, state = rule.update(g, p, rule.init() if state is None else state)
     if record is not None:
@@ -272,7 +272,7 @@ def _autocast(device: str) -> bool:
 
 def _one(p: Prediction) -> Number:
     """1, with the times in it: torch makes a new graph for each value of an unused number."""
-    one = vector(1.0, p.shown[:1])
+    one = vector(1.0, p.state[:1])
     for t in (p.t, p.t_next):
         one = one + 0 * t if isinstance(t, Tensor) else one
     return one

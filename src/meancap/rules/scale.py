@@ -8,7 +8,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import Number, magnitude, per_sample, vector
-from .catalogue import method
+from .methods import method
 from .rule import Displacement, Factor, Rule, State
 from .spaces import SPACES, part, stretch
 
@@ -57,7 +57,7 @@ class Interval(Factor):
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         inside = (p.t >= self.lo) & (p.t <= self.hi)
-        return vector(inside, p.shown) if isinstance(inside, Tensor) else float(inside)
+        return vector(inside, p.state) if isinstance(inside, Tensor) else float(inside)
 
 
 @part("0 < radius", space=SPACES)
@@ -70,7 +70,7 @@ class Clip(Factor):
     reads_m_u = False
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(p.t, self.space) * magnitude(g.coefficient) * g.lengths.d
+        length = stretch(p.t, self.space) * magnitude(g.coefficient) * g.lengths.direction
         longer = length > self.radius  # a clamp would make a new graph for each radius
         return torch.where(longer, self.radius / torch.where(longer, length, 1.0), 1.0)
 

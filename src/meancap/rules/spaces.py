@@ -159,11 +159,11 @@ def both_in(p: Prediction, space: str) -> tuple[Tensor, Tensor]:
 
 
 def _of_output(p: Prediction, out: Tensor, space: str) -> Tensor:
-    return mean_of(p.shown, out, *_weights(p, space), p.dtype)
+    return mean_of(p.state, out, *_weights(p, space), p.dtype)
 
 
 def _weights(p: Prediction, space: str) -> tuple[Number, Number]:
-    """The factors of the state shown and of an output, when m = a shown + k out is put into a space."""
+    """The factors of the state and of an output, when m = a state + k out is put into a space."""
     in_x, in_m = {"velocity": (-1.0, 1.0), "noise": (1.0, -p.t), "score": (-1.0, p.t)}[space]
     return in_x * p.unit + in_m * p.a, in_m * p.k
 

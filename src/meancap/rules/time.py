@@ -19,7 +19,7 @@ from ..notation import write
 from ..prediction import Prediction
 from ..schedules import Exponential, Piecewise, Scale, Schedule, at
 from ..tensors import Number
-from .catalogue import alias, method
+from .methods import alias, method
 from .rule import Displacement, Rule, State, names_needed
 from .scale import CFG, Interval
 from .spaces import conditional_in, need_law, need_text, part

@@ -1,7 +1,7 @@
 """From noise to samples: grids, steps and the loop."""
 
 from .grids import Times, from_karras, from_sigmas, graded, shifted, uniform
-from .sample import Predict, Step, sample, trajectory
+from .loop import Predict, Step, sample, trajectory
 from .solvers import StepMethod, euler, heun, midpoint, rk4, weights
 from .stochastic import Stochastic, ancestral, noise
 from .wrappers import (

@@ -81,13 +81,13 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
             "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
             f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {described(p)}"
         )
-    same = p.shown is x and isinstance(p.unit, float) and p.unit == 1
+    same = p.state is x and isinstance(p.unit, float) and p.unit == 1
     if (same and type(p.t) is float and abs(p.t - t) <= _SAME_TIME) or transformed(x):
         return p
-    if p.shown.shape != x.shape:
+    if p.state.shape != x.shape:
         raise ValueError(
             f"predict(x, t) was called with x of shape {tuple(x.shape)} and returned a prediction of shape "
-            f"{tuple(p.shown.shape)}; they must be the same"
+            f"{tuple(p.state.shape)}; they must be the same"
         )
     time: float = t
     if not isinstance(p.t, Tensor):
@@ -99,11 +99,11 @@ def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Predi
             f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {time:.6g}: give "
             "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
         )
-    if first and not same and (on_host(x, p.shown) or t <= _EARLY):
+    if first and not same and (on_host(x, p.state) or t <= _EARLY):
         off = float((p.x - x).abs().max()) if x.numel() else 0.0
         size = float(x.abs().max()) if x.numel() else 0.0
-        if off > 64 * torch.finfo(p.shown.dtype).eps * size:
-            if p.shown is x:
+        if off > 64 * torch.finfo(p.state.dtype).eps * size:
+            if p.state is x:
                 raise ValueError(
                     "predict(x, t) used x of the linear path as the network's alpha data + sigma noise: "
                     "multiply it by alpha + sigma, which is 1 + sigma for EDM, before the network and the "
@@ -165,9 +165,9 @@ def warn_if_start_is_not_noise(x: Tensor, t: float) -> None:
 
 def warn_if_reversed(p: Prediction) -> None:
     """Warns if the first mean moves with the noise about twice as far as the noise itself."""
-    if isinstance(p.t, Tensor) or p.t > _EARLY or not _readable(p.shown):
+    if isinstance(p.t, Tensor) or p.t > _EARLY or not _readable(p.state):
         return
-    dtype = scalar_dtype(p.shown.device)
+    dtype = scalar_dtype(p.state.device)
     slope, error = _slope(p.x.to(dtype), p.m_c.to(dtype))
     if slope - 4 * error > 1.5:
         warnings.warn(

@@ -80,12 +80,12 @@ class Tracker:
         return p.beside(log_ratio=self._log_ratio)
 
     def _gained(self, last: Prediction, p: Prediction, before: Tensor, after: Tensor) -> Tensor:
-        t, s = float(last.t), float(p.t)
+        t, t_next = float(last.t), float(p.t)
         if self.eta == 1:
             return memoryless_gain(last, p)
-        w = (p.x - last.x) / (s - t)
-        left = (s - t) * log_ratio_rate(last, w, (1 - self.eta**2) * before)
-        return (left + (s - t) * log_ratio_rate(p, w, after)) / 2 if self.eta == 0 else left
+        w = (p.x - last.x) / (t_next - t)
+        left = (t_next - t) * log_ratio_rate(last, w, (1 - self.eta**2) * before)
+        return (left + (t_next - t) * log_ratio_rate(p, w, after)) / 2 if self.eta == 0 else left
 
     def _probed(self, p: Prediction) -> Tensor:
         if self.rule.probe == "none" or float(p.t) == 0:  # at t = 0 a mean does not depend on x
@@ -105,16 +105,16 @@ def log_ratio_rate(p: Prediction, w: Tensor, trace: Tensor) -> Tensor:
 
 def memoryless_gain(last: Prediction, p: Prediction) -> Tensor:
     """What log R gains in a memoryless step from the state of `last` to that of p, (n,)."""
-    t, s = float(last.t), float(p.t)
-    r, later = kept_variance(t, s), (1 - s) / s
+    t, t_next = float(last.t), float(p.t)
+    r, later = kept_variance(t, t_next), (1 - t_next) / t_next
     kept = later**2 * t / (1 - t) ** 2  # r / t, regular at t = 0
-    off = p.x / s - kept * last.x - (1 - r) * (last.m_c + last.m_u) / 2
+    off = p.x / t_next - kept * last.x - (1 - r) * (last.m_c + last.m_u) / 2
     return _dot(last.delta, off) / later**2
 
 
 def trace_estimate(predict: Predict, p: Prediction, z: Tensor) -> Tensor:
     """z . grad D z at the state of p, (n,): the trace, on average over random signs z."""
-    t, x = float(p.t), p.shown
+    t, x = float(p.t), p.state
     z = z.to(x.dtype)
     h: float = torch.finfo(p.dtype).eps ** 0.4
     return _dot(predict(x + h * z, t).delta - p.delta, z) / h

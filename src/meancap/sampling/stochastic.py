@@ -1,7 +1,7 @@
 """Steps with noise: from the ODE (eta = 0) to the memoryless, or ancestral, sampler (eta = 1).
 
     n       (x - t m) / (1 - t), the noise in x that the mean m implies
-    r       ((1 - s) t / (s (1 - t)))^2, what a step t -> s keeps of the variance of that noise
+    r       ((1 - s) t / (s (1 - t)))^2, what a step from t to s = t_next keeps of the variance of that noise
     step    x' = s m + (1 - s) (sqrt(1 - eta^2 (1 - r)) n + eta sqrt(1 - r) z),   z fresh Gaussian noise
 
 Replacing a part of the noise in x by fresh noise changes no marginal: if m is exact and the steps are short,
@@ -58,11 +58,11 @@ class Stochastic:
             return euler
         draw = _stream(self.seeds, x)
 
-        def step(mean: Mean, x: Tensor, t: float, s: float) -> Tensor:
+        def step(mean: Mean, x: Tensor, t: float, t_next: float) -> Tensor:
             m = mean(x, t)
-            if s == 1:
+            if t_next == 1:
                 return m
-            keep, pull, spread = step_coefficients(t, s, self.eta)
+            keep, pull, spread = step_coefficients(t, t_next, self.eta)
             return keep * x + pull * m + spread * draw()
 
         return step
@@ -76,16 +76,16 @@ def ancestral(seeds: Iterable[int], eta: float = 1.0) -> Stochastic:
     return Stochastic(tuple(seeds), eta)
 
 
-def kept_variance(t: float, s: float) -> float:
-    """r, the share of the noise's variance that a memoryless step t -> s keeps."""
-    return ((1 - s) * t / (s * (1 - t))) ** 2
+def kept_variance(t: float, t_next: float) -> float:
+    """r, the share of the noise's variance that a memoryless step t -> t_next keeps."""
+    return ((1 - t_next) * t / (t_next * (1 - t))) ** 2
 
 
-def step_coefficients(t: float, s: float, eta: float) -> tuple[float, float, float]:
-    """The factors of x, m and fresh noise in one step t -> s."""
-    fresh = 1 - kept_variance(t, s)
-    keep = (1 - s) / (1 - t) * math.sqrt(1 - eta**2 * fresh)
-    return keep, s - t * keep, eta * (1 - s) * math.sqrt(fresh)
+def step_coefficients(t: float, t_next: float, eta: float) -> tuple[float, float, float]:
+    """The factors of x, m and fresh noise in one step t -> t_next."""
+    fresh = 1 - kept_variance(t, t_next)
+    keep = (1 - t_next) / (1 - t) * math.sqrt(1 - eta**2 * fresh)
+    return keep, t_next - t * keep, eta * (1 - t_next) * math.sqrt(fresh)
 
 
 def noise(

@@ -31,12 +31,12 @@ from torch import Tensor
 from ..notation import described
 from ..prediction import Prediction, need_same_shapes
 from ..rules import Rectify, Rule, Stepper, guide
-from ..rules.catalogue import not_a_rule
+from ..rules.methods import not_a_rule
 from ..schedules import Values
 from ..tensors import per_sample, promoted
 from .checks import need_guidance, need_prediction, warn_if_not_finite
 from .grids import checked
-from .sample import Predict, with_needs
+from .loop import Predict, with_needs
 
 _TURN = 0.05  # up to this time CFG-MP goes forth first, as for SD3.5
 
@@ -143,12 +143,12 @@ def autoguidance(predict: Predict, weak: Predict) -> Predict:
 def rectified_cfgpp(
     predict: Predict, times: Sequence[float], *, share: float = 0.5, hold: bool = False
 ) -> Predict:
-    """Rectified-CFG++. The gap of velocities at x + share (s - t) v_c, t -> s being the step of the grid.
+    """Rectified-CFG++. The gap of velocities is taken ahead of x, at x + share (t_next - t) v_c.
 
     CFG(1 + w) on top has the weight w. It costs a second prediction per step, and is stated for
     one-evaluation steps (Euler).
 
-    formula: y = x + share (s - t) v_c(x); v = v_c(x) + w (v_c(y) - v_u(y))
+    formula: y = x + share (t_next - t) v_c(x); v = v_c(x) + w (v_c(y) - v_u(y))
     space: velocity
     source: Saini et al., NeurIPS 2025
     evidence: shreshthsaini/Rectified-CFGpp; the paper's half step is second-hand
@@ -239,11 +239,11 @@ def manifold_sample(
         - an independent re-measurement on SD3.5 found no gain over CFG at equal cost
     """
     predict, stepper = with_needs(predict, rule), Stepper(rule)
-    for t, s in pairwise(checked(times)):
+    for t, t_next in pairwise(checked(times)):
         if t < until:
-            x = _project(predict, x, t, (s - t) / 2, iterations, window, forth_first=t <= _TURN)
-        m = stepper.mean(predict(x, t).until(s)).to(torch.promote_types(x.dtype, torch.float32))
-        x = m if s == 1 else torch.lerp(x.to(m.dtype), m, (s - t) / (1 - t))
+            x = _project(predict, x, t, (t_next - t) / 2, iterations, window, forth_first=t <= _TURN)
+        m = stepper.mean(predict(x, t).until(t_next)).to(torch.promote_types(x.dtype, torch.float32))
+        x = m if t_next == 1 else torch.lerp(x.to(m.dtype), m, (t_next - t) / (1 - t))
     warn_if_not_finite(x)
     return x
 

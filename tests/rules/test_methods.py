@@ -16,8 +16,8 @@ from meancap.bench.families import families
 from meancap.bench.ratios import Result
 from meancap.cli import main
 from meancap.rules import CFG, Rule, apg, catalogue, register, renorm
-from meancap.rules.catalogue import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
-from meancap.rules.parse import all_names, part_classes
+from meancap.rules.grammar import all_names, part_classes
+from meancap.rules.methods import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
 from tools.rules_page import rules_page
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}

@@ -96,7 +96,7 @@ def _steps(
         first = not seen
         idle = when_idle is not predict and stepper.idle(t, first=first)
         p = (when_idle if idle else predict)(x, t)
-        usual = isinstance(p, Prediction) and p.shown is x and p.t is t and isinstance(p.unit, float)
+        usual = isinstance(p, Prediction) and p.state is x and p.t is t and isinstance(p.unit, float)
         if not usual or p.unit != 1:
             checks.need_prediction(p, x, t, first)
         p = p.until(s)

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from .. import schedules
-from .catalogue import builds
+from .methods import builds
 from .path_matching import auto
 from .rule import Chain, Rule
 

@@ -132,7 +132,7 @@ class Entry:
 
     def rule(self, scale: float | None = None) -> Rule:
         """The rule itself."""
-        from .parse import parse
+        from .grammar import parse
 
         if self.kind != "rule":
             raise ValueError(f"{self.name} is not a rule: it belongs to the {self.kind}; see its entry")
@@ -253,7 +253,7 @@ def builds() -> dict[str, Build]:
 
 def builtin_names() -> set[str]:
     """The names that `parse` knew before anybody registered one."""
-    from .parse import part_classes
+    from .grammar import part_classes
 
     ours = __name__.partition(".")[0]
     made = {n for n, one in _METHODS.items() if one.build and one.build.__module__.partition(".")[0] == ours}
@@ -313,7 +313,7 @@ def _read_sheet(name: str, sheet: str) -> dict[str, Any]:
     if missing := [field for field in _REQUIRED if not texts[field]]:
         raise ValueError(
             f"the docstring of {name} lacks {', '.join(missing)}; a fact sheet has the fields "
-            f"{', '.join(_REQUIRED)} (see meancap.rules.catalogue)"
+            f"{', '.join(_REQUIRED)} (see meancap.rules.methods)"
         )
     lists = {
         field: [" ".join(item.split()) for item in fields.get(field, "").split("\n    - ")[1:]]
