@@ -15,18 +15,18 @@ help:
 	@echo "make test      set up, lint, types, tests (minutes)"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make bench     benchmarks, as ratios to peers in the same run"
-	@echo "make dist      the wheel and the source archive, checked"
+	@echo "make dist      wheels and source archives of both packages, checked"
 	@echo "make matrix    tests of the core under other versions of Python and torch"
 	@echo "make docs      the documentation site; opens from disk"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "meancap needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 	  || { echo "could not create $(VENV); on Debian install python3-venv"; exit 1; }
 	@echo "installing into $(VENV) (a few minutes the first time) ..."
 	@$(PIP) $$(grep '^torch==' constraints.txt)
-	@$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PIP) -c constraints.txt -e . -e 'lab[dev]'
 	@# A peer of the tests whose metadata ask for torchvision, which has no CPU build to match torch's.
 	@$(PIP) --no-deps $$(grep -i '^torch[-_]fidelity==' constraints.txt)
 	@touch $@
@@ -64,6 +64,7 @@ bench: $(READY)
 dist: $(READY)
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation
+	@$(BIN)/python -m build --no-isolation lab --outdir dist
 	@$(BIN)/python -m twine check --strict dist/*
 	@$(BIN)/check-wheel-contents dist/*.whl
 

@@ -40,9 +40,9 @@ from meancap import (
     uniform,
 )
 from meancap.adapters.diffusers import guided
-from meancap.models.sit import NetworkPredictor, SiT, SiTConfig
 from meancap.rules import Phases, StepInterval
 from meancap.sampling.solvers import StepMethod
+from meancap_lab.models.sit import NetworkPredictor, SiT, SiTConfig
 
 FILE = Path(__file__).with_name("counters.json")
 STEPS = {

@@ -26,10 +26,10 @@ from benchmarks import limits
 from benchmarks.records import Curve, Note, Reading, Row, command, progress
 from benchmarks.timing import in_turns, ratio
 from meancap import CFG, Cap, Interval, Prediction, guide, noise, sample, uniform
-from meancap.models import fashion
-from meancap.models.classes import ClassModel
-from meancap.models.sit import SiT, SiTConfig, pieces
 from meancap.rules import Phases, Rule
+from meancap_lab.models import fashion
+from meancap_lab.models.classes import ClassModel
+from meancap_lab.models.sit import SiT, SiTConfig, pieces
 
 GOAL = 1.3
 RULES: dict[str, Rule] = {

@@ -25,10 +25,10 @@ from benchmarks import limits
 from benchmarks.records import Curve, Note, Reading, Row, command, progress
 from benchmarks.timing import in_turns, interleaved, ratio
 from meancap import CFG, Cap, uniform
-from meancap.lab.branches import branches
-from meancap.lab.condition import STD, TRIPLE, Condition, circle
-from meancap.lab.mixture import Mixture
-from meancap.lab.sampler import engine_for, flow
+from meancap_lab.mixtures.branches import branches
+from meancap_lab.mixtures.condition import STD, TRIPLE, Condition, circle
+from meancap_lab.mixtures.mixture import Mixture
+from meancap_lab.mixtures.sampler import engine_for, flow
 
 SCALE, GAMMA, STEPS, SAMPLES = 3.0, 1.1, 50, 200_000
 RULE = CFG(SCALE) | Cap(GAMMA)

@@ -54,7 +54,7 @@ def _powers() -> Callable[..., None]:
     """2^x of an array, again and again, by the function that the sampler's kernel uses."""
     import numba
 
-    from meancap.lab import mixture_loop
+    from meancap_lab.mixtures import mixture_loop
 
     exp2 = mixture_loop.exp2
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from benchmarks.records import Note, Reading, Row, command, progress
 from benchmarks.timing import in_turns, ratio
-from meancap.metrics import precision_recall
-from meancap.metrics.distances import trace_of_root
-from meancap.metrics.manifold import ROWS, ball_radii, insiders
+from meancap_lab.metrics import precision_recall
+from meancap_lab.metrics.distances import trace_of_root
+from meancap_lab.metrics.manifold import ROWS, ball_radii, insiders
 
 WIDTH, POINTS, SIDE = 2048, 10_000, 2048
 GOALS = {"scipy sqrtm": 8.0, "torchmetrics": 2.5}

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.chart import chart
 from benchmarks.counters import recorded
 from benchmarks.records import Curve, Note, Reading, Row, Setting, number, read, shown, whole
-from meancap.report.document import Block, Drawing, Heading, Table, Text, html, markdown
+from meancap_lab.report.document import Block, Drawing, Heading, Table, Text, html, markdown
 
 TITLES = {
     "step": "The guidance step against diffusers",

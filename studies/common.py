@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from meancap.files import csv_text, write_whole
-from meancap.metrics.score import Estimate
-from meancap.report.style import look, save_png
-from meancap.runs.config import versions
+from meancap_lab.metrics.score import Estimate
+from meancap_lab.report.style import look, save_png
+from meancap_lab.runs.config import versions
 
 T = TypeVar("T")
 Row = dict[str, Any]

@@ -153,8 +153,8 @@ def test_no_gap_and_no_mean_have_a_meter_too():
 
 
 def test_the_meter_shows_the_log_ratio_of_runs_that_follow_it():
-    from meancap.lab.problems import problem
     from meancap.rules import density_feedback, feedback_scale
+    from meancap_lab.mixtures.problems import problem
 
     model, record = problem("leak-8").model(), Record()
     x = noise(range(6), (8,)).double()

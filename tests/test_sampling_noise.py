@@ -20,9 +20,9 @@ from meancap import (
     shifted,
     uniform,
 )
-from meancap.lab.mixture import Mixture
 from meancap.sampling import weights
 from meancap.sampling.stochastic import step_coefficients
+from meancap_lab.mixtures.mixture import Mixture
 
 ETAS = (0.0, 0.3, 0.7, 1.0)
 N = 2048

@@ -16,11 +16,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from meancap.bench.cases import FAR, read_cases
-from meancap.bench.families import FIXED, MATCHED
-from meancap.bench.ratios import NEAR, Ratio, stratified_mean
-from meancap.bench.trials import Bench, score_cell
 from meancap.files import write_whole
+from meancap_lab.bench.cases import FAR, read_cases
+from meancap_lab.bench.families import FIXED, MATCHED
+from meancap_lab.bench.ratios import NEAR, Ratio, stratified_mean
+from meancap_lab.bench.trials import Bench, score_cell
 
 RULES = ("Cap 1.1 (the paper)", "anchored cap, Γ tuned", "calibrated cap, q90")
 APART = 84  # problems

@@ -1,4 +1,4 @@
-"""Draws the benchmark's problems from their seeds, as they are frozen in src/meancap/bench/*.csv.
+"""Draws the benchmark's problems from their seeds, as they are frozen in lab/src/meancap_lab/bench/*.csv.
 
 python -m tools.bench_cases      writes the three files again; a test compares them with the seeds
 """
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-import meancap.bench
-from meancap.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, Case, widths
+import meancap_lab.bench
 from meancap.files import write_whole
+from meancap_lab.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, Case, widths
 
-FOLDER = Path(meancap.bench.__file__).parent
+FOLDER = Path(meancap_lab.bench.__file__).parent
 SETS = {"problems": (252, 0), "tuning": (28, 100_000), "unseen": (252, 200_000)}  # size, first seed
 
 

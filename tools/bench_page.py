@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.bench.cases import KINDS, OVERLAPS, Case
-from meancap.bench.families import FIXED, UNGUIDED
-from meancap.bench.leaderboard import write_report
-from meancap.bench.ratios import FEWEST, NOTHING, Logs, Ratio, Result, stratified_mean, student
-from meancap.bench.result import EVALUATIONS
 from meancap.files import write_whole
+from meancap_lab.bench.cases import KINDS, OVERLAPS, Case
+from meancap_lab.bench.families import FIXED, UNGUIDED
+from meancap_lab.bench.leaderboard import write_report
+from meancap_lab.bench.ratios import FEWEST, NOTHING, Logs, Ratio, Result, stratified_mean, student
+from meancap_lab.bench.result import EVALUATIONS
 from studies.common import with_parts
 from tools.bench_apart import APART, RULES, read_apart
 

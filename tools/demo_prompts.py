@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meancap import noise, parse, sample
-from meancap.runs.generate import SHIFT
 from meancap.sampling import shifted
-from meancap.scenes.law import COLOURS, SHAPES
-from meancap.scenes.measure import detector, measure_pictures
-from meancap.scenes.model import scenes
-from meancap.scenes.prompt import Prompt, Thing, codes
+from meancap_lab.models.scenes.law import COLOURS, SHAPES
+from meancap_lab.models.scenes.measure import detector, measure_pictures
+from meancap_lab.models.scenes.model import scenes
+from meancap_lab.models.scenes.prompt import Prompt, Thing, codes
+from meancap_lab.runs.generate import SHIFT
 
 _THINGS = [Thing(shape, colour) for shape in SHAPES for colour in COLOURS]
 _PAIRS = [(a, b) for a in _THINGS for b in _THINGS if a.shape != b.shape and a.colour != b.colour]

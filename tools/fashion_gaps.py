@@ -1,6 +1,6 @@
 """Measures the gap |m_c - m_u| of the bundled model of garments on noised test pictures, class by class.
 
-python -m tools.fashion_gaps --data DIR      writes src/meancap/explorer/fashion_gaps.json again
+python -m tools.fashion_gaps --data DIR      writes lab/src/meancap_lab/explorer/fashion_gaps.json again
 
 DIR holds the idx files of Fashion-MNIST.
 """
@@ -13,17 +13,17 @@ from pathlib import Path
 
 import torch
 
-import meancap.explorer
+import meancap_lab.explorer
 from meancap import Record, noise, sample
 from meancap.files import write_whole
-from meancap.models.checkpoint import load_sit
-from meancap.models.classes import SHIPPED, fashion
-from meancap.models.data import FASHION
-from meancap.models.data import fashion as read_pictures
 from meancap.rules.path_matching import Follow, digits
-from meancap.torch_settings import torch_settings
+from meancap_lab.models.checkpoint import load_sit
+from meancap_lab.models.classes import SHIPPED, fashion
+from meancap_lab.models.data import FASHION
+from meancap_lab.models.data import fashion as read_pictures
+from meancap_lab.torch_settings import torch_settings
 
-OUT = Path(meancap.explorer.__file__).with_name("fashion_gaps.json")
+OUT = Path(meancap_lab.explorer.__file__).with_name("fashion_gaps.json")
 TIMES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EXAMPLES, BATCH = 400, 50
 

@@ -93,10 +93,10 @@ def card(model: Published) -> str:
 
 def weights_and_config(name: str) -> tuple[Path, dict[str, Any]]:
     """The file in the package, and the configuration of its network."""
-    from meancap.models.checkpoint import load_sit
-    from meancap.models.classes import SHIPPED as FASHION
-    from meancap.scenes.model import SHIPPED as SCENES
-    from meancap.scenes.model import load_scene_net
+    from meancap_lab.models.checkpoint import load_sit
+    from meancap_lab.models.classes import SHIPPED as FASHION
+    from meancap_lab.models.scenes.model import SHIPPED as SCENES
+    from meancap_lab.models.scenes.model import load_scene_net
 
     if name == "scenes":
         return SCENES, {"model_type": "scene_net", **asdict(load_scene_net(SCENES)[0].config)}

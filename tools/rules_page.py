@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meancap.bench.ratios import Ratio, Result, Row
 from meancap.prediction import Prediction
 from meancap.rules import CFG, Entry, Rule, catalogue, guide
 from meancap.rules.methods import FAMILIES, facts
+from meancap_lab.bench.ratios import Ratio, Result, Row
 
 SCALE = 4.0  # of the drawn CFG, and of most rules
 GAMMA = 1.1

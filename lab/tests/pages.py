@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-CARDS = ROOT / "src" / "meancap" / "models" / "weights"
+ROOT = Path(__file__).parents[2]
+CARDS = ROOT / "lab" / "src" / "meancap_lab" / "models" / "weights"
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").glob("*.md")),

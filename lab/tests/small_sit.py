@@ -2,8 +2,8 @@
 
 import torch
 
-from meancap.models.data import Pixels
-from meancap.models.sit import SiT, SiTConfig
+from meancap_lab.models.data import Pixels
+from meancap_lab.models.sit import SiT, SiTConfig
 
 SHAPE = SiTConfig(size=8, channels=1, patch=4, width=16, depth=2, heads=2, classes=10, learn_sigma=False)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from meancap import CFG
-from meancap.lab import flow
-from meancap.lab.condition import TRIPLE
 from meancap.sampling import uniform
-from meancap.torch_settings import torch_settings
+from meancap_lab.mixtures import flow
+from meancap_lab.mixtures.condition import TRIPLE
+from meancap_lab.torch_settings import torch_settings
 
 
 def state():

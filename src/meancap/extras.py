@@ -1,6 +1,6 @@
 """Optional packages, imported by the functions that use them.
 
-`need("PIL.Image", "images")` returns the module, or raises an ImportError that names the missing package and
+`need("matplotlib", "plot")` returns the module, or raises an ImportError that names the missing package and
 the pip command that installs it.
 """
 
@@ -12,13 +12,13 @@ from typing import Any
 _DISTRIBUTIONS = {"PIL": "Pillow"}  # import name -> name in package indexes, if they differ
 
 
-def pip_command(extra: str) -> str:
+def pip_command(extra: str, package: str = ".") -> str:
     """The command that installs an extra; from a clone until meancap is on PyPI."""
-    return f'pip install ".[{extra}]" in your clone of meancap'
+    return f'pip install "{package}[{extra}]" in your clone of meancap'
 
 
-def need(module: str, extra: str) -> Any:
-    """Return the imported `module`, which the extra `extra` installs."""
+def need(module: str, extra: str, package: str = ".") -> Any:
+    """Return the imported `module`, which the extra `extra` of the package in that folder installs."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -28,5 +28,5 @@ def need(module: str, extra: str) -> Any:
         reason = "which is not installed" if missing else f"which cannot be imported ({error})"
         kind = ModuleNotFoundError if missing else ImportError
         raise kind(
-            f"this needs {package}, {reason}; run {pip_command(extra)}", name=error.name or root
+            f"this needs {package}, {reason}; run {pip_command(extra, package)}", name=error.name or root
         ) from error

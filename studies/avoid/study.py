@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.lab import Condition
-from meancap.lab.measures import Ruler
-from meancap.lab.problems import Circle
-from meancap.metrics.classifiers import fashion_classifier
-from meancap.models.classes import fashion
-from meancap.report.style import BLUE, GREEN, GREY, PAGE, panels
 from meancap.rules import parse
-from meancap.runs.config import sample_seed
 from meancap.sampling import autoguidance, beside, noise, sample, uniform
+from meancap_lab.metrics.classifiers import fashion_classifier
+from meancap_lab.mixtures import Condition
+from meancap_lab.mixtures.measures import Ruler
+from meancap_lab.mixtures.problems import Circle
+from meancap_lab.models.classes import fashion
+from meancap_lab.report.style import BLUE, GREEN, GREY, PAGE, panels
+from meancap_lab.runs.config import sample_seed
 from studies import common
 from studies.common import Cells, Row, option
 

@@ -23,14 +23,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from meancap.metrics.classifiers import fashion_classifier
-from meancap.metrics.distances import frechet_estimate
-from meancap.metrics.manifold import recall_estimate
-from meancap.metrics.per_image import brightness, class_probability, diversity_estimate
-from meancap.metrics.score import Estimate, mean_estimate
-from meancap.models.data import Pixels
-from meancap.scenes import detect, detector, draw, measure_pictures, render
-from meancap.scenes.law import BOUNDS
+from meancap_lab.metrics.classifiers import fashion_classifier
+from meancap_lab.metrics.distances import frechet_estimate
+from meancap_lab.metrics.manifold import recall_estimate
+from meancap_lab.metrics.per_image import brightness, class_probability, diversity_estimate
+from meancap_lab.metrics.score import Estimate, mean_estimate
+from meancap_lab.models.data import Pixels
+from meancap_lab.models.scenes import detect, detector, draw, measure_pictures, render
+from meancap_lab.models.scenes.law import BOUNDS
 
 DIRECTIONS, GROUPS, RENDERS, CELLS = 128, 50, 10, 10
 

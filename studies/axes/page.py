@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from torch import Tensor
 
-from meancap.metrics.score import Estimate, difference
-from meancap.report import style
-from meancap.report.score_page import cell
-from meancap.report.style import PAGE, panels
+from meancap_lab.metrics.score import Estimate, difference
+from meancap_lab.report import style
+from meancap_lab.report.score_page import cell
+from meancap_lab.report.style import PAGE, panels
 from studies.common import markdown, read_csv
 
 NAMES = {"garments": "garments", "scenes": "scenes, right captions", "wrong": "scenes, wrong captions"}

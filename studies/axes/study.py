@@ -26,15 +26,15 @@ import torch
 from torch import Tensor
 
 from meancap.files import write_whole
-from meancap.metrics.score import Estimate
-from meancap.models import data
-from meancap.models.checkpoint import load_sit
-from meancap.models.classes import SHIPPED, ClassModel, fashion
 from meancap.rules import apg, parse
-from meancap.runs.calibrate import calibrate, learn_scale
-from meancap.runs.config import sample_seed
 from meancap.sampling import Predict, Times, noise, sample, shifted, uniform
-from meancap.scenes import SceneModel, draw, scenes
+from meancap_lab.metrics.score import Estimate
+from meancap_lab.models import data
+from meancap_lab.models.checkpoint import load_sit
+from meancap_lab.models.classes import SHIPPED, ClassModel, fashion
+from meancap_lab.models.scenes import SceneModel, draw, scenes
+from meancap_lab.runs.calibrate import calibrate, learn_scale
+from meancap_lab.runs.config import sample_seed
 from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 
 from .measure import Garments, Scenes, grouped, renders

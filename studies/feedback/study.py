@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.lab.measures import Ruler
-from meancap.lab.problems import Cloud, Problem
 from meancap.rules import CFG, Rule, density_feedback
-from meancap.runs.calibrate import load_scale
 from meancap.sampling import ancestral, noise, sample, uniform
+from meancap_lab.mixtures.measures import Ruler
+from meancap_lab.mixtures.problems import Cloud, Problem
+from meancap_lab.runs.calibrate import load_scale
 from studies import common
 from studies.common import Cells, Row, option
 

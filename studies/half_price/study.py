@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 from meancap import noise, parse, sample, uniform
-from meancap.bench.cases import KINDS, Case, read_cases
-from meancap.bench.families import CAPPED, SCALE, Family
-from meancap.bench.ratios import Ratio, stratified_mean
-from meancap.bench.trials import Bench, score_cell
-from meancap.models import fashion
 from meancap.prediction import Prediction
-from meancap.report.style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, panels
 from meancap.sampling import Predict
-from meancap.scenes import scenes
+from meancap_lab.bench.cases import KINDS, Case, read_cases
+from meancap_lab.bench.families import CAPPED, SCALE, Family
+from meancap_lab.bench.ratios import Ratio, stratified_mean
+from meancap_lab.bench.trials import Bench, score_cell
+from meancap_lab.models import fashion
+from meancap_lab.models.scenes import scenes
+from meancap_lab.report.style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, panels
 from studies import common
 from studies.common import Cells, Row, option, read_csv
 

@@ -20,12 +20,12 @@ from PIL import Image
 from torch import Tensor
 
 from meancap import noise, sample, uniform
-from meancap.metrics import extract, frechet_distance, kernel_estimate
-from meancap.metrics.inception import inception
-from meancap.models import fashion
-from meancap.models.data import fashion as fashion_mnist
 from meancap.rules import parse
-from meancap.runs.scoring import fashion_folder
+from meancap_lab.metrics import extract, frechet_distance, kernel_estimate
+from meancap_lab.metrics.inception import inception
+from meancap_lab.models import fashion
+from meancap_lab.models.data import fashion as fashion_mnist
+from meancap_lab.runs.scoring import fashion_folder
 from studies import common
 
 HERE = Path(__file__).parent

@@ -24,19 +24,19 @@ import torch
 from torch import Tensor
 
 from meancap.files import read_tensors, sha256_of
-from meancap.metrics.classifiers import fashion_classifier
-from meancap.metrics.distances import frechet_distance, frechet_estimate
-from meancap.metrics.manifold import recall_at
-from meancap.metrics.per_image import class_hits
-from meancap.metrics.score import Estimate, difference, mean_estimate
-from meancap.models.classes import ClassModel, open_sit
-from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
 from meancap.rules import CFG, Cap, Rule, apg, density_feedback, fbg
-from meancap.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
-from meancap.runs.config import sample_seed
-from meancap.runs.scoring import shipped_fashion
 from meancap.sampling import ancestral, noise, trajectory, uniform
 from meancap.sampling.ratio_tracker import memoryless_gain
+from meancap_lab.metrics.classifiers import fashion_classifier
+from meancap_lab.metrics.distances import frechet_distance, frechet_estimate
+from meancap_lab.metrics.manifold import recall_at
+from meancap_lab.metrics.per_image import class_hits
+from meancap_lab.metrics.score import Estimate, difference, mean_estimate
+from meancap_lab.models.classes import ClassModel, open_sit
+from meancap_lab.report.style import BLUE, GREY, PAGE, VERMILION, panels
+from meancap_lab.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
+from meancap_lab.runs.config import sample_seed
+from meancap_lab.runs.scoring import shipped_fashion
 from studies import common
 from studies.common import Cells, Row, interval, interval_columns, option
 

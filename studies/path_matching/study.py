@@ -21,12 +21,6 @@ import torch
 from torch import Tensor
 
 from meancap import Record, noise, parse, trajectory, uniform
-from meancap.bench.cases import KINDS, Case, read_cases
-from meancap.bench.families import FIXED, Family
-from meancap.bench.predictors import examples
-from meancap.bench.ratios import stratified_mean
-from meancap.bench.trials import Bench, score_cell
-from meancap.report.style import BLUE, PAGE, panels
 from meancap.rules import Rule
 from meancap.rules.path_matching import (
     Follow,
@@ -36,7 +30,13 @@ from meancap.rules.path_matching import (
     match_paths,
     path_statistics,
 )  # fmt: skip
-from meancap.runs.calibrate import CANDIDATES
+from meancap_lab.bench.cases import KINDS, Case, read_cases
+from meancap_lab.bench.families import FIXED, Family
+from meancap_lab.bench.predictors import examples
+from meancap_lab.bench.ratios import stratified_mean
+from meancap_lab.bench.trials import Bench, score_cell
+from meancap_lab.report.style import BLUE, PAGE, panels
+from meancap_lab.runs.calibrate import CANDIDATES
 from studies import common
 from studies.common import Cells, Row, markdown, option, read_csv
 

@@ -31,17 +31,17 @@ import torch
 from torch import Tensor, nn
 
 from meancap.files import sha256_of, write_whole, writing
-from meancap.models.checkpoint import load_sit, save_sit
-from meancap.models.data import Pictures, Pixels
-from meancap.models.picture_net import (
+from meancap_lab.models.checkpoint import load_sit, save_sit
+from meancap_lab.models.data import Pictures, Pixels
+from meancap_lab.models.picture_net import (
     ClassTokens,
     PictureNet,
     PictureNetConfig,
     load_class_net,
     save_class_net,
 )
-from meancap.models.sit import SiT, SiTConfig
-from meancap.scenes import ATTRIBUTES, draw, load_scene_net, render, save_scene_net, scene_net
+from meancap_lab.models.scenes import ATTRIBUTES, draw, load_scene_net, render, save_scene_net, scene_net
+from meancap_lab.models.sit import SiT, SiTConfig
 from studies.common import need_same, option
 
 # The standard deviation of fresh label embeddings. Beside what a network learns first the published 0.02 is
@@ -89,8 +89,8 @@ RECIPES = {
         time_mean=-1.0, time_spread=1.3, ema=0.998,
     ),
     "cifar": Recipe(
-        PictureNetConfig(fine=32, middle=64, width=192, depth=6), images=3_000_000, batch=128, rate=0.006, adam=0.4,
-        cooling=0.35, time_mean=-0.3, time_spread=1.1, ema=0.9995, precision="bfloat16",
+        PictureNetConfig(fine=32, middle=64, width=192, depth=6), images=3_000_000, batch=128, rate=0.006,
+        adam=0.4, cooling=0.35, time_mean=-0.3, time_spread=1.1, ema=0.9995, precision="bfloat16",
     ),
 }  # fmt: skip
 

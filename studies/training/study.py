@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from meancap.models.data import cifar10, fashion
+from meancap_lab.models.data import cifar10, fashion
 from studies.common import add_options, with_given
 
 from .flow import RECIPES, CifarTraining, GarmentTraining, SceneTraining, Training

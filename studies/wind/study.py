@@ -30,12 +30,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meancap.metrics.score import Estimate, difference, mean_estimate
 from meancap.prediction import Prediction
-from meancap.report.style import BLUE, GREY, PAGE, VERMILION, panels
 from meancap.rules import CFG, Cap, Rule, Threshold, density_feedback
-from meancap.runs.config import sample_seed
 from meancap.sampling import ancestral, noise, sample
+from meancap_lab.metrics.score import Estimate, difference, mean_estimate
+from meancap_lab.report.style import BLUE, GREY, PAGE, VERMILION, panels
+from meancap_lab.runs.config import sample_seed
 from studies import common
 from studies.common import Cells, Row, interval, interval_columns, option
 

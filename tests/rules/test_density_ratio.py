@@ -22,10 +22,10 @@ from meancap import (
     trajectory,
     uniform,
 )
-from meancap.lab.measures import Ruler
-from meancap.lab.problems import Cloud, Problem, problem
 from meancap.rules import DensityFeedback, density_feedback, displace, fbg, feedback_scale
 from meancap.sampling.ratio_tracker import keys, log_ratio_rate, signs, trace_estimate
+from meancap_lab.mixtures.measures import Ruler
+from meancap_lab.mixtures.problems import Cloud, Problem, problem
 
 WIDE = Problem("wide", Cloud(8, spread=0.8, least=0.4), (0, 1), leak=0.3)
 FLAT = Problem("flat", Cloud(2, 6, spread=1.0, least=0.3), (0, 1), leak=0.25)

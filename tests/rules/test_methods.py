@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from rule_cases import guided_example
 
-import meancap.bench.policy
 import meancap.rules
 import meancap.sampling
+import meancap_lab.bench.policy
 from meancap import Interval, parse
-from meancap.bench.families import families
-from meancap.bench.ratios import Result
-from meancap.cli import main
 from meancap.rules import CFG, Rule, apg, catalogue, register, renorm
-from meancap.rules.grammar import all_names, part_classes
 from meancap.rules.methods import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
+from meancap.rules.grammar import all_names, part_classes
+from meancap_lab.bench.families import families
+from meancap_lab.bench.ratios import Result
+from meancap_lab.cli import main
 from tools.rules_page import rules_page
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
@@ -45,7 +45,7 @@ def test_every_entry_is_whole():
 
 
 def test_every_entry_can_be_typed_or_imported():
-    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap.bench.policy}
+    places = {"model": meancap.sampling, "solver": meancap.sampling, "laboratory": meancap_lab.bench.policy}
     for e in catalogue():
         if e.kind == "rule":
             assert isinstance(e.rule(), Rule)
@@ -199,9 +199,9 @@ def test_an_earlier_name_still_parses_and_imports_with_a_warning():
 
 USES = """
 from meancap import CFG, Cap, parse
-from meancap.cli import main
+from meancap_lab.cli import main
 from meancap.rules import catalogue
-from meancap.bench.families import families, family_of
+from meancap_lab.bench.families import families, family_of
 
 rule = parse("late_cap(7)")
 assert str(rule) == "CFG(7) | Late() | Cap(1.1)" and parse(str(rule)) == rule

@@ -6,7 +6,6 @@ from rule_cases import Network
 
 from cases import random_prediction
 from meancap import CFG, Cap, Prediction, field, guide, noise, parse, sample, trajectory, uniform
-from meancap.models import fashion
 from meancap.rules import (
     AwayFrom,
     Gain,
@@ -21,7 +20,8 @@ from meancap.rules import (
     sld,
 )
 from meancap.sampling import beside
-from meancap.scenes import scenes
+from meancap_lab.models import fashion
+from meancap_lab.models.scenes import scenes
 
 TIMES = (0.2, 0.45, 0.7, 0.9)
 SHAPE = (3, 2, 4, 4)

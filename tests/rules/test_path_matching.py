@@ -9,7 +9,6 @@ import torch
 
 from meancap import CFG, Cap, Record, heun, noise, parse, sample, uniform
 from meancap.adapters.session import Session
-from meancap.lab.problems import problem
 from meancap.rules import path_matching
 from meancap.rules.path_matching import (
     Follow,
@@ -18,6 +17,7 @@ from meancap.rules.path_matching import (
     match_paths,
     path_statistics,
 )
+from meancap_lab.mixtures.problems import problem
 
 COUNT = 400
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from meancap import CFG, Prediction, euler, pmc, sample, uniform
-from meancap.lab import Condition, Mixture
 from meancap.sampling import autoguidance, manifold_sample, recfg_table, rectified_cfgpp
 from meancap.sampling.wrappers import _project
+from meancap_lab.mixtures import Condition, Mixture
 
 MEANS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -0.5]], dtype=torch.float64)
 CONDITION = Condition(Mixture(MEANS, std=0.5), (0,))

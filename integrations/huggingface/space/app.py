@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from meancap import CFG, Cap, Record, Rule, noise, sample, shifted, uniform
-from meancap.lab import SCENES, flow
-from meancap.models import ClassModel, fashion
-from meancap.scenes import SceneModel, scenes
+from meancap_lab.mixtures import SCENES, flow
+from meancap_lab.models import ClassModel, fashion
+from meancap_lab.models.scenes import SceneModel, scenes
 
 SCENE_NAMES = {str(scene): scene for scene in SCENES}
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from meancap.bench import result
-from meancap.bench.leaderboard import page_text
-from meancap.bench.ratios import Result
-from meancap.bench.result import Plan, run_bench, write_result
-from meancap.cli import main
+from meancap_lab.bench import result
+from meancap_lab.bench.leaderboard import page_text
+from meancap_lab.bench.ratios import Result
+from meancap_lab.bench.result import Plan, run_bench, write_result
+from meancap_lab.cli import main
 
 RULES = ["CFG 5", "Cap 1.1 (the paper)", "learned λ(t), 64 examples"]
 SMALL = Plan(problems=6, tuning=2, evaluations=(10,), rules=tuple(RULES))

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from meancap.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, read_cases, truth, widths
+from meancap_lab.bench.cases import DIMENSIONS, KINDS, OFFSETS, OVERLAPS, read_cases, truth, widths
 from tools.bench_cases import FOLDER, SETS, csv_of, draw_cases
 
 FROZEN = {"problems": "6be2f4b25becccb2", "tuning": "fdbcb72242b66840", "unseen": "73869fb478af5540"}

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from meancap.bench.families import families
-from meancap.bench.leaderboard import tables
-from meancap.bench.ratios import Result
 from meancap.files import csv_text
+from meancap_lab.bench.families import families
+from meancap_lab.bench.leaderboard import tables
+from meancap_lab.bench.ratios import Result
 from tools.bench_page import PAGES, TABLE, pages, ran
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 import torch
 
 from meancap import CFG, parse, sample, trajectory, uniform
-from meancap.bench.policy import Policy, train_policy
-from meancap.lab import Condition, Mixture
+from meancap_lab.bench.policy import Policy, train_policy
+from meancap_lab.mixtures import Condition, Mixture
 
 MEANS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -0.5]], dtype=torch.float64)
 CONDITION = Condition(Mixture(MEANS, std=0.6), (0,))

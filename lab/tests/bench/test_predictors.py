@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from meancap import CFG, sample, uniform
-from meancap.bench.cases import KINDS, read_cases, starts, truth
-from meancap.bench.predictors import Law, alignment, examples, perfect, predictor, weaker
-from meancap.lab.problems import Model
+from meancap_lab.bench.cases import KINDS, read_cases, starts, truth
+from meancap_lab.bench.predictors import Law, alignment, examples, perfect, predictor, weaker
+from meancap_lab.mixtures.problems import Model
 
 CASES = {kind: [one for one in read_cases() if one.kind == kind][:6] for kind in KINDS}
 

@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from meancap.bench.cases import KINDS, read_cases
-from meancap.bench.families import FIXED
-from meancap.bench.ratios import Ratio, Result, stratified_mean, student
+from meancap_lab.bench.cases import KINDS, read_cases
+from meancap_lab.bench.families import FIXED
+from meancap_lab.bench.ratios import Ratio, Result, stratified_mean, student
 from tools.bench_page import least_squares, regress
 
 CASES = read_cases()

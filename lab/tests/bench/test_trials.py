@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from meancap import parse, sample, uniform
-from meancap.bench.cases import read_cases, starts
-from meancap.bench.families import (
+from meancap_lab.bench.cases import read_cases, starts
+from meancap_lab.bench.families import (
     FIXED,
     MATCHED,
     PERFECT,
@@ -21,9 +21,9 @@ from meancap.bench.families import (
     family_of,
     spread,
 )  # fmt: skip
-from meancap.bench.predictors import predictor
-from meancap.bench.trials import Bench, sample_together, score_cell, shrink
-from meancap.runs.calibrate import LearnedScale
+from meancap_lab.bench.predictors import predictor
+from meancap_lab.bench.trials import Bench, sample_together, score_cell, shrink
+from meancap_lab.runs.calibrate import LearnedScale
 
 CASES = read_cases()
 LEAK = next(one for one in CASES if one.kind == "leak" and one.dimension == 4)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from meancap.cli import COMMANDS, main, parser
+from meancap_lab.cli import COMMANDS, main, parser
 
 
 def said(arguments, capsys):
@@ -40,7 +40,9 @@ def test_what_is_missing_or_unknown_is_one_line_with_the_way_to_help(arguments, 
 
 
 def test_a_missing_package_is_one_sentence_with_the_pip_command(monkeypatch, tmp_path, capsys):
-    for name in [name for name in sys.modules if name.startswith(("meancap.report", "meancap.gmm"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("meancap_lab.report", "meancap_lab.mixtures"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["reproduce", "gmm", "--out", str(tmp_path / "out")]) == 2
@@ -50,7 +52,7 @@ def test_a_missing_package_is_one_sentence_with_the_pip_command(monkeypatch, tmp
 
 
 def test_commands_parse_without_importing_what_they_run():
-    code = "import sys; from meancap.cli import parser; parser(); print('matplotlib' in sys.modules)"
+    code = "import sys; from meancap_lab.cli import parser; parser(); print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
     assert parser().prog == "meancap"

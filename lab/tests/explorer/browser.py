@@ -27,7 +27,7 @@ def chromium():
 
 @contextmanager
 def serving(port=0):
-    from meancap.explorer.server import Server
+    from meancap_lab.explorer.server import Server
 
     server = Server(port)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -17,7 +17,7 @@ def browser():
 @pytest.fixture(scope="session")
 def compiled(browser):
     """Engines round differently; once the fast one is ready, it is the one that page and test both use."""
-    from meancap.explorer.comparison import COMPILED
+    from meancap_lab.explorer.comparison import COMPILED
 
     COMPILED.warm()
     until(lambda: not COMPILED.busy, 600)

@@ -7,10 +7,10 @@ from base64 import b64decode
 import pytest
 from browser import Tab, until
 
-from meancap.cli import main
-from meancap.explorer import export
-from meancap.explorer.image_view import ROUTES
-from meancap.explorer.requests import Work
+from meancap_lab.cli import main
+from meancap_lab.explorer import export
+from meancap_lab.explorer.image_view import ROUTES
+from meancap_lab.explorer.requests import Work
 
 IMAGES = "images?classes=7&seeds=0-3&steps=5&scale=5&rule=CFG(λ)&rule=CFG(λ)+|+Cap(Γ)&left=0&right=1&pick=2"
 MIXTURE = "mixture?n=1000&steps=10&scale=4&t=0.3"

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, Record, sample, uniform
-from meancap.cli import main
-from meancap.explorer import image_view as studio
-from meancap.explorer.image_view import ROUTES, Want
-from meancap.explorer.requests import Left, Work
-from meancap.metrics import class_probability
-from meancap.metrics.classifiers import fashion_classifier
-from meancap.models import fashion
 from meancap.rules.path_matching import GapCurve, load_path_match
-from meancap.runs.folder import Run
 from meancap.sampling import noise, shifted
+from meancap_lab.cli import main
+from meancap_lab.explorer import image_view as studio
+from meancap_lab.explorer.image_view import ROUTES, Want
+from meancap_lab.explorer.requests import Left, Work
+from meancap_lab.metrics import class_probability
+from meancap_lab.metrics.classifiers import fashion_classifier
+from meancap_lab.models import fashion
+from meancap_lab.runs.folder import Run
 from pages import ROOT
 from tools import fashion_gaps
 

@@ -10,12 +10,12 @@ import torch
 from browser import until
 
 from meancap import CFG, Cap, Record, sample, uniform
-from meancap.explorer import image_view
-from meancap.explorer import server as server_module
-from meancap.explorer.image_view import BLOCK
-from meancap.models import fashion
 from meancap.rules.path_matching import GapCurve
 from meancap.sampling import noise
+from meancap_lab.explorer import image_view
+from meancap_lab.explorer import server as server_module
+from meancap_lab.explorer.image_view import BLOCK
+from meancap_lab.models import fashion
 
 READY = '.images[data-busy="false"]'
 SMALL = "#images?classes=7&seeds=0-3&steps=5&scale=5&rule=CFG(λ)&rule=CFG(λ)+|+Cap(Γ)&left=0&right=1"

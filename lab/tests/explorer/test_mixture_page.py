@@ -8,13 +8,13 @@ import torch
 from browser import READY, until
 
 from meancap import parse, uniform
-from meancap.explorer.comparison import PRESETS
-from meancap.gmm import SETTINGS
-from meancap.lab import Condition, Mixture
-from meancap.lab.branches import branches
-from meancap.lab.condition import STD, TRIPLE, circle
-from meancap.lab.sampler import flow
 from meancap.rules.grammar import ParseError
+from meancap_lab.explorer.comparison import PRESETS
+from meancap_lab.mixtures import Condition, Mixture
+from meancap_lab.mixtures.branches import branches
+from meancap_lab.mixtures.condition import STD, TRIPLE, circle
+from meancap_lab.mixtures.gmm_settings import SETTINGS
+from meancap_lab.mixtures.sampler import flow
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -10,18 +10,18 @@ import torch
 from browser import ask, until
 
 from meancap import parse, sample, uniform
-from meancap.explorer import comparison
-from meancap.explorer.comparison import COMPILED, PRESETS, fill_sliders
-from meancap.explorer.mixture_view import FULL, KL_POINTS, OUTSIDE, ROUTES
-from meancap.explorer.requests import Left, Work
-from meancap.gmm import SETTINGS
-from meancap.lab.branches import branches
-from meancap.lab.condition import PAIR, SINGLE, TRIPLE
-from meancap.lab.measures import displaced, kl_terms, log_volumes
-from meancap.lab.problems import Model, problem
-from meancap.lab.sampler import flow
 from meancap.record import Record
 from meancap.sampling import rk4
+from meancap_lab.explorer import comparison
+from meancap_lab.explorer.comparison import COMPILED, PRESETS, fill_sliders
+from meancap_lab.explorer.mixture_view import FULL, KL_POINTS, OUTSIDE, ROUTES
+from meancap_lab.explorer.requests import Left, Work
+from meancap_lab.mixtures.branches import branches
+from meancap_lab.mixtures.condition import PAIR, SINGLE, TRIPLE
+from meancap_lab.mixtures.gmm_settings import SETTINGS
+from meancap_lab.mixtures.measures import displaced, kl_terms, log_volumes
+from meancap_lab.mixtures.problems import Model, problem
+from meancap_lab.mixtures.sampler import flow
 
 WORK = Work()
 about, run, meter, field = (ROUTES[f"mixture/{name}"] for name in ("about", "run", "meter", "field"))
@@ -96,7 +96,7 @@ def test_kl_is_that_of_the_benchmarks_formula():
 
 
 def test_a_scene_of_ones_own_is_sampled_as_given():
-    from meancap.lab import Condition, Mixture
+    from meancap_lab.mixtures import Condition, Mixture
 
     parts = [[0.5, 0.25, 2.0, True], [-1.0, 0.0, 1.0, False], [0.0, -1.0, 1.0, True]]
     request = {"scene": "own", "components": parts, "std": 0.2, "n": 2000, "rules": ["CFG(2)"], "quick": True}

@@ -12,10 +12,10 @@ import time
 import pytest
 from browser import ask, serving, until
 
-from meancap.cli import main
-from meancap.explorer import server as module
-from meancap.explorer.requests import Left
-from meancap.explorer.server import Server
+from meancap_lab.cli import main
+from meancap_lab.explorer import server as module
+from meancap_lab.explorer.requests import Left
+from meancap_lab.explorer.server import Server
 
 
 def get(server, path, **headers):

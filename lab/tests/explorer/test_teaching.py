@@ -8,11 +8,11 @@ import torch
 from browser import until
 
 from meancap import CFG, Cap, guide
-from meancap.explorer.comparison import PRESETS
-from meancap.explorer.export import PAGE
-from meancap.explorer.mixture_view import ROUTES
-from meancap.explorer.requests import Work
 from meancap.record import Record
+from meancap_lab.explorer.comparison import PRESETS
+from meancap_lab.explorer.export import PAGE
+from meancap_lab.explorer.mixture_view import ROUTES
+from meancap_lab.explorer.requests import Work
 
 STORIES = re.findall(r"name: '([\w-]+)', title: '([^']+)'", (PAGE / "words.js").read_text())
 

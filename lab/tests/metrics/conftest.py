@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from meancap.models.data import fashion
-from meancap.runs.scoring import fashion_folder, shipped_fashion
+from meancap_lab.models.data import fashion
+from meancap_lab.runs.scoring import fashion_folder, shipped_fashion
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Finished run folders with given pictures, written by the real writer."""
 
-from meancap.runs.config import RunConfig, sample_seed
-from meancap.runs.folder import Store
+from meancap_lab.runs.config import RunConfig, sample_seed
+from meancap_lab.runs.folder import Store
 
 
 def made_run(folder, images, labels, rule="CFG(2)", *, kind="npz", evaluations=50, seed=0, prompts=None):

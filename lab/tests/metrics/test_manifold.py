@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import peer
 
-from meancap.metrics import kernel_estimate, manifold_estimates, precision_recall, recall_at
-from meancap.metrics import manifold as engine
+from meancap_lab.metrics import kernel_estimate, manifold_estimates, precision_recall, recall_at
+from meancap_lab.metrics import manifold as engine
 
 
 def brute(real, generated, k):

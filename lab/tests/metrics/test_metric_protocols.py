@@ -2,7 +2,7 @@
 
 import pytest
 
-from meancap.metrics import PROTOCOLS, direction
+from meancap_lab.metrics import PROTOCOLS, direction
 
 
 def test_every_number_has_one_direction_in_all_protocols():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from meancap.metrics import (
+from meancap_lab.metrics import (
     brightness,
     class_hits,
     class_probability,

@@ -6,11 +6,11 @@ import pytest
 import torch
 from made import made_run
 
-from meancap.cli import main
-from meancap.metrics import protocol
-from meancap.metrics.extractor import Extractor
-from meancap.metrics.images import Unreadable, open_images, open_npz
-from meancap.runs.scoring import open_target, read_scores, score_target
+from meancap_lab.cli import main
+from meancap_lab.metrics import protocol
+from meancap_lab.metrics.extractor import Extractor
+from meancap_lab.metrics.images import Unreadable, open_images, open_npz
+from meancap_lab.runs.scoring import open_target, read_scores, score_target
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import pytest
 import torch
 from made import made_run
 
-from meancap.cli import main
-from meancap.metrics import Estimate, mean_estimate
-from meancap.models import classes
-from meancap.models.checkpoint import save_sit
-from meancap.models.data import FASHION, Pixels
-from meancap.models.sit import SiTConfig
-from meancap.report import score_page as tables
-from meancap.report.score_page import blocks
-from meancap.report.scored_runs import Name, ScoredRun, at_level, collect, method_name
-from meancap.runs.paper_protocols import paper_source, paper_table
+from meancap_lab.cli import main
+from meancap_lab.metrics import Estimate, mean_estimate
+from meancap_lab.models import classes
+from meancap_lab.models.checkpoint import save_sit
+from meancap_lab.models.data import FASHION, Pixels
+from meancap_lab.models.sit import SiTConfig
+from meancap_lab.report import score_page as tables
+from meancap_lab.report.score_page import blocks
+from meancap_lab.report.scored_runs import Name, ScoredRun, at_level, collect, method_name
+from meancap_lab.runs.paper_protocols import paper_source, paper_table
 from small_sit import random_sit
 
 

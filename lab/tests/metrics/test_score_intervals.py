@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from meancap.metrics import (
+from meancap_lab.metrics import (
     Score,
     bootstrap,
     difference,
@@ -14,7 +14,7 @@ from meancap.metrics import (
     manifold_estimates,
     mean_estimate,
 )
-from meancap.metrics.per_image import diversity_estimate
+from meancap_lab.metrics.per_image import diversity_estimate
 
 
 def draws(n, seed, d=8):

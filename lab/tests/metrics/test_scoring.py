@@ -8,14 +8,14 @@ import pytest
 import torch
 from made import made_run
 
-from meancap.cli import main
-from meancap.metrics import Estimate, difference, frechet_distance, protocol
-from meancap.metrics.classifiers import fashion_classifier
-from meancap.metrics.extractor import Extractor
-from meancap.metrics.images import PictureFolder, open_images, open_npz
-from meancap.runs import scoring as kept_features
-from meancap.runs.folder import folder_lock
-from meancap.runs.scoring import (
+from meancap_lab.cli import main
+from meancap_lab.metrics import Estimate, difference, frechet_distance, protocol
+from meancap_lab.metrics.classifiers import fashion_classifier
+from meancap_lab.metrics.extractor import Extractor
+from meancap_lab.metrics.images import PictureFolder, open_images, open_npz
+from meancap_lab.runs import scoring as kept_features
+from meancap_lab.runs.folder import folder_lock
+from meancap_lab.runs.scoring import (
     FeatureCache,
     find_reference,
     open_target,

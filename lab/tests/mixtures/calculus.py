@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from meancap.lab import Condition, Mixture
+from meancap_lab.mixtures import Condition, Mixture
 
 TIMES = (0.02, 0.3, 0.6, 0.85, 0.97)
 

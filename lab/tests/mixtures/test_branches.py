@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from meancap.lab import Condition, Mixture
-from meancap.lab import branches as module
-from meancap.lab.branches import branches, labels
-from meancap.lab.condition import PAIR, SINGLE, STD, TRIPLE
+from meancap_lab.mixtures import Condition, Mixture
+from meancap_lab.mixtures import branches as module
+from meancap_lab.mixtures.branches import branches, labels
+from meancap_lab.mixtures.condition import PAIR, SINGLE, STD, TRIPLE
 
 
 def draws(condition, n, seed=0):

@@ -18,8 +18,8 @@ from calculus import (
 )
 from mpmath import mp, mpf
 
-from meancap.lab import PAIR, SCENES, SINGLE, TRIPLE, Condition, Mixture
-from meancap.lab.condition import circle
+from meancap_lab.mixtures import PAIR, SCENES, SINGLE, TRIPLE, Condition, Mixture
+from meancap_lab.mixtures.condition import circle
 
 
 @every_condition

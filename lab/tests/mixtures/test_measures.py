@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, sample, uniform
-from meancap.lab import Condition, Mixture
-from meancap.lab.condition import TRIPLE, circle
-from meancap.lab.measures import Lines, Ruler, displaced, fan, kl_terms, log_volumes
-from meancap.lab.problems import problem
-from meancap.lab.theory import Guided, euler_variance_ratio, graded_times, pushforward
+from meancap_lab.mixtures import Condition, Mixture
+from meancap_lab.mixtures.condition import TRIPLE, circle
+from meancap_lab.mixtures.measures import Lines, Ruler, displaced, fan, kl_terms, log_volumes
+from meancap_lab.mixtures.problems import problem
+from meancap_lab.mixtures.theory import Guided, euler_variance_ratio, graded_times, pushforward
 
 
 def generator(seed=0):

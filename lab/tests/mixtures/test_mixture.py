@@ -20,7 +20,7 @@ from calculus import (
 )
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
-from meancap.lab import Condition, Mixture
+from meancap_lab.mixtures import Condition, Mixture
 
 
 def full(mixture):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, sample, uniform
-from meancap.lab import Mixture
-from meancap.lab.problems import PROBLEMS, Circle, Cloud, Model, Problem, problem
+from meancap_lab.mixtures import Mixture
+from meancap_lab.mixtures.problems import PROBLEMS, Circle, Cloud, Model, Problem, problem
 
 NAMES = [one.name for one in PROBLEMS]
 

@@ -13,16 +13,23 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, parse
-from meancap.cli import main
-from meancap.gmm import SETTINGS, GMMConfig, experiment, reproduce
-from meancap.gmm.experiment import METRICS, count_stages, row_values, spread_of, stages
-from meancap.gmm.figures import FIGURES, cell_numbers, read_table
-from meancap.gmm.report import write_report
-from meancap.gmm.settings import start_noise
-from meancap.lab import sampler
-from meancap.report import style
-from meancap.runs.folder import RunRefused
-from meancap.runs.paper_protocols import paper_source, paper_table
+from meancap_lab.cli import main
+from meancap_lab.mixtures import gmm_experiment as experiment
+from meancap_lab.mixtures import sampler
+from meancap_lab.mixtures.gmm_experiment import (
+    METRICS,
+    count_stages,
+    reproduce,
+    row_values,
+    spread_of,
+    stages,
+)
+from meancap_lab.mixtures.gmm_figures import FIGURES, cell_numbers, read_table
+from meancap_lab.mixtures.gmm_report import write_report
+from meancap_lab.mixtures.gmm_settings import SETTINGS, GMMConfig, start_noise
+from meancap_lab.report import style
+from meancap_lab.runs.folder import RunRefused
+from meancap_lab.runs.paper_protocols import paper_source, paper_table
 
 SMALL = GMMConfig(samples=1000, seed=3, repeats=2)
 

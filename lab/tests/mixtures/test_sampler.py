@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, CapDisplacement, Clip, Interval, Linear, apg, heun, sample, uniform
-from meancap.lab import Condition, Mixture, sampler
-from meancap.lab.condition import PAIR, TRIPLE
-from meancap.lab.sampler import engine_for, flow
+from meancap_lab.mixtures import Condition, Mixture, sampler
+from meancap_lab.mixtures.condition import PAIR, TRIPLE
+from meancap_lab.mixtures.sampler import engine_for, flow
 
 PLAIN = [
     CFG(1),
@@ -173,8 +173,8 @@ def test_memory_is_that_of_one_chunk():
     code = """
         import resource, torch
         from meancap import CFG, Cap, uniform
-        from meancap.lab.sampler import flow
-        from meancap.lab.condition import TRIPLE
+        from meancap_lab.mixtures.sampler import flow
+        from meancap_lab.mixtures.condition import TRIPLE
         held = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         torch.set_num_threads(1)
         condition, x = TRIPLE.condition(), torch.randn(1_000_000, 2)

@@ -26,8 +26,9 @@ from calculus import (
     weights,
 )
 
-from meancap.lab import Condition, Mixture
-from meancap.lab.theory import (
+from meancap.rules.caps import cap_fraction
+from meancap_lab.mixtures import Condition, Mixture
+from meancap_lab.mixtures.theory import (
     Guided,
     branch_time,
     cap_beta,
@@ -40,7 +41,6 @@ from meancap.lab.theory import (
     release_by_posterior,
     splitting_eigenvalue,
 )
-from meancap.rules.caps import cap_fraction
 
 ORIGIN = torch.zeros(1, 2, dtype=torch.float64)
 TRIPLE = Condition(Mixture(circle(), std=0.25), (0, 1, 2))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from meancap.models.data import Pixels, fashion
+from meancap_lab.models.data import Pixels, fashion
 
 
 def idx(array):

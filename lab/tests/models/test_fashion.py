@@ -4,9 +4,9 @@ import torch
 
 from meancap import CFG, Cap, Record, noise, sample, uniform
 from meancap.files import sha256_of
-from meancap.metrics.classifiers import fashion_classifier
-from meancap.models import fashion
-from meancap.models.classes import SHIPPED
+from meancap_lab.metrics.classifiers import fashion_classifier
+from meancap_lab.models import fashion
+from meancap_lab.models.classes import SHIPPED
 
 CARD = SHIPPED.with_suffix(".md")
 

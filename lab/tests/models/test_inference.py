@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, Interval, noise, sample, uniform
-from meancap.models import fashion, sit
-from meancap.models.classes import ClassModel
-from meancap.models.sit import NetworkPredictor, SiTConfig, pieces
+from meancap_lab.models import fashion, sit
+from meancap_lab.models.classes import ClassModel
+from meancap_lab.models.sit import NetworkPredictor, SiTConfig, pieces
 from small_sit import pixels, random_sit
 
 WIDE = SiTConfig(size=16, channels=3, patch=2, width=32, depth=3, heads=4, classes=7, learn_sigma=True)

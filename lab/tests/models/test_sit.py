@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from meancap.models.classes import ClassModel
-from meancap.models.sit import SiT, SiTConfig, named
+from meancap_lab.models.classes import ClassModel
+from meancap_lab.models.sit import SiT, SiTConfig, named
 from small_sit import SHAPE, random_sit
 
 SMALL = SiTConfig(size=8, channels=4, patch=2, width=32, depth=3, heads=4, classes=7, learn_sigma=True)

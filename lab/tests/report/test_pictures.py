@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from meancap.cli import main
-from meancap.report.pictures import gallery, mean_lengths, need_matched, sheet
-from meancap.runs.config import RunConfig, versions
-from meancap.runs.folder import Run, Store
-from meancap.runs.generate import generate
+from meancap_lab.cli import main
+from meancap_lab.report.pictures import gallery, mean_lengths, need_matched, sheet
+from meancap_lab.runs.config import RunConfig, versions
+from meancap_lab.runs.folder import Run, Store
+from meancap_lab.runs.generate import generate
 
 PROMPT = '</td><script>alert("x")</script> & "cats"'
 

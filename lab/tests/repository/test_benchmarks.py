@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 from benchmarks import records, report
 from benchmarks.__main__ import main
 from benchmarks.records import Curve, Note, Reading, Setting
 from benchmarks.timing import in_turns, ratio
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 ROWS = [
     Setting("gmm", False, 1, 0.5, "a processor", {"python": "3.11", "torch": "2.0"}),
     Note("gmm", "Four <rounds> of `CFG(3) | Cap(1.1)`."),

@@ -22,7 +22,7 @@ from types import ModuleType
 
 import pytest
 
-from meancap.cli import main
+from meancap_lab.cli import main
 from pages import PAGES, ROOT, blocks
 
 KINDS = {"python", "console", "text", "sh", "bibtex", ""}

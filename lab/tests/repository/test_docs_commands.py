@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from meancap import parse
-from meancap.cli import main, parser
 from meancap.rules.grammar import all_names
+from meancap_lab.cli import main, parser
 from pages import PAGES, ROOT, blocks
 
 INLINE = re.compile(r"(?<!`)`((?:meancap|make|python) [^`\n]*(?:\n[^`\n]*)?)`(?!`)")

@@ -61,7 +61,7 @@ def test_the_reference_holds_every_package():
 
 
 def test_every_command_is_on_the_page_of_commands():
-    from meancap.cli import COMMANDS
+    from meancap_lab.cli import COMMANDS
 
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     shown = re.search(r"\{commands\} (.*)", page)[1].split()

@@ -17,7 +17,7 @@ from integrations.arrays.guided_arrays import cap_fraction, guided_mean, guided_
 from meancap import CFG, Cap, CapDisplacement, Prediction, guide
 from meancap.cap import MARGINS, cap_share, lengths
 
-FILE = Path(__file__).parents[1] / "integrations" / "arrays" / "guided_arrays.py"
+FILE = Path(__file__).parents[3] / "integrations" / "arrays" / "guided_arrays.py"
 FORMS = {"ball": Cap, "displacement": CapDisplacement}
 KINDS = ("numpy", "torch", "jax.numpy", "mlx.core", "array_api_strict")
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from meancap.models import fashion
-from meancap.models.picture_net import PictureNetConfig
-from meancap.models.sit import SiTConfig
-from meancap.scenes import scenes
+from meancap_lab.models import fashion
+from meancap_lab.models.picture_net import PictureNetConfig
+from meancap_lab.models.scenes import scenes
+from meancap_lab.models.sit import SiTConfig
 from pages import ROOT
 
 yaml = pytest.importorskip("yaml")

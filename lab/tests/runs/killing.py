@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from meancap.cli import main
 from meancap.files import is_temporary
-from meancap.runs.folder import Run
+from meancap_lab.cli import main
+from meancap_lab.runs.folder import Run
 
 KINDS = (["--npz", "--diagnostics"], [], ["--npz"], ["--diagnostics"])
 

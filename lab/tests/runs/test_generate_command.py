@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from killing import contents
 
-from meancap.cli import main
-from meancap.models.checkpoint import save_sit
-from meancap.models.sit import NetworkPredictor
-from meancap.runs.folder import Run
+from meancap_lab.cli import main
+from meancap_lab.models.checkpoint import save_sit
+from meancap_lab.models.sit import NetworkPredictor
+from meancap_lab.runs.folder import Run
 from small_sit import pixels, random_sit
 
 SOURCE = Path(__file__).parents[2] / "src"

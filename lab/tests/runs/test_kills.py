@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meancap.models.checkpoint import save_sit
+from meancap_lab.models.checkpoint import save_sit
 from small_sit import pixels, random_sit
 
 

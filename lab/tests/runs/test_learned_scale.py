@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, parse
-from meancap.cli import main
-from meancap.lab.problems import problem
-from meancap.runs.calibrate import KNOTS, LearnedScale, learn_scale, load_scale
+from meancap_lab.cli import main
+from meancap_lab.mixtures.problems import problem
+from meancap_lab.runs.calibrate import KNOTS, LearnedScale, learn_scale, load_scale
 
 EARLY = tuple(t for t in KNOTS if t <= 0.8)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from meancap.gmm import GMMConfig
-from meancap.gmm.experiment import begin_run
-from meancap.runs.config import RunConfig, versions
-from meancap.runs.folder import Ledger, RunRefused, Store
+from meancap_lab.mixtures.gmm_experiment import begin_run
+from meancap_lab.mixtures.gmm_settings import GMMConfig
+from meancap_lab.runs.config import RunConfig, versions
+from meancap_lab.runs.folder import Ledger, RunRefused, Store
 
 
 def begin_images(folder, **changes):

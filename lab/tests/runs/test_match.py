@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from meancap import uniform
-from meancap.cli import main
-from meancap.lab.problems import problem
 from meancap.rules.path_matching import load_path_match
-from meancap.runs.calibrate import encode_pictures, examples, match_examples, match_pipeline
+from meancap_lab.cli import main
+from meancap_lab.mixtures.problems import problem
+from meancap_lab.runs.calibrate import encode_pictures, examples, match_examples, match_pipeline
 
 RULES = ["CFG(1)", "CFG(2)"]
 
@@ -75,7 +75,7 @@ def tiny(tmp_path_factory):
     pytest.importorskip("diffusers")
     from PIL import Image
 
-    from meancap.runs.reproduce import tiny_sd3
+    from meancap_lab.runs.reproduce import tiny_sd3
 
     folder, data = tmp_path_factory.mktemp("sd3"), tmp_path_factory.mktemp("pictures")
     draw = torch.Generator().manual_seed(0)
@@ -93,7 +93,7 @@ def test_a_pipeline_walks_its_encoded_pictures_and_its_rules(tiny):
 
     from meancap.adapters.diffusers import guided
     from meancap.rules.path_matching import Follow
-    from meancap.runs.prompts import open_pipeline
+    from meancap_lab.runs.prompts import open_pipeline
 
     source, data = tiny
     pipe = open_pipeline(source, dtype=torch.float32, device="cpu")

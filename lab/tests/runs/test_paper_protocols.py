@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from meancap import parse
-from meancap.cli import main, parser
-from meancap.metrics.inception import Inception
-from meancap.models.sit import SiT, named
-from meancap.report.pictures import mean_lengths
-from meancap.runs import paper_protocols as protocols
-from meancap.runs.config import RunConfig
-from meancap.runs.folder import Run
-from meancap.runs.paper_protocols import plan_text, sit_work
-from meancap.runs.reproduce import setting_configs
+from meancap_lab.cli import main, parser
+from meancap_lab.metrics.inception import Inception
+from meancap_lab.models.sit import SiT, named
+from meancap_lab.report.pictures import mean_lengths
+from meancap_lab.runs import paper_protocols as protocols
+from meancap_lab.runs.config import RunConfig
+from meancap_lab.runs.folder import Run
+from meancap_lab.runs.paper_protocols import plan_text, sit_work
+from meancap_lab.runs.reproduce import setting_configs
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 import torch
 from killing import contents
 
-from meancap.runs.config import RunConfig
-from meancap.runs.folder import Run
-from meancap.runs.generate import make_run, open_model, read_prompts
-from meancap.runs.paper_protocols import PINNED_SIGMAS
+from meancap_lab.runs.config import RunConfig
+from meancap_lab.runs.folder import Run
+from meancap_lab.runs.generate import make_run, open_model, read_prompts
+from meancap_lab.runs.paper_protocols import PINNED_SIGMAS
 
 pytest.importorskip("diffusers")
 pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their own future
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory):
-    from meancap.runs.reproduce import tiny_sd3
+    from meancap_lab.runs.reproduce import tiny_sd3
 
     return tiny_sd3(tmp_path_factory.mktemp("sd3"))
 

@@ -10,12 +10,12 @@ import torch
 from killing import contents
 
 from meancap import noise, parse, sample, uniform
-from meancap.models.checkpoint import save_sit
-from meancap.models.classes import open_sit
-from meancap.runs.config import RunConfig, sample_seed, versions
-from meancap.runs.folder import Run, RunRefused, Store, write_npz
-from meancap.runs.generate import ClassSource, make_run
-from meancap.runs.processes import place
+from meancap_lab.models.checkpoint import save_sit
+from meancap_lab.models.classes import open_sit
+from meancap_lab.runs.config import RunConfig, sample_seed, versions
+from meancap_lab.runs.folder import Run, RunRefused, Store, write_npz
+from meancap_lab.runs.generate import ClassSource, make_run
+from meancap_lab.runs.processes import place
 from small_sit import pixels, random_sit
 
 

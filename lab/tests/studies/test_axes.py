@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from meancap.metrics.score import Estimate
 from meancap.rules import parse
+from meancap_lab.metrics.score import Estimate
 from studies.axes import study as axes
 from studies.axes.measure import DIRECTIONS, sliced_distance
 from studies.axes.page import Comparison, Reading, interpolated, reaching, read_readings, setting_rows

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("PIL")
 from PIL import Image
 
-from meancap.metrics import frechet_distance
+from meancap_lab.metrics import frechet_distance
 from studies.common import Cells, read_csv
 from studies.inception import study
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from meancap import CFG, sample
-from meancap.models.classes import ClassModel
-from meancap.models.sit import NetworkPredictor, SiTConfig
 from meancap.rules import Threshold
-from meancap.runs.calibrate import LearnedScale
+from meancap_lab.models.classes import ClassModel
+from meancap_lab.models.sit import NetworkPredictor, SiTConfig
+from meancap_lab.runs.calibrate import LearnedScale
 from small_sit import pixels, random_sit
 from studies.feedback.study import geometric_mean
 from studies.label_noise.study import Study, arms, make_cell

@@ -8,11 +8,11 @@ import torch
 
 from meancap import CFG, noise, sample, uniform
 from meancap.files import sha256_of
-from meancap.models.classes import open_sit
-from meancap.models.data import Pictures
-from meancap.models.picture_net import PictureNetConfig
-from meancap.models.sit import SiTConfig
-from meancap.scenes import draw, load_scene_net
+from meancap_lab.models.classes import open_sit
+from meancap_lab.models.data import Pictures
+from meancap_lab.models.picture_net import PictureNetConfig
+from meancap_lab.models.scenes import draw, load_scene_net
+from meancap_lab.models.sit import SiTConfig
 from studies.label_noise.study import share_of
 from studies.training import study
 from studies.training.flow import (

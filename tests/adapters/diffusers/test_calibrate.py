@@ -13,8 +13,8 @@ from meancap import Cap
 from meancap.adapters.diffusers import calibrate, guided
 from meancap.rules.caps import load_calibration
 from meancap.rules.path_matching import Follow, path_statistics
-from meancap.runs.calibrate import encode_pictures
 from meancap.schedules import Piecewise
+from meancap_lab.runs.calibrate import encode_pictures
 
 NAMES = ["StableDiffusion3Pipeline", "FluxPipeline", "WanPipeline", "StableAudio3Pipeline"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from meancap.adapters.diffusers import LAYOUTS
 from meancap.adapters.diffusers.pipeline_table import table_markdown, table_text
-from meancap.cli import main
+from meancap_lab.cli import main
 
 ROOT = Path(__file__).parents[3]
 

@@ -24,8 +24,8 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from ..lab.condition import Condition
-from ..lab.mixture import Mixture
+from ..mixtures.condition import Condition
+from ..mixtures.mixture import Mixture
 
 KINDS = ("exact", "under-conditioned", "leak", "both", "rough", "smeared", "network")
 DIMENSIONS = (2, 4, 8, 16, 32, 64)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction
-from ..rules import CFG, Entry, Rule, catalogue, parse
-from ..sampling import sample, uniform
+from meancap.prediction import Prediction
+from meancap.rules import CFG, Entry, Rule, catalogue, parse
+from meancap.sampling import sample, uniform
 
 Setting = dict[str, float]
 Place = tuple[float, ...]  # a point of the unit cube, one number for each knob

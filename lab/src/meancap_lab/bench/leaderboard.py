@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ..files import csv_text, write_whole
+from meancap.files import csv_text, write_whole
+
 from ..report import style
 from .cases import KINDS
 from .families import FIXED, UNGUIDED

@@ -20,11 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..lab.condition import Condition
-from ..prediction import Prediction
-from ..rules import Displacement, Factor, Values
-from ..sampling import Predict
-from ..tensors import Number
+from meancap.prediction import Prediction
+from meancap.rules import Displacement, Factor, Values
+from meancap.sampling import Predict
+from meancap.tensors import Number
+
+from ..mixtures.condition import Condition
 
 _SAMPLES = 128  # of a round
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]

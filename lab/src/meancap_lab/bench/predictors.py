@@ -6,7 +6,7 @@
     network      a small MLP of (x, t, label), trained on data whose labels may leak
 
 Components have their widths along the coordinates, so that all logits are two matrix products of (x^2, x) and
-many settings of a rule cost one call. Tests compare the means with `meancap.lab`.
+many settings of a rule cost one call. Tests compare the means with `meancap_lab.mixtures`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..files import writing
-from ..prediction import Prediction
-from ..sampling import Predict
+from meancap.files import writing
+from meancap.prediction import Prediction
+from meancap.sampling import Predict
+
 from .cases import Case, truth, widths
 
 WAVES = 24

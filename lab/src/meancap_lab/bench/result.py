@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import write_whole
+from meancap.files import write_whole
+
 from ..runs.folder import Ledger
 from ..runs.processes import end_with_parent, without_interrupts
 from ..torch_settings import torch_settings

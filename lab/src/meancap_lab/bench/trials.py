@@ -24,11 +24,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..lab.measures import Ruler
-from ..prediction import Prediction
-from ..rules import CFG, Cap, Rule, Stepper, parse
-from ..runs.calibrate import Calibration, LearnedScale, calibrate, learn_scale
-from ..sampling import (
+from meancap.prediction import Prediction
+from meancap.rules import CFG, Cap, Rule, Stepper, parse
+from meancap.sampling import (
     Predict,
     autoguidance,
     manifold_sample,
@@ -38,8 +36,11 @@ from ..sampling import (
     sample,
     uniform,
 )
-from ..schedules import Piecewise, Scale, Schedule, at
-from ..tensors import Number
+from meancap.schedules import Piecewise, Scale, Schedule, at
+from meancap.tensors import Number
+
+from ..mixtures.measures import Ruler
+from ..runs.calibrate import Calibration, LearnedScale, calibrate, learn_scale
 from .cases import Case, starts, truth
 from .families import UNGUIDED, Family, Setting, around, spread
 from .policy import Policy, train_policy

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .. import __version__
+from meancap import __version__
+
 from .lab_commands import add_bench, add_calibrate
 from .run_commands import add_generate, add_reproduce
 from .score_commands import add_demo, add_pictures, add_report, add_score, add_weights

@@ -101,7 +101,7 @@ _CALIBRATE = """\
   meancap calibrate --learn scale --model lab:under-8 --samples 300 --out scale.json
 
 A rule is chosen by path matching (docs/choosing.md): FILE gets the choice, FILE.png the curves. Rerun a
-command to resume it. For a diffusers pipeline use `meancap.runs.calibrate.match_pipeline`.
+command to resume it. For a diffusers pipeline use `meancap_lab.runs.calibrate.match_pipeline`.
 """
 
 
@@ -136,8 +136,9 @@ def calibrate(args: argparse.Namespace) -> int:
 def _learn_rule(args: argparse.Namespace) -> int:
     import shutil
 
+    from meancap.sampling import shifted, uniform
+
     from ..runs.calibrate import CANDIDATES, draw_match, examples, match_examples
-    from ..sampling import shifted, uniform
 
     need("matplotlib", "report")
     rules = args.rule or CANDIDATES

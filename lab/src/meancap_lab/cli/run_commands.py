@@ -10,8 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from meancap.rules.path_matching import load_path_match
+
 from ..extras import need, pip_command
-from ..rules.path_matching import load_path_match
 from ..runs.config import add_options, config_of
 from ..runs.processes import place
 from .command import add_command, bar, progress
@@ -203,10 +204,10 @@ def gmm(args: argparse.Namespace) -> int:
     import torch
 
     need("matplotlib", "report")
-    from ..gmm.experiment import count_stages, stages
-    from ..gmm.figures import FIGURES
-    from ..gmm.report import table_text, write_report
-    from ..gmm.settings import GMMConfig
+    from ..mixtures.gmm_experiment import count_stages, stages
+    from ..mixtures.gmm_figures import FIGURES
+    from ..mixtures.gmm_report import table_text, write_report
+    from ..mixtures.gmm_settings import GMMConfig
 
     # A block of samples fits the cache of one core; threads that share it only wait for each other.
     torch.set_num_threads(1)
@@ -243,7 +244,8 @@ def imagenet(args: argparse.Namespace) -> int:
 
 
 def sd35(args: argparse.Namespace) -> int:
-    from ..files import write_whole
+    from meancap.files import write_whole
+
     from ..runs import paper_protocols
     from ..runs.generate import read_prompts
 
@@ -329,7 +331,8 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
             file=sys.stderr,
         )
         return
-    from ..files import write_whole
+    from meancap.files import write_whole
+
     from ..runs.folder import Run
 
     plain, capped = (Run.open(out / protocol.figure_folder(s)) for s in protocol.figures)

@@ -9,8 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meancap.rules.path_matching import load_path_match
+
 from ..extras import need
-from ..rules.path_matching import load_path_match
 from .command import add_command, bar, progress
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ def add_rules(commands: Any) -> None:
 
 
 def rules(args: argparse.Namespace) -> int:
-    from ..rules.methods import catalogue_table, entry, entry_text, search
+    from meancap.rules.methods import catalogue_table, entry, entry_text, search
 
     sheets = []
     for name in args.names:
@@ -50,7 +50,7 @@ def add_pipelines(commands: Any) -> None:
 
 
 def pipelines(args: argparse.Namespace) -> int:
-    from ..adapters.diffusers.pipeline_table import table_text
+    from meancap.adapters.diffusers.pipeline_table import table_text
 
     print(table_text())
     return 0

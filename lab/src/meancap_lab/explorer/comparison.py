@@ -23,15 +23,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..lab.condition import COUNT, PAIR, SINGLE, STD, TRIPLE, Condition, Scene, circle
-from ..lab.mixture import Mixture
-from ..lab.problems import Model
-from ..lab.sampler import engine_for, flow
-from ..notation import number_text
-from ..prediction import Prediction
-from ..rules import Rule, catalogue, guide
-from ..rules.grammar import parse
-from ..sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
+from meancap.notation import number_text
+from meancap.prediction import Prediction
+from meancap.rules import Rule, catalogue, guide
+from meancap.rules.grammar import parse
+from meancap.sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
+
+from ..mixtures.condition import COUNT, PAIR, SINGLE, STD, TRIPLE, Condition, Scene, circle
+from ..mixtures.mixture import Mixture
+from ..mixtures.problems import Model
+from ..mixtures.sampler import engine_for, flow
 from .requests import Request, Work, choice, integer, items, number, one_line, text
 
 SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
-from ..files import write_whole
+from meancap.files import write_whole
+
 from . import image_view, mixture_view
 from .comparison import fill_sliders
 from .requests import Request, Route, Work, check_fields, text, write_json

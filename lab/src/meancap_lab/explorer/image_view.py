@@ -37,19 +37,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from meancap.record import Record
+from meancap.rules import Rule
+from meancap.rules.path_matching import Follow, GapCurve
+from meancap.sampling import Predict, Times, noise, sample, shifted, trajectory, uniform
+
 from ..metrics import diversity
 from ..metrics.classifiers import fashion_classifier
 from ..metrics.per_image import brightness, saturation
 from ..models.classes import fashion
 from ..models.data import FASHION
-from ..record import Record
-from ..rules import Rule
-from ..rules.path_matching import Follow, GapCurve
+from ..models.scenes import codes, detector, draw, measure_pictures, parse_prompt, prompt_of, render
+from ..models.scenes.model import scenes
 from ..runs.config import sample_seed
 from ..runs.generate import SHIFT
-from ..sampling import Predict, Times, noise, sample, shifted, trajectory, uniform
-from ..scenes import codes, detector, draw, measure_pictures, parse_prompt, prompt_of, render
-from ..scenes.model import scenes
 from ..torch_settings import torch_settings
 from . import comparison
 from .comparison import RULE_ERRORS

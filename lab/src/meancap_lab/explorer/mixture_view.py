@@ -21,14 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..gmm.settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
-from ..lab.branches import branches
-from ..lab.condition import Condition
-from ..lab.measures import displaced, kl_terms, log_volumes
-from ..record import Record
-from ..rules import Rule, guide
+from meancap.record import Record
+from meancap.rules import Rule, guide
+from meancap.sampling import trajectory
+
+from ..mixtures.branches import branches
+from ..mixtures.condition import Condition
+from ..mixtures.gmm_settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
+from ..mixtures.measures import displaced, kl_terms, log_volumes
 from ..runs.paper_protocols import paper_source, paper_table
-from ..sampling import trajectory
 from . import comparison
 from .comparison import PRESETS, RULE_ERRORS, Box, Plane, Settings
 from .requests import Request, Route, Work, check_fields, integer, number, one_line

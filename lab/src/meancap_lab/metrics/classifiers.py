@@ -23,8 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meancap.files import sha256_of
+
 from ..extras import need
-from ..files import sha256_of
 from .extractor import Extractor, Features, fold_norms, load_network, need_images
 from .images import direct_8bit, three_channels
 from .per_image import brightness, clipped

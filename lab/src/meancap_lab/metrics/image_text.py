@@ -20,8 +20,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from meancap.files import sha256_of
+
 from ..extras import need
-from ..files import sha256_of
 from .extractor import Extractor, Features, MissingWeights, Weights, load_network
 from .images import three_channels
 

@@ -27,8 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meancap.files import sha256_of
+
 from ..extras import need
-from ..files import sha256_of
 from .extractor import need_images
 
 _TORN = (zipfile.BadZipFile, zlib.error, EOFError)  # what a cut or changed archive raises

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction
+from meancap.prediction import Prediction
+
 from .mixture import Components, Mixture
 
 

@@ -38,19 +38,20 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from ..files import csv_text, remove_leftovers, write_whole, writing
-from ..lab.branches import branches
-from ..lab.condition import STD, TRIPLE, Condition, Scene
-from ..lab.mixture import Mixture
-from ..lab.sampler import engine_for, flow
-from ..lab.theory import euler_variance_ratio, graded_times
-from ..record import Record
-from ..rules import CFG, guide
+from meancap.files import csv_text, remove_leftovers, write_whole, writing
+from meancap.record import Record
+from meancap.rules import CFG, guide
+from meancap.sampling import rk4, sample, trajectory
+
 from ..runs.config import versions
 from ..runs.folder import Ledger, RunRefused, write_npz
 from ..runs.paper_protocols import paper_table
-from ..sampling import rk4, sample, trajectory
-from .settings import PAPER_SAMPLES, SETTINGS, STEPS, TIMES, GMMConfig, Setting, start_noise
+from .branches import branches
+from .condition import STD, TRIPLE, Condition, Scene
+from .gmm_settings import PAPER_SAMPLES, SETTINGS, STEPS, TIMES, GMMConfig, Setting, start_noise
+from .mixture import Mixture
+from .sampler import engine_for, flow
+from .theory import euler_variance_ratio, graded_times
 
 Values = dict[str, list[float]]  # by metric; one number per member, or one
 Rows = dict[tuple[int, str], Values]  # by repeat and setting

@@ -7,10 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..files import remove_leftovers, write_whole
+from meancap.files import remove_leftovers, write_whole
+
 from ..report import style
 from ..report.document import Block, Code, FigureFile, Heading, Table, Text, aligned, html, markdown
-from .figures import DIGITS, FIGURES, SCENES, Row, cell_numbers, cell_text, read_limits, read_run, read_table
+from .gmm_figures import (
+    DIGITS,
+    FIGURES,
+    SCENES,
+    Row,
+    cell_numbers,
+    cell_text,
+    read_limits,
+    read_run,
+    read_table,
+)
 
 _HEADS = ("occupancy %", "variance ratio", "TV", "mean error")
 _Table = dict[tuple[str, str], Row]

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..lab.condition import SCENES, Scene
-from ..rules import CFG, Cap, Rule
-from ..sampling import uniform
+from meancap.rules import CFG, Cap, Rule
+from meancap.sampling import uniform
+
+from .condition import SCENES, Scene
 
 STEPS = 50
 TIMES = uniform(STEPS)

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cap import MARGINS
-from ..fast import capped_length
+from meancap.cap import MARGINS
+from meancap.fast import capped_length
+
 from .sampler import Plan
 
 MOST = 12  # components; beyond it the compiler no longer unrolls the inner loops

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction
+from meancap.prediction import Prediction
+
 from .condition import COUNT, PAIR, SINGLE, TRIPLE, Condition, circle
 from .mixture import Mixture
 

@@ -30,12 +30,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cap import import_fast
+from meancap.cap import import_fast
+from meancap.rules import CFG, Cap, CapDisplacement, Interval, Rule
+from meancap.sampling import StepMethod, Times, euler, trajectory
+from meancap.sampling.grids import checked
+from meancap.schedules import at
+
 from ..extras import pip_command
-from ..rules import CFG, Cap, CapDisplacement, Interval, Rule
-from ..sampling import StepMethod, Times, euler, trajectory
-from ..sampling.grids import checked
-from ..schedules import at
 from .condition import Condition
 
 ENGINES = ("numba", "library")
@@ -173,7 +174,7 @@ def _need_engine(engine: str | None, plan: Plan | None, rule: Rule) -> None:
     if engine not in (None, *ENGINES):
         raise ValueError(f"the engines are {', '.join(ENGINES)}; got {engine!r}")
     if engine == "numba" and _compiled_loop() is None:
-        raise ModuleNotFoundError(f"the numba engine needs numba; run {pip_command('fast')}", name="numba")
+        raise ModuleNotFoundError(f"the numba engine needs numba; run {pip_command('all')}", name="numba")
     if engine == "numba" and plan is None:
         raise ValueError(
             f"the numba engine cannot run {rule} on this mixture, start and solver; leave engine out"

@@ -30,7 +30,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..cap import Lengths, cap_share
+from meancap.cap import Lengths, cap_share
+
 from .condition import Condition
 from .mixture import Mixture
 

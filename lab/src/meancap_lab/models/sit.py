@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..prediction import Prediction
+from meancap.prediction import Prediction
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from ..files import read_tensors, write_whole
+from meancap.files import read_tensors, write_whole
+from meancap.rules.path_matching import GapCurve
+
 from ..models.data import FASHION
-from ..rules.path_matching import GapCurve
 from ..runs.folder import Run, png_bytes
 from ..runs.scoring import read_scores
 from .document import Heading, Table, Text, html, markdown

@@ -17,8 +17,9 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .. import __version__
-from ..files import csv_text, write_whole
+from meancap import __version__
+from meancap.files import csv_text, write_whole
+
 from ..metrics.protocols import PROTOCOLS, direction
 from ..metrics.score import Estimate
 from ..runs.paper_protocols import paper_source, paper_table

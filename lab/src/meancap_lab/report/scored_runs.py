@@ -22,11 +22,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from meancap.rules import CFG, Cap, CapDisplacement, Momentum, Project, Rule, parse
+from meancap.schedules import Exponential
+
 from ..metrics.score import Estimate, difference
-from ..rules import CFG, Cap, CapDisplacement, Momentum, Project, Rule, parse
 from ..runs.folder import Run
 from ..runs.scoring import read_estimates, read_scores
-from ..schedules import Exponential
 
 _ORDER = ("Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG")
 

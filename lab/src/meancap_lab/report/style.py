@@ -18,7 +18,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..files import writing
+from meancap.files import writing
 
 COLUMN, PAGE = 3.4, 7.0
 BLUE, VERMILION, GREEN, AMBER = "#0072B2", "#D55E00", "#009E73", "#E69F00"

@@ -44,12 +44,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..extras import need
-from ..files import write_whole, writing
-from ..lab.problems import problem
-from ..record import Record
-from ..rules import CFG, Rule, Values, parse
-from ..rules.caps import (
+from meancap.files import write_whole, writing
+from meancap.record import Record
+from meancap.rules import CFG, Rule, Values, parse
+from meancap.rules.caps import (
     FEWEST,
     LEVELS,
     Calibration,
@@ -58,7 +56,7 @@ from ..rules.caps import (
     from_pilot,
     load_calibration,
 )
-from ..rules.path_matching import (
+from meancap.rules.path_matching import (
     FEWEST_EXAMPLES,
     TAILS,
     Follow,
@@ -70,9 +68,12 @@ from ..rules.path_matching import (
     path_statistics,
     resample_counts,
 )
-from ..rules.spaces import on_samples
-from ..sampling import Predict, noise, sample, trajectory
-from ..schedules import Piecewise
+from meancap.rules.spaces import on_samples
+from meancap.sampling import Predict, noise, sample, trajectory
+from meancap.schedules import Piecewise
+
+from ..extras import need
+from ..mixtures.problems import problem
 from .config import sample_seed
 
 __all__ = ["LEVELS", "Calibration", "calibrate", "calibrated", "load_calibration", "load_path_match"]
@@ -140,7 +141,7 @@ def match_pipeline(
     on (the default is guidance_scale=2). The cost is one call per picture, for the examples and for each
     rule. Pipelines that start at t > 0 (EDM and v-prediction grids) start from pure noise, also for examples.
     """
-    from ..adapters.diffusers import guided
+    from meancap.adapters.diffusers import guided
 
     if len(pictures) != len(captions):
         raise ValueError(f"each picture needs its caption; got {len(pictures)} and {len(captions)}")
@@ -279,8 +280,8 @@ def examples(
         chosen = problem(where)
         return [(chosen.model().predict, chosen.condition().conditional.sample(count, draw))]
     if kind == "scenes":
-        from ..scenes import draw as draw_scenes
-        from ..scenes import render, scenes
+        from ..models.scenes import draw as draw_scenes
+        from ..models.scenes import render, scenes
 
         scene_model, drawn = scenes(where or None), draw_scenes(count, draw)
         made, codes = scene_model.pixels.data(255 * render(drawn)), drawn.codes()

@@ -4,8 +4,8 @@
     seed    of sample i: 1,000,003 times the run's seed, plus i; two runs of one seed share all their noise,
             two runs of different seeds none of it (up to a million samples)
 
-A user gives the options; opening the model (`meancap.runs.generate`) fills in the rest: hashes, the grid, the
-number of samples. Fields up to `negative` are in run.json, in this order; the others only lead to them.
+A user gives the options; opening the model (`meancap_lab.runs.generate`) fills in the rest: hashes, the grid,
+the number of samples. Fields up to `negative` are in run.json, in this order; the others only lead to them.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str]:
 
     import torch
 
-    from .. import __version__
+    from meancap import __version__
 
     installed = {"meancap": __version__, "torch": torch.__version__}
     for package in packages:

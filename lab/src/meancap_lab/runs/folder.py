@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
+from meancap.files import is_temporary, remove_leftovers, write_whole, writing
+
 from ..extras import need
-from ..files import is_temporary, remove_leftovers, write_whole, writing
 from .config import RunConfig
 
 need("numpy", "images")

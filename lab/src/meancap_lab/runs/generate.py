@@ -3,7 +3,7 @@
 for block in generate("runs/small", RunConfig("fashion", rule="CFG(4) | Cap(1.1)", per_class=2)):
     print(block, "is saved")
 
-    rank, world   this process and the number of processes (`meancap.runs.processes`)
+    rank, world   this process and the number of processes (`meancap_lab.runs.processes`)
     block b       belongs to process b mod world; which process makes it changes no bit of it
 
 On a CPU the bits of a matrix product depend on the number of threads, so that number is part of a run.
@@ -22,17 +22,18 @@ from typing import Any, Protocol
 
 import torch
 
-from ..files import sha256_of
+from meancap.files import sha256_of
+from meancap.record import Record
+from meancap.rules import parse
+from meancap.sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
+from meancap.sampling.checks import need_guidance
+from meancap.sampling.solvers import StepMethod
+
 from ..models.checkpoint import local_folder
 from ..models.classes import ClassModel, decoder, fashion, open_sit
+from ..models.scenes import parse_prompt
+from ..models.scenes.model import SceneModel, scenes
 from ..models.sit import NetworkPredictor
-from ..record import Record
-from ..rules import parse
-from ..sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
-from ..sampling.checks import need_guidance
-from ..sampling.solvers import StepMethod
-from ..scenes import parse_prompt
-from ..scenes.model import SceneModel, scenes
 from ..torch_settings import torch_settings
 from .config import RunConfig, sample_seed, versions
 from .folder import Bytes, Store

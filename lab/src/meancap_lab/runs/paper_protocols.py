@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from meancap.rules import CFG, Cap, CapDisplacement, Rule, apg
+from meancap.schedules import Exponential
+
 from ..models.checkpoint import local_folder
 from ..models.sit import SiTConfig, named
-from ..rules import CFG, Cap, CapDisplacement, Rule, apg
-from ..schedules import Exponential
 
 if TYPE_CHECKING:
     from ..metrics.extractor import Weights
@@ -253,7 +254,7 @@ def paper_source(name: str) -> str:
 
 
 def _text(name: str) -> str:
-    return (files("meancap") / "paper_tables" / name).read_text(encoding="utf-8")
+    return (files("meancap_lab") / "paper_tables" / name).read_text(encoding="utf-8")
 
 
 _SHARE = 0.4  # of the peak; what transformers of this size reach, give or take a third

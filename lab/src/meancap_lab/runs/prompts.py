@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from meancap.rules import parse
+from meancap.sampling.checks import need_scale_first
+
 from ..extras import need
 from ..models.checkpoint import load_pretrained
-from ..rules import parse
-from ..sampling.checks import need_scale_first
 from .config import RunConfig, sample_seed, versions
 from .generate import MadeBlock, MakeBlock, PreparedRun, dtype_name, read_prompts
 
@@ -34,7 +35,7 @@ Pipeline = Any  # a diffusers pipeline
 
 def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pipeline:
     """A pipeline from a folder or from the local Hugging Face cache; nothing is downloaded."""
-    pipe = load_pretrained(need("diffusers", "diffusers").DiffusionPipeline, source, dtype)
+    pipe = load_pretrained(need("diffusers", "all").DiffusionPipeline, source, dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(device)
 
@@ -100,7 +101,7 @@ def _scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tupl
 
 def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> MakeBlock:
     """The maker of a prompt run's blocks, one prompt each."""
-    from ..adapters.diffusers import guided
+    from meancap.adapters.diffusers import guided
 
     stream = _NoiseStream(pipe, config)
 

@@ -21,13 +21,14 @@ from typing import Any
 
 import torch
 
-from ..files import csv_text, write_tensors, write_whole
-from ..lab import SINGLE, flow
+from meancap.files import csv_text, write_tensors, write_whole
+from meancap.rules import parse
+from meancap.sampling import noise, uniform
+
+from ..mixtures import SINGLE, flow
 from ..models.classes import fashion
+from ..models.scenes.model import scenes
 from ..models.sit import SiT, SiTConfig
-from ..rules import parse
-from ..sampling import noise, uniform
-from ..scenes.model import scenes
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
 from .generate import ClassSource, SceneSource, make_run, open_model

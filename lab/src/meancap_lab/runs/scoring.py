@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import write_whole
+from meancap.files import write_whole
+
 from ..metrics.classifiers import WEIGHTS
 from ..metrics.distances import Gaussian
 from ..metrics.extractor import Extractor, Features

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from meancap.scenes import ATTRIBUTES, draw, render
-from meancap.scenes.law import BOUNDS, _hsv_to_rgb, _masks
+from meancap_lab.models.scenes import ATTRIBUTES, draw, render
+from meancap_lab.models.scenes.law import BOUNDS, _hsv_to_rgb, _masks
 
 N = 20_000
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from meancap.scenes import Readings, codes, detect, detector, draw, forms, measure_pictures, render
-from meancap.scenes.law import BOUNDS
-from meancap.scenes.measure import _codes_in_prompt_order
+from meancap_lab.models.scenes import Readings, codes, detect, detector, draw, forms, measure_pictures, render
+from meancap_lab.models.scenes.law import BOUNDS
+from meancap_lab.models.scenes.measure import _codes_in_prompt_order
 from studies.axes.measure import law_distance
 from studies.training.scorers import answers_of, burnt, spoilt
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from meancap import CFG, noise, sample
-from meancap.models.data import Pixels
-from meancap.models.picture_net import PictureNetConfig
 from meancap.sampling import shifted
-from meancap.scenes import codes
-from meancap.scenes.model import SceneModel, load_scene_net, save_scene_net, scene_net, scenes
+from meancap_lab.models.data import Pixels
+from meancap_lab.models.picture_net import PictureNetConfig
+from meancap_lab.models.scenes import codes
+from meancap_lab.models.scenes.model import SceneModel, load_scene_net, save_scene_net, scene_net, scenes
 
 SMALL = PictureNetConfig(fine=8, middle=8, width=16, depth=1, heads=2)
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from meancap.scenes import ATTRIBUTES, Prompt, Thing, codes, parse_prompt, prompt_of
+from meancap_lab.models.scenes import ATTRIBUTES, Prompt, Thing, codes, parse_prompt, prompt_of
 
 
 def test_reading_what_was_written_gives_the_prompt_back():

@@ -7,14 +7,14 @@ import torch
 
 from meancap import CFG, noise, sample
 from meancap.files import sha256_of
-from meancap.runs.reproduce import PROMPTS, SHOWN_PROMPTS
 from meancap.sampling import shifted
-from meancap.scenes import codes, detector, draw, measure_pictures, scenes
-from meancap.scenes.model import SHIPPED
+from meancap_lab.models.scenes import codes, detector, draw, measure_pictures, scenes
+from meancap_lab.models.scenes.model import SHIPPED
+from meancap_lab.runs.reproduce import PROMPTS, SHOWN_PROMPTS
 from tools import demo_prompts
 
 CARD = SHIPPED.with_suffix(".md")
-WRONG = Path(__file__).parents[2] / "studies" / "axes" / "scenes_wrong.safetensors"
+WRONG = Path(__file__).parents[4] / "studies" / "axes" / "scenes_wrong.safetensors"
 N = 24
 
 

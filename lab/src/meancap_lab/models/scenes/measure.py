@@ -34,8 +34,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..metrics.extractor import load_network
-from ..metrics.per_image import clipped, saturation
+from ...metrics.extractor import load_network
+from ...metrics.per_image import clipped, saturation
 from .law import BOUNDS, COLOURS, SHAPES, coverage
 
 _WEIGHTS = Path(__file__).parent / "weights" / "scene_detector.safetensors"

@@ -9,8 +9,9 @@ A prompt may leave anything out. The reference of guidance is the empty prompt, 
 guided picture moves away from. Rules that need a third prediction get both.
 
 The network is a `PictureNet` whose condition is a code (batch, 6), the prompt in the order of `ATTRIBUTES`;
--1 leaves an attribute open. A token for each object is made from its shape, its colour and its place together,
-so that what belongs to one object is bound before the transformer sees it; the third token is the background.
+-1 leaves an attribute open. A token for each object is made from its shape, its colour and its place
+together, so that what belongs to one object is bound before the transformer sees it; the third token is the
+background.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..files import read_tensors, sha256_of
-from ..models.checkpoint import save_network
-from ..models.data import Pixels
-from ..models.picture_net import PictureNet, PictureNetConfig, fill, token_layers
-from ..models.sit import FlowModel, NetworkPredictor
+from meancap.files import read_tensors, sha256_of
+
+from ..checkpoint import save_network
+from ..data import Pixels
+from ..picture_net import PictureNet, PictureNetConfig, fill, token_layers
+from ..sit import FlowModel, NetworkPredictor
 from .law import BACKGROUNDS, COLOURS, PLACES, SHAPES
 from .prompt import Prompt, codes
 
