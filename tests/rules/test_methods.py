@@ -13,8 +13,8 @@ import meancap.sampling
 import meancap_lab.bench.policy
 from meancap import Interval, parse
 from meancap.rules import CFG, Rule, apg, catalogue, register, renorm
-from meancap.rules.methods import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
 from meancap.rules.grammar import all_names, part_classes
+from meancap.rules.methods import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
 from meancap_lab.bench.families import families
 from meancap_lab.bench.ratios import Result
 from meancap_lab.cli import main
