@@ -1,6 +1,7 @@
 """Hosts that hard-code u + s (c - u): the wrapped network makes them compute the rule's result."""
 
 import importlib.util
+from itertools import pairwise
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_what_is_not_capped_keeps_the_hosts_own_bits_and_nothing_stays(calls):
         assert torch.equal(host(network, x, label, 6.0, 0, calls, "cu"), native)
         assert torch.equal(host(network, x, label, 6.0, 0, calls, "cu"), native)
     assert len(record) == 5, "a new run begins where time goes back"
-    assert not network._forward_hooks
+    assert "forward" not in network.__dict__
     assert torch.equal(host(network, x, label, 6.0, 0, calls, "cu"), native)
 
 
@@ -176,6 +177,129 @@ def test_a_time_that_a_solver_repeats_begins_no_run(method, stages):
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 
+class Decoder(nn.Module):
+    """The arguments of the decoders in Chatterbox and CosyVoice; the last of VoxCPM's have other names."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = Network(24).requires_grad_(False)
+        for parameter in self.network.parameters():
+            parameter.normal_(0, 0.7)
+
+    def forward(self, x, mask, mu, t, spks=None):
+        return self.network(x.flatten(1), t, mu).reshape(x.shape) * mask
+
+
+def speech(network, x, mu, scale, how):
+    """Euler as in three speech models, with the doubled batch in buffers that are used again."""
+    rows, noise_at = len(x), int(how == "voxcpm")
+    both, times = torch.zeros(2 * rows, *x.shape[1:]).to(x), torch.zeros(2 * rows).to(x)
+    given = torch.cat([mu, torch.zeros_like(mu)])
+    grid = torch.linspace(noise_at, 1 - noise_at, 7).to(x)
+    states = [x]
+    for t, r in pairwise(grid):
+        both[:rows], both[rows:], times[:] = x, x, t
+        if how == "chatterbox":
+            out = network.forward(
+                x=both, mask=torch.ones(2 * rows, 1, x.shape[2]), mu=given, t=times, spks=None
+            )
+        else:
+            out = network(both, torch.ones(2 * rows, 1, x.shape[2]), given, times)
+        c, u = out.chunk(2)
+        x = x + (r - t) * (zero_star(c, u, scale) if noise_at else (1 + scale) * c - scale * u)
+        states.append(x)
+    return states
+
+
+def zero_star(c, u, scale):
+    s = (c * u).sum((1, 2), keepdim=True) / ((u * u).sum((1, 2), keepdim=True) + 1e-8)
+    return u * s + scale * (c - u * s)
+
+
+def largest_ratio(network, states, mu, noise_at):
+    """|m| / |m_c| of every step that was made, from the states alone."""
+    grid, worst = torch.linspace(noise_at, 1 - noise_at, 7), []
+    for t, r, x, after in zip(grid, grid[1:], states, states[1:], strict=False):
+        c = network(x, torch.ones(len(x), 1, 1), mu, t.expand(len(x)))
+        k = (1 - t) if noise_at == 0 else -t
+        m, m_c = (x + k * v for v in ((after - x) / (r - t), c))
+        worst.append(m.flatten(1).norm(dim=1) / m_c.flatten(1).norm(dim=1))
+    return float(torch.stack(worst).max())
+
+
+def spoken(rows=16):
+    torch.manual_seed(1)
+    return Decoder(), torch.randn(rows, 4, 6), torch.randn(rows, 1)
+
+
+HOSTS = {
+    "chatterbox": {"scale": 2.0, "offset": 1},  # calls network.forward, by names
+    "cosyvoice": {"scale": 2.0, "offset": 1},  # the time is the fourth argument, after a mask
+    "voxcpm": {"formula": lambda c, u: zero_star(c, u, 2.0), "noise_at": 1},
+}
+
+
+@pytest.mark.parametrize("how", HOSTS)
+def test_speech_models_are_capped_in_their_own_loops(how):
+    network, x, mu = spoken()
+    native = speech(network, x, mu, 2.0, how)
+    with substituted(network, Cap(INF), **HOSTS[how]) as record:
+        assert all(map(torch.equal, speech(network, x, mu, 2.0, how), native))
+    assert len(record) == 6 and float(record.stacked()["ratio"].max()) > 1.1
+    with substituted(network, Cap(1.02), **HOSTS[how]) as record:
+        states = speech(network, x, mu, 2.0, how)
+    noise_at = int(how == "voxcpm")
+    assert record.stacked()["active"].any() and not record.remark
+    assert largest_ratio(network, states, mu, noise_at) <= 1.02 * (1 + 1e-4)
+    assert largest_ratio(network, native, mu, noise_at) > 1.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("voxcpm", {"scale": 2.0, "noise_at": 1}),  # another formula
+        ("cosyvoice", {"scale": 2.0}),  # another offset
+        ("cosyvoice", {"scale": 2.0, "offset": 1, "order": "uc"}),
+    ],
+)
+def test_a_host_that_goes_elsewhere_is_reported(how, said, dtype):
+    network, x, mu = spoken()
+    told = pytest.warns(UserWarning, match="not where its formula leads")
+    with told as warned, substituted(network.to(dtype), Cap(INF), **said) as record:
+        speech(network, x.to(dtype), mu.to(dtype), 2.0, how)
+    assert len(warned) == 1 and record.summary().endswith("the host did not follow these numbers")
+
+
+def test_what_was_not_seen_or_not_understood_is_said():
+    network, x, mu = spoken()
+    with pytest.warns(UserWarning, match="the network was not called"), substituted(network, Cap(2), scale=2):
+        pass
+    mask = substituted(network, Cap(2), scale=2, state=lambda args, kwargs: args[:2])
+    with (
+        pytest.raises(ValueError, match=r"one for each of the 32 rows.*got a tensor of shape \(32, 1, 6\)"),
+        mask,
+    ):
+        speech(network, x, mu, 2.0, "cosyvoice")
+    linear = nn.Linear(6, 6)
+    unnamed = substituted(linear, Cap(2), scale=2)
+    with pytest.raises(TypeError, match=r"arguments \(input\) have none of the names t"), unnamed:
+        linear(x)
+    for wrong in ({}, {"scale": 2.0, "formula": zero_star}, {"formula": zero_star, "calls": "apart"}):
+        with pytest.raises(ValueError, match="scale, or its formula"), substituted(network, Cap(2), **wrong):
+            pass
+    with pytest.raises(TypeError, match="must be a torch module"), substituted(speech, Cap(2), scale=2.0):
+        pass
+
+
+def test_a_network_is_substituted_once():
+    network = spoken()[0]
+    outer, inner = (substituted(network, rule, scale=2.0) for rule in ("Cap(1.1)", "CFG(9)"))
+    with pytest.raises(ValueError, match="substituted already"), outer, inner:
+        pass
+    assert "forward" not in network.__dict__
+
+
 class Guided(ModelWrapper):
     """A wrapper for flow_matching's solvers that guides by two calls, as its image example does."""
 
@@ -220,12 +344,14 @@ def test_f5_tts_is_guided_in_its_own_sampler():
     assert gamma > 1.001
     heard = []
     with substituted(model.transformer, Cap(gamma), scale=4.0, offset=1) as record:
-        handle = model.transformer.register_forward_hook(lambda *call: heard.append(call[-1]))
+        # The network's own output, before it is substituted.
+        handle = model.transformer.proj_out.register_forward_hook(lambda *call: heard.append(call[-1]))
         found, trajectory = model.sample(**spoken)
         handle.remove()
     assert not torch.equal(found, native) and record.stacked()["active"].any()
-    for x, after, out, t in zip(trajectory, trajectory[1:], heard, record.stacked()["t"][:, 0], strict=False):
-        c, u = (v.double() for v in out.chunk(2))
-        v = c + 4.0 * (c - u)  # what the host makes of the substitute
+    times = [*record.stacked()["t"][:, 0].tolist(), 1.0]
+    assert len(heard) == len(trajectory) - 1 == 6
+    for x, after, out, t, r in zip(trajectory, trajectory[1:], heard, times, times[1:], strict=False):
+        c, v = out.double().chunk(2)[0], (after - x).double() / (r - t)
         ratio = (x + (1 - t) * v).norm() / (x + (1 - t) * c).norm()
         assert float(ratio) <= gamma * (1 + 1e-4) and not torch.equal(x, after)

@@ -141,6 +141,10 @@ def test_diffsynth_makes_one_prediction_where_the_rule_needs_one():
 
 
 def test_what_diffsynth_cannot_tell_is_refused():
+    pipe = Pipeline(1)
+    outer, inner = diffsynth.guided(pipe, Cap(1.1)), diffsynth.guided(pipe, "CFG(9)")
+    with pytest.raises(ValueError, match="would replace its result"), outer, inner:
+        pass
     with pytest.raises(TypeError, match="cfg_guided_model_fn"), diffsynth.guided(object(), Cap(1.1)):
         pass
     pipe = Pipeline(1)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..path import Affine
 from ..rules import Rule
 from .attach import override
-from .session import RunRecord, Session
+from .session import RunRecord, Session, need_cap_inside
 
 _STATES = (("latents",), ("video_latents", "audio_latents"))
 
@@ -120,6 +120,8 @@ def guided(pipe: Any, rule: Rule | str) -> Iterator[RunRecord]:
             f"a DiffSynth pipeline is needed, with cfg_guided_model_fn; got {type(pipe).__name__}"
         )
     guide = _Guide(rule)
+    for outer in getattr(pipe.__dict__.get("cfg_guided_model_fn"), "methods", ()):
+        need_cap_inside(guide.sessions[0].rule, outer.sessions[0].rule)
     undo = override(pipe, "cfg_guided_model_fn", guide)
     try:
         yield guide.sessions[0].record

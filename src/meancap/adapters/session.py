@@ -30,6 +30,7 @@ class RunRecord(Record):
         self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
         self.idle = _NO_STEP  # why the record is empty, where it is
         self.unguided = 0  # steps for which the host made one prediction only
+        self.remark = ""  # what else a reader of the numbers must know
         self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
 
     def restart(self) -> None:
@@ -37,13 +38,14 @@ class RunRecord(Record):
         self._seen.clear()
         self._typed.clear()
         self.about = {}
-        self.idle, self.unguided = _NO_STEP, 0
+        self.idle, self.unguided, self.remark = _NO_STEP, 0, ""
 
     def summary(self) -> str:
         """One line: the requested and the applied scale, and the steps that were not guided."""
         if not len(self):
             return f"nothing was guided: {self.idle}"
-        return super().summary() + (f"; {self.unguided} more steps were not guided" if self.unguided else "")
+        unguided = f"; {self.unguided} more steps were not guided" if self.unguided else ""
+        return super().summary() + unguided + (f"; {self.remark}" if self.remark else "")
 
     def rows(self) -> list[dict[str, float | int | bool]]:
         """One flat row per evaluation and sample; none if nothing was guided."""
@@ -64,6 +66,15 @@ class RunRecord(Record):
             figure = Figure()
         figure.suptitle(f"{self.about.get('rule', '')}\n{self.summary()}", fontsize=9)
         return figure
+
+
+def need_cap_inside(rule: Rule, outer: Rule) -> None:
+    """Raises an error if the rule of an inner block would replace what the outer block made."""
+    if not rule.caps:
+        raise ValueError(
+            f"{rule} inside a block of {outer} would replace its result, so the outer record would be wrong "
+            f"and nothing it caps would be bounded; use one block, such as guided(pipe, 'CFG(7) | Cap(1.1)')"
+        )
 
 
 class Session:

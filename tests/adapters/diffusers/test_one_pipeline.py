@@ -97,6 +97,14 @@ def test_nested_blocks_chain_from_the_outside_in(pipe):
         over = call(SD3, pipe, guidance_scale=5.0)
     torch.testing.assert_close(over, chain, rtol=1e-4, atol=1e-4)
     assert not first.any() and inner.stacked()["active"].any()
+    for outer, rule in ((Cap(1.1), CFG(9.0)), (CFG(5.0), CFG(9.0)), (Cap(1.1), CFG(9.0) | Cap(1.3))):
+        with (
+            pytest.raises(ValueError, match="would replace its result"),
+            guided(pipe, outer),
+            guided(pipe, rule),
+        ):
+            pass
+        assert "step" not in pipe.scheduler.__dict__
 
 
 def test_a_copy_of_the_pipeline_made_inside_is_not_guided_and_can_be(pipe):

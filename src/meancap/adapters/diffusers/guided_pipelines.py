@@ -24,7 +24,7 @@ from torch import Tensor
 from ...rules import Rule
 from ...rules.caps import Calibration
 from ..attach import listen, override
-from ..session import Pilot, RunRecord, Session
+from ..session import Pilot, RunRecord, Session, need_cap_inside
 from .layouts import Layout, LayoutError, same_state, shown_state, verify_layout
 from .pipeline_table import layout_of
 from .schedulers import PathReader, family_of, first_stage
@@ -89,7 +89,9 @@ class Tap:
         """A copy of a guided pipeline is not guided."""
 
     def push(self, session: Session) -> Session:
-        if not self.sessions:
+        if self.sessions:
+            need_cap_inside(session.rule, self.sessions[-1].rule)
+        else:
             self._attach()
         beside = [Session(session.rule) for _ in range(self.layout.streams - 1)]
         session.record.beside = [other.record for other in beside]
@@ -354,7 +356,7 @@ def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify:
     """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
 
     A rule that only caps, like Cap(1.1), keeps the pipeline's own combination as the nominal one; any other
-    chain, like CFG(7) | Cap(1.1), replaces it. Blocks nest: an inner rule takes the outer one's result for
+    chain, like CFG(7) | Cap(1.1), replaces it. Blocks nest: an inner cap takes the outer block's result for
     the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
     """
     return _GuidedBlock(pipe, rule, layout, verify)
