@@ -28,6 +28,7 @@ from torch import Tensor
 from meancap.files import write_whole
 from meancap.rules import apg, parse
 from meancap.sampling import Predict, Times, noise, sample, shifted, uniform
+from meancap.sampling.stochastic import generator_of
 from meancap_lab.metrics.score import Estimate
 from meancap_lab.models import data
 from meancap_lab.models.checkpoint import load_sit
@@ -115,7 +116,7 @@ def network(model: str, dtype: torch.dtype = torch.bfloat16) -> ClassModel | Sce
 
 def prompts_of(count: int, seed: int) -> Tensor:
     """(count, 6) codes of the law, each twice, that leave the background open."""
-    codes = draw((count + 1) // 2, torch.Generator().manual_seed(sample_seed(seed, 0))).codes()
+    codes = draw((count + 1) // 2, generator_of(sample_seed(seed, 0))).codes()
     codes[:, 5] = -1
     return codes.repeat_interleave(2, 0)[:count]
 

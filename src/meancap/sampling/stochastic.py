@@ -19,12 +19,16 @@ acts. Fresh noise undoes a part of what earlier guidance did, and the two do not
 not the same guidance here.** Compare samplers at equal alignment, never at equal scale.
 
 Randomness belongs to samples: the generator of a seed draws the sample's start (what `noise` gives for that
-seed) first, then one tensor for each step. Neither batch, order nor the other samples matter.
+seed) first, then one tensor for each step. Neither batch, order nor the other samples matter. All bits of a
+seed count: from 2^32 on, where torch's own seeding would drop the higher ones, `generator_of` fills torch's
+Mersenne Twister by the standard seeding from an integer of any size, that of Python's `random`.
 """
 
 from __future__ import annotations
 
 import math
+import random
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -97,15 +101,28 @@ def noise(
 ) -> Tensor:
     """Gaussian noise of `shape` for each seed, drawn on the CPU: an image does not depend on its batch."""
     need_seeds(seeds, shape)
-    generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+    generators = [generator_of(int(seed)) for seed in seeds]
     if not generators:
         raise ValueError("noise needs at least one seed")
     return _draw(generators, shape).to(device, dtype)
 
 
+def generator_of(seed: int) -> torch.Generator:
+    """A generator on the CPU for a seed >= 0 of any size: torch's own below 2^32, and none of those above."""
+    if seed < 0:
+        raise ValueError(f"a seed must be a whole number from 0; got {seed}")
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    if seed >= 2**32:
+        words = array("Q", random.Random(seed).getstate()[1][:624])
+        state = generator.get_state()
+        state[24 : 24 + 8 * 624] = torch.frombuffer(words, dtype=torch.uint8)  # behind three numbers
+        generator.set_state(state)
+    return generator
+
+
 def _stream(seeds: tuple[int, ...], x: Tensor) -> Callable[[], Tensor]:
     """Draws shaped like x, one generator per sample, behind the draw that `noise` makes of the same seed."""
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    generators = [generator_of(seed) for seed in seeds]
     _draw(generators, x.shape[1:])
     return lambda: _draw(generators, x.shape[1:]).to(x.device, x.dtype)
 

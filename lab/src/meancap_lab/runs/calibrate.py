@@ -70,6 +70,7 @@ from meancap.rules.path_matching import (
 )
 from meancap.rules.spaces import on_samples
 from meancap.sampling import Predict, noise, sample, trajectory
+from meancap.sampling.stochastic import generator_of
 from meancap.schedules import Piecewise
 
 from ..extras import need
@@ -154,7 +155,7 @@ def match_pipeline(
     def walk(rule: Rule | None) -> list[PathStatistics]:
         found = []
         for i, caption in enumerate(captions):
-            generator = torch.Generator().manual_seed(sample_seed(seed, i))
+            generator = generator_of(sample_seed(seed, i))
             follow = Follow(latents[i : i + 1]) if rule is None else rule
             with torch.no_grad(), guided(pipe, follow) as record:
                 pipe(caption, generator=generator, **call)
@@ -172,7 +173,7 @@ def encode_pictures(pipe: Any, pictures: Sequence[Any], seed: int = 0) -> Tensor
     pixels = pipe.image_processor.preprocess(list(pictures)).to(vae.device, vae.dtype)
     found = []
     for i, one in enumerate(pixels.split(1)):
-        generator = torch.Generator().manual_seed(sample_seed(seed, i))
+        generator = generator_of(sample_seed(seed, i))
         z = vae.encode(one).latent_dist.sample(generator)
         z = (z - (getattr(vae.config, "shift_factor", None) or 0.0)) * vae.config.scaling_factor
         found.append(pipe._pack_latents(z, *z.shape) if hasattr(pipe, "_pack_latents") else z)
@@ -275,7 +276,7 @@ def examples(
         raise ValueError(
             f"a calibration needs examples, and a batch of at least one; got {count} and {batch}"
         )
-    draw = torch.Generator().manual_seed(seed)
+    draw = generator_of(seed)
     if kind == "lab" and where:
         chosen = problem(where)
         return [(chosen.model().predict, chosen.condition().conditional.sample(count, draw))]
@@ -375,7 +376,7 @@ def learn_scale(
     if first < _FEWEST_EXAMPLES:
         raise ValueError(f"a scale needs at least {_FEWEST_EXAMPLES} examples for its interval; got {first}")
     products = torch.cat(rows)  # (examples, times, 2)
-    counts = resample_counts(first, resamples, sample_seed(seed, 2**31))
+    counts = resample_counts(first, resamples, 2**31)
     low, high = _ratio(torch.einsum("rn,ntk->rtk", counts, products)).quantile(TAILS, dim=0)
     values = _ratio(products.sum(0))
     return LearnedScale(knots, digits(*values), digits(*low), digits(*high), first, model=model)
@@ -400,7 +401,7 @@ def load_scale(path: str | Path) -> LearnedScale:
 @torch.no_grad()
 def _products(predict: Predict, data: Tensor, times: Sequence[float], seed: int, first: int) -> Tensor:
     """<data - m_u, D> and |D|^2 of each example at each time, (n, times, 2)."""
-    streams = [torch.Generator().manual_seed(sample_seed(seed, first + i)) for i in range(len(data))]
+    streams = [generator_of(sample_seed(seed, first + i)) for i in range(len(data))]
     found = []
     for t in times:
         noise = torch.stack([torch.randn(data.shape[1:], generator=one) for one in streams])

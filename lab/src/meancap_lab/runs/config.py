@@ -1,8 +1,8 @@
 """What a run is: one frozen value whose fields are the options of `meancap generate` and of run.json.
 
     block   `batch` neighbouring indices; made together, saved together, the most that a kill can lose
-    seed    of sample i: 1,000,003 times the run's seed, plus i; two runs of one seed share all their noise,
-            two runs of different seeds none of it (up to a million samples)
+    seed    of sample i: 1,000,003 times the run's seed, plus i, and 2^64 seeds further for every 1,000,003
+            samples. Two runs of one seed share all their noise, and two runs of different seeds none of it
 
 A user gives the options; opening the model (`meancap_lab.runs.generate`) fills in the rest: hashes, the grid,
 the number of samples. Fields up to `negative` are in run.json, in this order; the others only lead to them.
@@ -18,14 +18,18 @@ from pathlib import Path
 from typing import Any
 
 _STRIDE = 1_000_003
+_SEEDS = 2**64
 _DTYPES = ("float32", "tf32", "bfloat16", "float16")
 # Which models take an option, as help and error messages name them.
 _MODELS = {"class": "fashion, sit:PATH", "scenes": "scenes", "pipeline": "diffusers:PATH"}
 
 
 def sample_seed(seed: int, index: int) -> int:
-    """The generator seed of one sample; torch uses its lowest 32 bits."""
-    return (seed * _STRIDE + index) % 2**32
+    """The seed of one sample, for `noise` and `generator_of`: no other run seed and index have the same."""
+    if not (0 <= seed < _SEEDS and 0 <= index):
+        raise ValueError(f"a seed must be from 0 to 2^64 - 1, and a sample's index from 0; got {seed}, {index}")
+    page, row = divmod(index, _STRIDE)
+    return (page * _SEEDS + seed) * _STRIDE + row
 
 
 def _option(help: str, default: Any = MISSING, *kinds: str, least: int | None = None, **argument: Any) -> Any:

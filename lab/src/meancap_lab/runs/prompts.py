@@ -24,6 +24,7 @@ import torch
 
 from meancap.rules import parse
 from meancap.sampling.checks import need_scale_first
+from meancap.sampling.stochastic import generator_of
 
 from ..extras import need
 from ..models.checkpoint import load_pretrained
@@ -110,7 +111,7 @@ def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) ->
         if not prompt:
             return MadeBlock(np.zeros((0, 1, 1, 3), np.uint8), [])
         seed = sample_seed(config.seed, block) if config.noise == "per sample" else config.seed
-        generator = stream.at(block) if config.noise == "stream" else torch.Generator().manual_seed(seed)
+        generator = stream.at(block) if config.noise == "stream" else generator_of(seed)
         call: dict[str, Any] = {
             "guidance_scale": config.guidance_scale,
             "num_inference_steps": len(config.times) - 1,
@@ -141,12 +142,12 @@ class _NoiseStream:
         height, width = config.size or (pipe.default_sample_size * pipe.vae_scale_factor,) * 2
         channels = _denoiser(pipe).config.in_channels
         self.shape = (1, channels, height // pipe.vae_scale_factor, width // pipe.vae_scale_factor)
-        self.generator, self.next = torch.Generator().manual_seed(config.seed), 0
+        self.generator, self.next = generator_of(config.seed), 0
 
     def at(self, index: int) -> torch.Generator:
         """A generator that draws next what a run in order would have drawn for this index."""
         if index < self.next:
-            self.generator, self.next = torch.Generator().manual_seed(self.config.seed), 0
+            self.generator, self.next = generator_of(self.config.seed), 0
         while self.next < index:
             torch.randn(self.shape, generator=self.generator, dtype=self.dtype)
             self.next += 1
