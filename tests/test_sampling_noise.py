@@ -1,6 +1,7 @@
 """Steps with noise: the marginals stay, the noise belongs to the samples, and guidance counts more."""
 
 import math
+import random
 from itertools import pairwise
 
 import pytest
@@ -21,9 +22,10 @@ from meancap import (
     uniform,
 )
 from meancap.sampling import weights
-from meancap.sampling.stochastic import step_coefficients
+from meancap.sampling.stochastic import generator_of, step_coefficients
 from meancap_lab.mixtures.mixture import Mixture
 
+SEEDS = (0, 1, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 2**64, 2**64 + 1, 2**88 + 1)
 ETAS = (0.0, 0.3, 0.7, 1.0)
 N = 2048
 
@@ -38,6 +40,20 @@ def test_without_noise_it_is_euler_bit_for_bit():
     for grid in (uniform(9), shifted(9), graded(9)):
         a = sample(exact(law), CFG(1), x, grid, ancestral(range(32), 0.0))
         assert torch.equal(a, sample(exact(law), CFG(1), x, grid, euler))
+
+
+def test_all_bits_of_a_seed_count():
+    """Below 2^32 a seed is torch's own; from there on the stream is that of Python's Mersenne Twister."""
+    x = torch.zeros(len(SEEDS), 4)
+    for drawn in (noise(SEEDS, (16,)), ancestral(SEEDS).begin(x)(lambda x, t: x, x, 0, 0.5)):
+        assert len({tuple(row.tolist()) for row in drawn}) == len(SEEDS)
+    assert torch.equal(noise([7], (16,))[0], torch.randn(16, generator=torch.Generator().manual_seed(7)))
+    for seed in SEEDS[3:]:
+        twister = random.Random(seed)
+        drawn = torch.rand(8, generator=generator_of(seed)) * 2**24
+        assert drawn.tolist() == [twister.getrandbits(32) % 2**24 for _ in range(8)]
+    with pytest.raises(ValueError, match="whole number from 0; got -1"):
+        noise([-1], (2,))
 
 
 @pytest.mark.parametrize("eta", ETAS)

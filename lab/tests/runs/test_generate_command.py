@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from meancap_lab.models.sit import NetworkPredictor
 from meancap_lab.runs.folder import Run
 from small_sit import pixels, random_sit
 
-SOURCE = Path(__file__).parents[2] / "src"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +42,16 @@ def test_torchrun_with_two_processes_makes_the_files_of_one(tmp_path, model, cap
 
 def test_a_task_of_slurm_makes_its_share_and_says_what_is_missing(tmp_path, model, monkeypatch, capsys):
     assert main(options(model, tmp_path / "one", "--batch", "8")) == 0
-    for name, value in (("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_LOCALID", "0")):
+    by_hand = {"RANK": "0", "WORLD_SIZE": "2"}  # no launcher looks after the other processes
+    task = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+    for code, variables in ((1, by_hand), (0, task)):
+        with monkeypatch.context() as environment:
+            for name, value in variables.items():
+                environment.setenv(name, value)
+            assert main(options(model, tmp_path / "two", "--batch", "8")) == code
+        assert "is unfinished: 6 of 13 blocks are missing, none of process 0 of 2" in capsys.readouterr().err
+    for name, value in {**task, "SLURM_PROCID": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert main(options(model, tmp_path / "two", "--batch", "8")) == 0
-    assert "is unfinished: 6 of 13 blocks are missing, none of process 0 of 2" in capsys.readouterr().err
-    monkeypatch.setenv("SLURM_PROCID", "1")
     assert main(options(model, tmp_path / "two", "--batch", "8")) == 0
     assert "unfinished" not in capsys.readouterr().err
     assert contents(tmp_path / "two") == contents(tmp_path / "one")

@@ -109,6 +109,20 @@ def test_rules_share_their_noise_and_seeds_do_not(model):
     assert len({sample_seed(3, i) for i in range(50_000)}) == 50_000
 
 
+def test_no_two_samples_of_any_runs_share_their_noise():
+    """Up to 2^64 seeds and ten million samples; the first million of the first 4,294 seeds are as ever."""
+    seeds = [0, 1, 2, 4_294, 4_295, 8_590, 2**32 - 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1]
+    indices = [*range(7), 12_289, 49_999, 999_999, *range(1_000_000, 1_000_009), 2**23, 9_999_999]
+    pairs = [(seed, i) for seed in seeds for i in indices]
+    assert len({sample_seed(*pair) for pair in pairs}) == len(pairs)
+    starts = noise([sample_seed(*pair) for pair in pairs], (8,))
+    assert len({tuple(row.tolist()) for row in starts}) == len(pairs)
+    assert sample_seed(4_294, 49) == 4_294 * 1_000_003 + 49
+    for pair in ((2**64, 0), (-1, 0), (0, -1)):
+        with pytest.raises(ValueError, match="0 to 2\\^64 - 1"):
+            sample_seed(*pair)
+
+
 def test_another_configuration_is_refused_and_named(tmp_path, model):
     before = finished(tmp_path / "r", model, settings(model))
     for changes, words in (
@@ -160,21 +174,34 @@ def test_run_json_tells_everything_that_decides_the_bytes(tmp_path, model):
     assert found["finished"]["evaluations"] == 30 * 7  # Heun: two a step, one in the last
 
 
-def test_the_place_among_processes_comes_from_the_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID"):
+STEP = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "16", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}  # an sbatch script, without srun
+
+
+@pytest.mark.parametrize(
+    ("variables", "answer"),
+    [
+        ({}, (0, 1, 0)),
+        (STEP, (5, 16, 1)),
+        ({**STEP, "RANK": "3", "WORLD_SIZE": "8"}, (3, 8, 0)),  # torchrun inside a SLURM job
+        ({**BATCH, "RANK": "3", "WORLD_SIZE": "8"}, (3, 8, 0)),
+        ({**BATCH, "SLURM_NTASKS": "1"}, (0, 1, 0)),
+        (BATCH, "one process in a SLURM job of 4 tasks; start it as `srun"),
+        ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4 needs RANK"),
+        ({"RANK": "3", "WORLD_SIZE": "2"}, "RANK=3"),
+        ({"RANK": "3"}, "RANK=3"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "whole number"),
+    ],
+)
+def test_the_place_among_processes_comes_from_the_environment(monkeypatch, variables, answer):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", *STEP):
         monkeypatch.delenv(name, raising=False)
-    assert place() == (0, 1, 0)
-    for name, value in (("SLURM_PROCID", "5"), ("SLURM_NTASKS", "16"), ("SLURM_LOCALID", "1")):
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert place() == (5, 16, 1)  # torchrun's own variables come first, also inside a SLURM job
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    assert place() == (3, 8, 0)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="RANK=3"):
-        place()
-    monkeypatch.setenv("RANK", "one")
-    with pytest.raises(ValueError, match="whole number"):
+    if isinstance(answer, tuple):
+        assert place() == answer
+        return
+    with pytest.raises(ValueError, match=answer):
         place()
 
 

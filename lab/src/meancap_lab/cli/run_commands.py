@@ -14,7 +14,7 @@ from meancap.rules.path_matching import load_path_match
 
 from ..extras import need, pip_command
 from ..runs.config import add_options, config_of
-from ..runs.processes import place
+from ..runs.processes import launched, place
 from .command import add_command, bar, progress
 
 if TYPE_CHECKING:
@@ -68,18 +68,19 @@ def generate(args: argparse.Namespace) -> int:
         raise SystemExit(_unwritable(args.out, error, f"{kept} of {len(mine)} blocks are kept")) from None
     if store.finished:
         print(f"{args.out}: {prepared.config.count} samples, {prepared.config.rule or 'no rule'}")
-    else:
-        missing = len(store.missing(range(prepared.config.blocks)))
-        _print_unfinished(args.out, f"{missing} of {prepared.config.blocks} blocks are missing", rank, world)
-    return 0
+        return 0
+    missing = len(store.missing(range(prepared.config.blocks)))
+    return _unfinished(args.out, f"{missing} of {prepared.config.blocks} blocks are missing", rank, world)
 
 
-def _print_unfinished(out: Path, state: str, rank: int, world: int) -> None:
+def _unfinished(out: Path, state: str, rank: int, world: int) -> int:
+    """Prints what is missing; returns the exit code, which is 0 if a launcher watches the other processes."""
     print(
         f"meancap: {out} is unfinished: {state}, none of process {rank} of {world}; if the other processes "
         "have ended, rerun the command",
         file=sys.stderr,
     )
+    return 0 if launched() else 1
 
 
 def _unwritable(out: Path, error: OSError, kept: str) -> int:
@@ -315,9 +316,8 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
         if protocol.figures:
             _draw(protocol, args.out)
         print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
-    else:
-        _print_unfinished(args.out, "blocks are missing", rank, world)
-    return 0
+        return 0
+    return _unfinished(args.out, "blocks are missing", rank, world)
 
 
 def _draw(protocol: ImageProtocol, out: Path) -> None:

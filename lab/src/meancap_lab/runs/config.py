@@ -26,8 +26,10 @@ _MODELS = {"class": "fashion, sit:PATH", "scenes": "scenes", "pipeline": "diffus
 
 def sample_seed(seed: int, index: int) -> int:
     """The seed of one sample, for `noise` and `generator_of`: no other run seed and index have the same."""
-    if not (0 <= seed < _SEEDS and 0 <= index):
-        raise ValueError(f"a seed must be from 0 to 2^64 - 1, and a sample's index from 0; got {seed}, {index}")
+    if not (0 <= seed < _SEEDS and index >= 0):
+        raise ValueError(
+            f"a seed must be from 0 to 2^64 - 1, and a sample's index from 0; got {seed}, {index}"
+        )
     page, row = divmod(index, _STRIDE)
     return (page * _SEEDS + seed) * _STRIDE + row
 

@@ -15,22 +15,42 @@ from threading import Thread, current_thread, main_thread
 
 _ENDED = 143  # the exit code of a process that was told to end: 128 + SIGTERM
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # accelerate sets them too
-_SRUN = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")  # of a step; sbatch has tasks, no step
 
 
 def place() -> tuple[int, int, int]:
-    """Rank, number of processes, and rank on this machine, from torchrun, accelerate or srun."""
-    names = _SRUN if "SLURM_PROCID" in os.environ and "RANK" not in os.environ else _TORCHRUN
+    """Rank, number of processes, and rank on this machine, from torchrun, accelerate or srun.
+
+    Raises an error for a process that belongs to several but was started alone: it would make a part.
+    """
+    known = os.environ
+    names = _SRUN if "SLURM_STEP_NUM_TASKS" in known and "RANK" not in known else _TORCHRUN
     numbers = []
     for name, default in zip(names, ("0", "1", "0"), strict=True):
-        text = os.environ.get(name, default)
+        text = known.get(name, default)
         if not text.isdigit():
             raise ValueError(f"the environment variable {name} must be a whole number; got {text!r}")
         numbers.append(int(text))
     rank, world, local = numbers
+    if world > 1 and names[0] not in known:
+        raise ValueError(
+            f"{names[1]}={world} needs {names[0]}, the number of this process; start it with torchrun or "
+            f"srun, or unset {names[1]} to make everything in one process"
+        )
+    tasks = known.get("SLURM_NTASKS", "1")
+    if names is _TORCHRUN and "RANK" not in known and "SLURM_PROCID" in known and tasks != "1":
+        raise ValueError(
+            f"this is one process in a SLURM job of {tasks} tasks; start it as `srun meancap ...`, or give "
+            "sbatch --ntasks=1 to make everything in one process"
+        )
     if not rank < max(world, 1):
         raise ValueError(f"{names[0]}={rank} needs a {names[1]} above it; got {world}")
     return rank, max(world, 1), local
+
+
+def launched() -> bool:
+    """Whether a launcher started this process with others: it reports those that fail, and may end all."""
+    return any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", _SRUN[1]))
 
 
 @contextmanager
