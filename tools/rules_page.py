@@ -55,6 +55,7 @@ _NAME_ONLY = (
 
 # Methods that are known and not included, and why.
 _LEFT_OUT = (
+    ("NAG (2505.21179)", "acts inside attention layers, not on predictions"),
     ("Difference CFG", "Skimmed CFG's companion takes norms and extremes of a whole batch"),
     (
         "Dynamic CFG schedules of mimic",
@@ -191,8 +192,8 @@ class _Point(NamedTuple):
     off: float = 0.0
 
 
-def _predictions() -> list[Prediction]:
-    """The three steps that every rule is drawn on."""
+def _predictions(names: tuple[str, ...]) -> list[Prediction]:
+    """The three steps that every rule is drawn on, with further predictions of these names."""
     draw = torch.Generator().manual_seed(0)
 
     def image() -> Tensor:
@@ -210,14 +211,14 @@ def _predictions() -> list[Prediction]:
         m_u = m_c - _GAP * m_c.norm() * gap
         p = Prediction.from_mean((1 - t) * noise + t * m_c, t, m_c, m_u)
         third = m_u + _GAP * m_c.norm() * along
-        predictions.append(p.beside(negative=third, image=third).until(s))
+        predictions.append(p.beside(**dict.fromkeys(names, third)).until(s))
     return predictions
 
 
 def drawn_mean(rule: Rule) -> _Point:
     """Where the guided mean of the third step lies."""
     state = rule.init()
-    for p in (steps := _predictions()):
+    for p in (steps := _predictions(rule.needs)):
         m, state = guide(rule, p, state)
     p = steps[-1]
     size = p.m_c.norm()

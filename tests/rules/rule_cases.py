@@ -27,7 +27,7 @@ def guided_example(rule, axes=2):
     """The guided velocity of the example after one step; a rule for images sees it as one of 2 x 2."""
     shape = (1, 4) if axes <= 2 else (1, *[1] * (axes - 3), 2, 2)
     x, v_c, v_u, v_n = (v.reshape(shape) for v in (X, V_C, V_U, _V_N))
-    v, _ = guided_velocity(rule, x, T, v_c, v_u, t_next=0.5, extra={"negative": v_n, "image": v_n})
+    v, _ = guided_velocity(rule, x, T, v_c, v_u, t_next=0.5, extra=dict.fromkeys(rule.needs, v_n))
     return tuple(v.flatten().tolist())
 
 

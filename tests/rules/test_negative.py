@@ -13,6 +13,7 @@ from meancap.rules import (
     Phases,
     Removal,
     cap_fraction,
+    composable,
     contrastive,
     crg,
     instruct_pix2pix,
@@ -136,6 +137,78 @@ def test_two_conditions_are_the_combination_of_the_pipeline():
     capped, _ = guide(instruct_pix2pix(7.5) | Cap(1.1), p.beside(image=image))
     way = found - p.m_c
     torch.testing.assert_close(capped, p.m_c + cap_fraction(p.m_c, way, 1.1) * way)  # over the sum
+
+
+OTHERS = ("second", "negative", "weak", "perturbed", "modality")
+
+
+def many(t, seed=3):
+    """A prediction with five further outputs, and all outputs by name."""
+    g = torch.Generator().manual_seed(seed)
+    x, c, u, *others = (torch.randn(*SHAPE, generator=g, dtype=torch.float64) for _ in range(3 + len(OTHERS)))
+    named = dict(zip(OTHERS, others, strict=True))
+    return Prediction.from_velocity(x, t, c, u).beside(**named), {"c": c, "u": u, **named}
+
+
+COMPOSITIONS = {  # at t = 0.4 and at t = 0.9: the published sums of the outputs
+    "composable(3)": lambda c, u, second, **_: u + 3 * (c - u) + 3 * (second - u),
+    "composable(3, others=['second', 'negative'], weights=[2, -3])": (
+        lambda c, u, second, negative, **_: u + 3 * (c - negative) + 2 * (second - u)  # AND, NOT
+    ),
+    "signed_negative(3, weight=2)": lambda c, u, negative, **_: u + 3 * (c - u) - 2 * (negative - u),
+    "windowed_negative(3)": (
+        lambda c, negative, **_: negative + 3 * (c - negative),
+        lambda c, u, **_: u + 3 * (c - u),
+    ),
+    "sgg(3)": (lambda c, u, **_: c + 2 * (c - u), lambda c, weak, **_: c + 2 * (c - weak)),
+    "mixed_autoguidance(3, share=0.25)": lambda c, u, weak, **_: 3 * c - 2 * (0.25 * weak + 0.75 * u),
+    "ltx2(3, perturbed=1.5, modality=4)": (
+        lambda c, u, perturbed, modality, **_: c + 2 * (c - u) + 1.5 * (c - perturbed) + 3 * (c - modality)
+    ),
+}
+
+
+@pytest.mark.parametrize("text", COMPOSITIONS)
+def test_a_composition_is_its_sum_and_a_cap_bounds_the_sum(text):
+    rule, formulas = parse(text), COMPOSITIONS[text]
+    for i, t in enumerate((0.4, 0.9)):
+        p, outputs = many(t)
+        expected = (formulas[i] if isinstance(formulas, tuple) else formulas)(**outputs)
+        found, _ = guide(rule, p)
+        torch.testing.assert_close(found, p.x + (1 - t) * expected)
+        capped, _ = guide(rule | Cap(1.1), p)
+        way = found - p.m_c
+        torch.testing.assert_close(capped, p.m_c + cap_fraction(p.m_c, way, 1.1) * way)
+        assert (dot(capped, capped).sqrt() <= 1.1 * (1 + 1e-15) * dot(p.m_c, p.m_c).sqrt()).all()
+
+
+ONE_CONDITION = (
+    "composable(3, others=[])", "signed_negative(3, weight=0)", "windowed_negative(3, start=0.9, end=1)",
+    "sgg(3, tau=0)", "mixed_autoguidance(3, share=0)", "ltx2(3, perturbed=0, modality=1)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ONE_CONDITION)
+def test_a_composition_of_one_condition_is_cfg(text):
+    p, _ = many(0.4)
+    torch.testing.assert_close(guide(parse(text), p)[0], guide(CFG(3), p)[0])
+
+
+def test_each_sample_has_its_own_window():
+    times = torch.tensor([0.1, 0.3, 0.8], dtype=torch.float64)
+    x, c, u, n = (torch.randn(*SHAPE, dtype=torch.float64) for _ in range(4))
+    both = Prediction.from_velocity(x, times, c, u).beside(negative=n)
+    found, _ = guide(parse("windowed_negative(3)"), both)
+    for i, reference in enumerate((u, n, u)):
+        one = Prediction.from_velocity(x[i : i + 1], times[i].item(), c[i : i + 1], reference[i : i + 1])
+        torch.testing.assert_close(found[i : i + 1], guide(CFG(3), one)[0])
+
+
+def test_a_condition_without_a_weight_is_an_error():
+    with pytest.raises(ValueError, match=r"one weight for each of \['second'\]; got \[1, 2\]"):
+        composable(3, weights=[1, 2])
+    with pytest.raises(ValueError, match="Toward needs the name of a prediction"):
+        parse("composable(3, others=['a b'])")
 
 
 def test_a_rule_says_what_it_looks_at():

@@ -11,6 +11,7 @@ from meancap.rules import Stepper, catalogue
 from meancap.rules.methods import entry
 
 ENTRIES = [e for e in catalogue(forms=True) if e.kind == "rule"]
+NAMES = sorted({name for e in ENTRIES for name in e.needs})
 # Chains with options of the caps that no method of the catalogue has.
 OPTIONS = (
     "CFG(Piecewise([0, 0.3, 1], [1, 6, 2])) | CapDisplacement(1.15)",
@@ -43,7 +44,7 @@ def run(shape, *, dtype=torch.float64, loud=1.0, gap=1.0):
 
 def third(v):
     """A third prediction under every name that a rule of the catalogue looks for."""
-    return {"negative": v, "image": v}
+    return dict.fromkeys(NAMES, v)
 
 
 def means(rule, predictions):

@@ -31,7 +31,7 @@ def run(rule, seed, dtype):
     state, found = rule.init(), []
     for i, t in enumerate(TIMES[:-1]):
         p = Prediction(*shown(i, seed, dtype), TIMES[i + 1])
-        p = p.beside(negative=p.out_u + 1, image=p.out_u + 1)
+        p = p.beside(**dict.fromkeys(rule.needs, p.out_u + 1))
         idle = rule.idle(t, state)
         m, state = guide(rule, p, state)
         found.append((p, idle, m, state))

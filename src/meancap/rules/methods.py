@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ FAMILIES = {
     "density_ratio": "A scale read off the density ratio",
     "direction": "Another direction: projections, rotations, other references",
     "memory": "Steps compared with the steps before",
-    "negative": "Something to avoid: a third prediction",
+    "negative": "Further predictions: other conditions, something to avoid, a weaker model",
     "frequency": "Coarse and fine parts of images",
     "elementwise": "Elements, pixels and channels",
     "rescaling": "The whole prediction rescaled",
@@ -150,6 +151,13 @@ class _Method(NamedTuple):
 _METHODS: dict[str, _Method] = {}
 
 
+def _declare(name: str, one: _Method) -> None:
+    """Adds a method; raises an error if its fact sheet lacks a field or has one of a wrong form."""
+    if one.sheet or sys.flags.optimize < 2:  # python -OO removes docstrings
+        _entry(name, one)
+    _METHODS[name] = one
+
+
 def method(*, name: str | None = None, **facts: Any) -> Callable[[Recipe], Recipe]:
     """Puts a recipe into the catalogue; `facts` are fields of `Entry` that its docstring does not have.
 
@@ -157,7 +165,7 @@ def method(*, name: str | None = None, **facts: Any) -> Callable[[Recipe], Recip
     """
 
     def register_recipe(build: Recipe) -> Recipe:
-        _METHODS[name or build.__name__] = _Method(build, build.__doc__, facts)
+        _declare(name or build.__name__, _Method(build, build.__doc__, facts))
         return build
 
     return register_recipe
@@ -205,12 +213,12 @@ def alias(of: Build, name: str, options: dict[str, Any], **facts: Any) -> None:
     written = ", ".join(f"{key}={write(value)}" for key, value in options.items() if key != "scale")
     facts = {"call": f"{whole}({{scale}}, {written})", **facts, "form_of": whole}
     doc = f"An earlier name of `{whole}` with {options}."
-    _METHODS[name] = _Method(_named(build, name, of.__module__, doc), of.__doc__, facts)
+    _declare(name, _Method(_named(build, name, of.__module__, doc), of.__doc__, facts))
 
 
 def not_a_rule(name: str, kind: str, call: str, sheet: str, **facts: Any) -> None:
     """Puts a method that is not a rule into the catalogue."""
-    _METHODS[name] = _Method(None, sheet, {"family": "elsewhere", "kind": kind, "call": call, **facts})
+    _declare(name, _Method(None, sheet, {"family": "elsewhere", "kind": kind, "call": call, **facts}))
 
 
 def register(build: Recipe, *, name: str | None = None) -> Recipe:
@@ -315,6 +323,8 @@ def _read_sheet(name: str, sheet: str) -> dict[str, Any]:
             f"the docstring of {name} lacks {', '.join(missing)}; a fact sheet has the fields "
             f"{', '.join(_REQUIRED)} (see meancap.rules.methods)"
         )
+    if texts["space"] not in _SPACES:
+        raise ValueError(f"the space of {name} must be one of {', '.join(_SPACES)}; got {texts['space']!r}")
     lists = {
         field: [" ".join(item.split()) for item in fields.get(field, "").split("\n    - ")[1:]]
         for field in ("defaults", "notes")

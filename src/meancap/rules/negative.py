@@ -1,23 +1,27 @@
-"""Rules that use a third prediction: something to avoid, or a weaker model.
+"""Rules that use further predictions: other conditions, something to avoid, or a weaker model.
 
     d    m_c - m_u, the gap that guidance starts from
     n    m_n - m_u, the way to what is to be avoided: `Prediction.lead("negative")`
 
 Lengths and comparisons that depend on the units are those of noise predictions, eps = (x - t m) / (1 - t),
 in which these methods are published.
+
+A composition of conditions is a sum of displacements, so a cap behind it bounds the sum.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from ..cap import lengths
 from ..prediction import Prediction
-from ..schedules import Scale, at, finite_scale
-from ..tensors import Number, per_sample, vector
+from ..schedules import Scale, at
+from ..tensors import per_sample, vector
 from .methods import method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, FromUnconditional
@@ -212,8 +216,20 @@ def _log_ratio_step(t: Tensor, nearer: Tensor, t_next: Tensor) -> Tensor:
     return weight * nearer
 
 
-@dataclass(frozen=True)
-class AwayFrom(Map):
+class _Named(Map):
+    """A rule that reads the further prediction of its field `name`."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.isidentifier()):
+            kind = type(self).__name__
+            raise ValueError(f"{kind} needs the name of a prediction, such as 'weak'; got {self.name!r}")
+        object.__setattr__(self, "needs", (self.name,))
+
+
+@part()
+class AwayFrom(_Named):
     """g <- g + scale (m_c - m_name): away from one of the further predictions.
 
     With "weak" and a perturbed or shortened network this is perturbed-attention and skip-layer guidance.
@@ -222,17 +238,36 @@ class AwayFrom(Map):
     name: str
     scale: Scale
 
-    def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and self.name.isidentifier()):
-            raise ValueError(
-                f"AwayFrom needs the name of a prediction, such as 'weak' or 'negative'; got {self.name!r}"
-            )
-        finite_scale(self, "scale")
-        object.__setattr__(self, "needs", (self.name,))
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        return g + per_sample(at(self.scale, p.t), g) * (p.delta - p.lead(self.name))
+
+
+@part()
+class Toward(_Named):
+    """g <- g + scale (m_name - m_u): towards another condition; a negative scale leads away from it."""
+
+    name: str
+    scale: Scale
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
-        scale: Number = at(self.scale, p.t)
-        return g + per_sample(scale, g) * (p.delta - p.lead(self.name))
+        return g + per_sample(at(self.scale, p.t), g) * p.lead(self.name)
+
+
+@part("0 <= start <= end <= 1 (times)")
+class Against(_Named):
+    """Mixes the share of another prediction into the reference m_u while start <= t <= end; put it first.
+
+    g <- (1 - share) g + share (m_c - m_name)
+    """
+
+    name: str
+    share: float = 1.0
+    start: float = 0.0
+    end: float = 1.0
+
+    def __call__(self, g: Tensor, p: Prediction) -> Tensor:
+        share = per_sample(self.share * ((p.t >= self.start) & (p.t <= self.end)), g)
+        return g + share * (p.delta - p.lead(self.name) - g)
 
 
 @method(unit=False, check=(0.15, -2.25, 1.6, 1.45))
@@ -250,3 +285,106 @@ def instruct_pix2pix(scale: float, *, image: float = 1.5) -> Rule:
         - Stable Diffusion 1.5: scale 7.5, image 1.5 (diffusers)
     """
     return CFG(image) | AwayFrom("image", scale - image)
+
+
+@method(unit=False, check=(2.1, -4.2, -2.3, 3.4))
+def composable(
+    scale: float, *, others: Sequence[str] = ("second",), weights: Sequence[float] | None = None
+) -> Rule:
+    """Composable diffusion: several conditions (AND, NOT). One weight for each other condition.
+
+    m_i are the predictions of the `others` (`Prediction.beside(second=output)`). Without `weights` each has
+    the weight `scale` (AND); a negative weight leads away (NOT). A cap behind bounds the sum.
+
+    formula: m = m_u + scale (m_c - m_u) + sum over i of weight_i (m_i - m_u)
+    space: any
+    source: Liu et al., ECCV 2022, arXiv 2206.01714
+    evidence: second-hand; comfy-cfg-megapack, whose NOT is u + w (c - n): here a weight of -scale
+    use when: a sample must satisfy several prompts at once, each with a weight of its own
+    """
+    given = [scale] * len(others) if weights is None else list(weights)
+    if len(given) != len(others):
+        raise ValueError(f"composable needs one weight for each of {list(others)}; got {given}")
+    return reduce(operator.or_, map(Toward, others, given), CFG(scale))
+
+
+@method(unit=False, check=(0.6, -2.7, 0.7, 1.9))
+def signed_negative(scale: float, *, weight: float = 1.0) -> Rule:
+    """Signed negative guidance. Prompt and negative prompt are both measured from the unconditional mean.
+
+    formula: m = m_u + scale (m_c - m_u) - weight (m_n - m_u)
+    space: any
+    source: Chang, Kim & Choi 2025, arXiv 2510.26052 (VL-DNP); A1111's AND with negative weights
+    evidence: second-hand; comfy-cfg-megapack
+    use when: the negative prompt should have a strength of its own; weight = scale is Composable's NOT
+    defaults:
+        - Stable Diffusion: weight 20 best of those tried (comfy-cfg-megapack, of the paper)
+    """
+    return CFG(scale) | Toward(_NEGATIVE, -weight)
+
+
+@method(check=(0.0, -2.1, 1.9, 1.3))
+def windowed_negative(scale: Scale, *, start: float = 0.17, end: float = 0.5) -> Rule:
+    """Delayed negative prompt. The negative prompt is the reference in a window of the run only.
+
+    formula: m = r + scale (m_c - r), r = m_n for start <= t <= end, m_u elsewhere
+    space: any
+    source: Ban et al., ECCV 2024, arXiv 2406.02965
+    evidence: second-hand; comfy-cfg-megapack
+    use when: a negative prompt given from the first step makes what it names appear
+    defaults:
+        - Stable Diffusion, 30 steps: steps 5 to 15, which is 0.17 to 0.5 (comfy-cfg-megapack, of the paper)
+    notes:
+        - the window is one of times here, and of steps there: the same on a uniform grid
+    """
+    return Against(_NEGATIVE, 1.0, start, end) | CFG(scale)
+
+
+@method(unit=False, check=(0.6, -3.9, 1.3, 3.1))
+def ltx2(scale: float, *, perturbed: float = 1.0, modality: float = 3.0) -> Rule:
+    """Multimodal guidance of LTX-2. Prompt, perturbed layers and the other modality in one sum.
+
+    m_p is the prediction with perturbed layers ("perturbed"), m_o the one that does not see the other
+    modality ("modality").
+
+    formula: m = m_c + (scale - 1)(m_c - m_u) + perturbed (m_c - m_p) + (modality - 1)(m_c - m_o)
+    space: any
+    source: HaCohen et al. 2026, arXiv 2601.03233
+    evidence: ltx-core 1.0.0, MultiModalGuider
+    use when: you run LTX-2, whose audio and video are guided by each other
+    defaults:
+        - LTX-2: scale 3 for video and 7 for audio, perturbed 1, modality 3 (ltx-pipelines 1.0.0)
+    notes:
+        - LTX-2 then rescales by 0.7 with spreads of the whole batch; Rescale(0.7, 'mean') is per sample
+    """
+    return CFG(scale) | AwayFrom("perturbed", perturbed) | AwayFrom("modality", modality - 1)
+
+
+@method(check=(0.9, -3.0, 0.1, 2.2))
+def sgg(scale: Scale, *, tau: float = 0.2) -> Rule:
+    """Segmented guidance (SGG). CFG at high noise, a weaker model as the reference at low noise.
+
+    formula: m = r + scale (m_c - r), r = m_u for 1 - t > tau, m_weak for 1 - t <= tau
+    space: any
+    source: Yuan et al., CVPR 2026, arXiv 2603.20584
+    evidence: second-hand; comfy-cfg-megapack; the authors' sampler switches by step
+    use when: a skip-layer or smaller model is at hand, and CFG costs variety late in the run
+    defaults:
+        - SD3, SD3.5: tau 0.2, of 0.1 to 0.3 (comfy-cfg-megapack)
+    """
+    return Against("weak", 1.0, 1 - tau) | CFG(scale)
+
+
+@method(check=(0.45, -2.55, 1.0, 1.75))
+def mixed_autoguidance(scale: Scale, *, share: float = 0.5) -> Rule:
+    """Mixed auto-guidance (Proteina). The reference is a mixture of a weaker model and the unconditional one.
+
+    formula: m = scale m_c + (1 - scale)(share m_weak + (1 - share) m_u)
+    space: any
+    source: Geffner et al., ICLR 2025, arXiv 2503.00710; autoguidance by Karras et al. 2024
+    evidence: NVIDIA-Digital-Bio/proteina, guidance_weight and autoguidance_ratio
+    use when: a weaker checkpoint is at hand, and neither CFG nor autoguidance alone is best
+    notes:
+        - share 0 is CFG, share 1 autoguidance; 0.5 is a placeholder, as its configurations tune it
+    """
+    return Against("weak", share) | CFG(scale)
