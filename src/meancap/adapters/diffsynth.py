@@ -27,7 +27,7 @@ class _Guide:
     """Replaces `cfg_guided_model_fn`: observes the two predictions and caps the result."""
 
     def __init__(self, rule: Rule | str) -> None:
-        self.sessions = [Session(rule)]
+        self.session = Session(rule)
         self.place = -1  # of the latest step among the scheduler's
 
     def __call__(
@@ -48,31 +48,27 @@ class _Guide:
 
         self._enter(_place(pipe.scheduler, others))
         how = _edge(pipe.scheduler, self.place)
-        idle = cfg_scale != 1 and self.sessions[0].is_idle(float(how.t))
+        idle = cfg_scale != 1 and self.session.is_idle(float(how.t))
         # At scale 1 the method makes the conditional prediction alone.
         nominal = original(hear, 1.0 if idle else cfg_scale, inputs_shared, *inputs, **others)
         if idle:
             heard = heard[:1] * 2
         if len(heard) < 2:
-            self.sessions[0].record.idle = f"cfg_scale was {cfg_scale}, which makes one prediction per step"
-            self.sessions[0].record.unguided += 1
+            self.session.record.idle = f"cfg_scale was {cfg_scale}, which makes one prediction per step"
+            self.session.record.unguided += 1
             return nominal
         c, u, results = (_parts(one) for one in (*heard[:2], nominal))
         states = _states(inputs_shared, len(results), type(pipe).__name__)
-        while len(self.sessions) < len(results):
-            self.sessions.append(Session(self.sessions[0].rule))
-        self.sessions[0].record.beside = [one.record for one in self.sessions[1:]]
         guided = tuple(
-            session.guide(how, x, *three)
-            for session, x, *three in zip(self.sessions, states, c, u, results, strict=True)
+            self.session.stream(i).guide(how, *four)
+            for i, four in enumerate(zip(states, c, u, results, strict=True))
         )
         return guided if isinstance(nominal, tuple) else guided[0]
 
     def _enter(self, place: int) -> None:
         """A run begins at the first step, or if the steps have gone back."""
         if place == 0 or place < self.place:
-            for session in self.sessions:
-                session.begin()
+            self.session.begin()
         self.place = place
 
 
@@ -121,9 +117,9 @@ def guided(pipe: Any, rule: Rule | str) -> Iterator[RunRecord]:
         )
     guide = _Guide(rule)
     for outer in getattr(pipe.__dict__.get("cfg_guided_model_fn"), "methods", ()):
-        need_cap_inside(guide.sessions[0].rule, outer.sessions[0].rule)
+        need_cap_inside(guide.session.rule, outer.session.rule)
     undo = override(pipe, "cfg_guided_model_fn", guide)
     try:
-        yield guide.sessions[0].record
+        yield guide.session.record
     finally:
         undo()

@@ -15,30 +15,28 @@ from torch import Tensor
 from ..path import Affine
 from ..prediction import Prediction
 from ..record import Record
-from ..rules import CFG, Rule, Stepper, parse
+from ..rules import Rule, Stepper, parse
 from ..rules.caps import Calibration, anchor_of, from_pilot
+from ..rules.rule import Displacement
 from ..sampling.checks import need_scale_first
-
-_NO_STEP = "no step was made yet"
 
 
 class RunRecord(Record):
     """What guidance did in the latest call of a pipeline: per sample and evaluation, and in one line."""
 
+    needs_both = False  # whether a host must make both predictions even if the rule needs one
+
     def __init__(self) -> None:
-        super().__init__()
-        self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
-        self.idle = _NO_STEP  # why the record is empty, where it is
-        self.unguided = 0  # steps for which the host made one prediction only
-        self.remark = ""  # what else a reader of the numbers must know
         self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
+        self.restart()
 
     def restart(self) -> None:
         """Clears the previous run; every call of a pipeline is a separate run."""
-        self._seen.clear()
-        self._typed.clear()
-        self.about = {}
-        self.idle, self.unguided, self.remark = _NO_STEP, 0, ""
+        super().__init__()
+        self.about: dict[str, Any] = {}  # pipeline, rule, scheduler, grid: what the numbers belong to
+        self.idle = "no step was made yet"  # why the record is empty, where it is
+        self.unguided = 0  # steps for which the host made one prediction only
+        self.remark = ""  # what else a reader of the numbers must know
 
     def summary(self) -> str:
         """One line: the requested and the applied scale, and the steps that were not guided."""
@@ -80,7 +78,7 @@ def need_cap_inside(rule: Rule, outer: Rule) -> None:
 class Session:
     """One rule, its state between steps, and the record of what it did."""
 
-    def __init__(self, rule: Rule | str) -> None:
+    def __init__(self, rule: Rule | str, record: RunRecord | None = None) -> None:
         if isinstance(rule, str):
             rule = parse(rule)
         if not isinstance(rule, Rule):
@@ -89,21 +87,31 @@ class Session:
             )
         need_scale_first(rule)
         self.rule = rule
-        self.record = RunRecord()
+        self.record = RunRecord() if record is None else record
         self._stepper = Stepper(rule)
+        self._beside: list[Session] = []
         self.begin()
 
     def begin(self) -> None:
         """Starts a new run: clears the rule's state and the record."""
         self._stepper.begin()
         self.record.restart()
+        for other in self._beside:
+            other.begin()
 
-    def is_idle(self, t: float) -> bool:
+    def stream(self, index: int) -> Session:
+        """The session of one of the states of a run, such as its audio; the first state is this session's."""
+        while len(self._beside) < index:
+            self._beside.append(Session(self.rule))
+            self.record.beside.append(self._beside[-1].record)
+        return self._beside[index - 1] if index else self
+
+    def is_idle(self, t: float, *, first: bool = True) -> bool:
         """Whether the rule returns the conditional output at time t, so that a host may skip the other one.
 
         A host that skips it passes the conditional output in its place, so that the rule's state advances.
         """
-        return not self.rule.caps and self._stepper.idle(t)
+        return not (self.rule.caps or self.record.needs_both) and self._stepper.idle(t, first=first)
 
     def guide(
         self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True,
@@ -120,8 +128,8 @@ class Session:
             return self._stepper.output(p, nominal, first=first, record=self.record)
 
 
-class Pilot(Session):
-    """Unguided runs in a host that keep only what a calibration needs; returns the conditional output.
+class Pilot(RunRecord):
+    """A record of unguided runs, `Session(CFG(1), Pilot())`, that keeps only what a calibration needs.
 
         sums     of each channel of m_c (axis 1), for each evaluation and sample
         squares  |m_c|^2
@@ -131,36 +139,32 @@ class Pilot(Session):
     themselves need not be kept until r is known.
     """
 
+    needs_both = True  # the anchor is made of unconditional means
+
     def __init__(self) -> None:
         self._times: list[float] = []
         self._sums: list[list[Tensor]] = []  # by run, by evaluation: (samples, channels)
         self._squares: list[list[Tensor]] = []
         self._first: list[Tensor] = []
         self._size = 0
-        super().__init__(CFG(1.0))
+        super().__init__()
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """A new run; runs in which nothing was seen do not count."""
-        super().begin()
+        super().restart()
         if not self._sums or self._sums[-1]:
             self._sums.append([])
             self._squares.append([])
 
-    def is_idle(self, t: float) -> bool:
-        """Never: the anchor is made of unconditional means."""
-        return False
-
-    def guide(self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, **_: Any) -> Tensor:
-        p = Prediction.from_affine(x, c, u, how)
+    def add(self, g: Displacement, p: Prediction, rule: Rule | None = None) -> None:
         m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
         if not self._sums[-1]:
             self._first.append(m_u.mean(2).cpu())
         if len(self._sums) == 1:
-            self._times.append(float(torch.as_tensor(how.t).flatten()[0]))
+            self._times.append(float(torch.as_tensor(p.t).flatten()[0]))
         self._size = m_c.shape[2]
         self._sums[-1].append(m_c.sum(2).cpu())
         self._squares[-1].append(m_c.square().sum((1, 2)).cpu())
-        return c.to(nominal.dtype)
 
     def calibration(self, name: str, calls: str) -> Calibration:
         """The anchor per channel and the radii of all runs, which must have had the same steps.

@@ -26,10 +26,10 @@ from ...extras import need
 from ...path import Affine
 from ...prediction import Prediction
 from ...record import Measure, measure, span
-from ...rules import Cap, Rule, Stepper, parse
+from ...rules import CFG, Cap, Rule, Stepper, parse
 from ...sampling.checks import need_scale_first
 from ...tensors import Number, promoted, scalar_dtype
-from ..session import Pilot, RunRecord
+from ..session import Pilot, RunRecord, Session
 
 _Args = Mapping[str, Any]
 
@@ -153,10 +153,12 @@ class PostCFG:
 
 
 class PilotHook:
-    """Unguided runs of one patched model; `pilot.begin()` goes before each of them."""
+    """Unguided runs of one patched model; `begin` goes before each of them."""
 
     def __init__(self) -> None:
         self.pilot = Pilot()
+        self._session = Session(CFG(1.0), self.pilot)
+        self.begin = self._session.begin
 
     def __call__(self, args: _Args) -> Tensor:
         if _without_negative(args) or not _negative_in_range(args):
@@ -165,7 +167,7 @@ class PilotHook:
             )
         how = noise_levels(args).place(_sigmas(args))
         means = args["cond_denoised"], _negative(args)[1], args["denoised"]
-        return self.pilot.guide(how, args["input"], *means)
+        return self._session.guide(how, args["input"], *means)
 
 
 @dataclass(frozen=True)

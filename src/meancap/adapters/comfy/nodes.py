@@ -292,7 +292,7 @@ class CalibrateGuidance(io.ComfyNode):
         m.set_model_sampler_post_cfg_function(hook)
         for i, line in enumerate(lines):
             positive = clip.encode_from_tokens_scheduled(clip.tokenize(line))
-            hook.pilot.begin()
+            hook.begin()
             common_ksampler(m, seed + i, steps, _CFG, "euler", scheduler, positive, negative, latent)
         measured = hook.pilot.calibration(type(model.model).__name__, f"{len(lines)} runs")
         folder, name, counter, sub, _ = folder_paths.get_save_image_path(

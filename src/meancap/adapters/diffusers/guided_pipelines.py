@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...rules import Rule
+from ...rules import CFG, Rule
 from ...rules.caps import Calibration
 from ..attach import listen, override
 from ..session import Pilot, RunRecord, Session, need_cap_inside
@@ -50,6 +50,7 @@ class _Heard:
     count: int = 0
     shown: Tensor | None = None  # the state that the first of the calls was given
     averaged: bool = False  # MeanFlow: the output is the average velocity of a step
+    scale: Any = None  # the pipeline's own scale, while it is off for a step that needs one prediction
 
     def add(self, output: Any, shown: Tensor | None, most: int) -> None:
         """Counts every call and keeps as many as a step can need: others may use a denoiser for hours."""
@@ -60,30 +61,39 @@ class _Heard:
             self.outputs.append(output)
 
 
+@dataclass
+class _Run:
+    """One call of the pipeline: set_timesteps makes it, and its first step begins it."""
+
+    thread: int | None = None  # a scheduler serves one run at a time
+    stream: int = 0  # which of the states that one call predicts is being stepped: video first, then audio
+    taken: _Heard = field(default_factory=_Heard)  # for the step under way
+    steps: int = 0
+    guided: int = 0  # steps with two predictions
+    skipped: int = 0  # steps with a weak prediction of skipped layers
+    described: bool = False
+    said: bool = False  # that there is nothing to guide
+
+
 class Tap:
     """The hooks of one pipeline, and the rules that it is guided by.
 
-    heard    what the denoisers returned since the last step, by thread: two requests may share a denoiser
-    stream   which of the states that one call predicts is being stepped: video first, then audio
-    thread   the one in which the run under way was begun; a scheduler serves one run at a time
-    fresh    set_timesteps was called, so that the next step begins a run
-    scale    the pipeline's own guidance scale, while it is off for a step that needs one prediction
+    heard   what the denoisers returned since the last step, by thread: two requests may share a denoiser
+    held    schedulers that have our methods; the last one is the pipeline's
+    fresh   the run that the next step begins; None while a run is under way
     """
 
     def __init__(self, pipe: Any, layout: Layout, verify: bool) -> None:
         self.pipe, self.layout, self.verify = pipe, layout, verify
         self.name = type(pipe).__name__
         self.sessions: list[Session] = []
-        self.beside: dict[int, list[Session]] = {}  # the same rules on the streams after the first
         self.reader = PathReader()
         self.heard: dict[int, _Heard] = {}
-        self.stream, self.taken = 0, _Heard()
-        self.held: list[Any] = []  # schedulers that have our methods; the last one is the pipeline's
-        self.thread: int | None = None
-        self.scale: Any = None
+        self.held: list[Any] = []
+        self.run = _Run()
+        self.fresh: _Run | None = None
         self.verified = False
         self._undo = ExitStack()
-        self._begin()
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of a guided pipeline is not guided."""
@@ -93,22 +103,20 @@ class Tap:
             need_cap_inside(session.rule, self.sessions[-1].rule)
         else:
             self._attach()
-        beside = [Session(session.rule) for _ in range(self.layout.streams - 1)]
-        session.record.beside = [other.record for other in beside]
-        self.beside[id(session)] = beside
+        session.stream(self.layout.streams - 1)
         self.sessions.append(session)
         return session
 
     def pop(self, session: Session) -> None:
         self.sessions.remove(session)
-        del self.beside[id(session)]
         if not self.sessions:
             self._detach()
 
     def say_if_idle(self, session: Session) -> None:
-        if self.steps and not self.guided and not self.said:
+        run = self.run
+        if run.steps and not run.guided and not run.said:
             self._nothing_to_guide(session.rule)
-        if self.guided and self.layout.weak and "weak" in session.rule.needs and not self.skipped:
+        if run.guided and self.layout.weak and "weak" in session.rule.needs and not run.skipped:
             warnings.warn(
                 f"{self.name} skipped no layers, so there was no weak prediction and {session.rule} "
                 "added no guidance from it; pass skip_guidance_layers=[...] to the call",
@@ -138,7 +146,7 @@ class Tap:
             self._undo.callback(override(scheduler, "step", self._step))
             self._undo.callback(override(scheduler, "set_timesteps", self._set_timesteps))
         self.held = [*(one for one in self.held if one is not scheduler), scheduler]
-        self.fresh, self.thread = True, None
+        self.fresh = _Run()
 
     def _hear(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self.pipe.scheduler is not self.held[-1]:  # exchanged since the block was entered
@@ -149,17 +157,18 @@ class Tap:
                 "length; call it without that frame"
             )
         heard = self.heard.setdefault(get_ident(), _Heard())
-        shown = shown_state(args, kwargs) if self.fresh or not self.described else None
+        shown = shown_state(args, kwargs) if self.fresh or not self.run.described else None
         heard.add(output, shown, self.layout.most)
         heard.averaged |= kwargs.get("timestep_r") is not None
         if heard.count == 1 and self._needs_one_prediction():
             # Some pipelines ask after the conditional prediction whether to make the other one.
-            self.scale, self.pipe._guidance_scale = self.pipe._guidance_scale, 1.0 - self.layout.offset
+            heard.scale, self.pipe._guidance_scale = self.pipe._guidance_scale, 1.0 - self.layout.offset
 
     def _needs_one_prediction(self) -> bool:
         """Whether every rule returns the conditional output at the step that the pipeline is making."""
         scheduler, pipe = self.pipe.scheduler, self.pipe
-        if not self.layout.may_skip or not hasattr(pipe, "_guidance_scale") or self.thread is None:
+        thread = (self.fresh or self.run).thread
+        if not self.layout.may_skip or not hasattr(pipe, "_guidance_scale") or thread is None:
             return False
         place = getattr(scheduler, "step_index", len(scheduler.timesteps))
         if place is None:
@@ -169,17 +178,9 @@ class Tap:
         t = float(self.reader.edge(scheduler, scheduler.timesteps[place]).t)
         return all(one.is_idle(t) for one in self.sessions)
 
-    def _begin(self) -> None:
-        self.fresh = False
-        self.steps = self.guided = self.skipped = 0
-        self.said = self.described = False
-        for session in self.sessions:
-            for one in (session, *self.beside[id(session)]):
-                one.begin()
-
     def _set_timesteps(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         # A new run, from its first step on: some pipelines set the timesteps once more after the last one.
-        self.fresh, self.thread = True, get_ident()
+        self.fresh = _Run(get_ident())
         self.heard.clear()
         return original(*args, **kwargs)
 
@@ -205,54 +206,50 @@ class Tap:
         """Whether a copy of the pipeline steps: a copied scheduler, and no call of our denoisers before."""
         if self.heard.get(get_ident()) or any(scheduler is one for one in self.held):
             return False
-        return not (self.stream + 1 < self.layout.streams and self.taken.count)
+        return not (self.run.stream + 1 < self.layout.streams and self.run.taken.count)
 
     def _guide(self, scheduler: Any, nominal: Tensor, timestep: Any, sample: Tensor) -> Tensor:
-        heard = self._take()
-        if self.fresh and not self.stream:
-            self._begin()
-            self.thread = get_ident()
-        self.steps += 1
-        one = self.scale is not None and heard.count == 1
-        if self.scale is not None:
-            self.pipe._guidance_scale, self.scale = self.scale, None
-        parts = self._layout().parts(heard.outputs * (1 + one), nominal, self.name, self.stream)
+        heard, run = self._take(), self.run
+        run.steps += 1
+        one = heard.scale is not None and heard.count == 1
+        if heard.scale is not None:
+            self.pipe._guidance_scale, heard.scale = heard.scale, None
+        parts = self._layout().parts(heard.outputs * (1 + one), nominal, self.name, run.stream)
         if parts is None:
-            if self.steps == 1 and getattr(self.pipe, "guider", None) is None:
+            if run.steps == 1 and getattr(self.pipe, "guider", None) is None:
                 self._nothing_to_guide(self.sessions[-1].rule)
             for session in self.sessions:
-                session.record.unguided += not self.stream
+                session.record.unguided += not run.stream
             return nominal
         c, u = parts["c"], parts["u"]
-        if not self.described and not self.stream and not one:
-            self.described = True
+        if not run.described and not run.stream and not one:
+            run.described = True
             if self.verify:
                 self._verify(heard, sample, nominal, parts)
             self._describe(scheduler, c, u)
-        self.guided += not self.stream
+        run.guided += not run.stream
         edge, first = self.reader.edge(scheduler, timestep), first_stage(scheduler)
         others = None
         if any(session.rule.needs for session in self.sessions):
             others = self.layout.others(parts, heard.outputs, nominal, self.name)
-            self.skipped += len(heard.outputs) == self.layout.most
+            run.skipped += len(heard.outputs) == self.layout.most
         for session in self.sessions:
-            acting = (session, *self.beside[id(session)])[self.stream]
+            acting = session.stream(run.stream)
             nominal = acting.guide(edge, sample, c, u, nominal, first=first, others=others)
         return nominal
 
     def _take(self) -> _Heard:
         """The outputs for the step that is being made, and none of another run."""
-        here = get_ident()
-        if self.thread not in (None, here):
+        here, run = get_ident(), self.fresh or self.run
+        if run.thread not in (None, here):
             raise RuntimeError(
                 f"{self.name} is called from two threads at once, which its scheduler does not support; give "
                 "each thread a pipeline with a scheduler of its own (the models may be shared)"
             )
         heard = self.heard.pop(here, _Heard())
-        if not heard.count and self.stream + 1 < self.layout.streams and self.taken.count:
-            self.stream += 1
-            return self.taken
-        self.stream, self.taken = 0, heard
+        if not heard.count and self.run.stream + 1 < self.layout.streams and self.run.taken.count:
+            self.run.stream += 1
+            return self.run.taken
         if not heard.count:
             raise RuntimeError(
                 f"{self.name} stepped without calling its {' or '.join(self.layout.denoisers)}; replace a "
@@ -263,6 +260,11 @@ class Tap:
                 f"{heard.count} predictions were made for one step of {self.name}, whose layout has at most "
                 f"{self.layout.most}; another pipeline that shares its denoiser ran in between"
             )
+        if self.fresh:
+            self.run, self.fresh = self.fresh, None
+            for session in self.sessions:
+                session.begin()
+        run.thread, run.stream, run.taken = here, 0, heard
         return heard
 
     def _layout(self) -> Layout:
@@ -305,7 +307,7 @@ class Tap:
             }
 
     def _nothing_to_guide(self, rule: Rule) -> None:
-        self.said = True
+        self.run.said = True
         cure = f"pass {self.layout.scale} above 1, and a negative prompt if it takes one"
         if self.layout.scale == "true_cfg_scale":
             cure = "pass both true_cfg_scale above 1 and a negative prompt, without which it does not guide"
@@ -389,12 +391,12 @@ def calibrate(
     if "output_type" in known:
         call.setdefault("output_type", "latent")  # no picture is wanted
     pilot, tap = Pilot(), _tap_of(pipe, layout, verify=True)
-    tap.push(pilot)
+    session = tap.push(Session(CFG(1.0), pilot))
     try:
         for i, prompt in enumerate(prompts):
             generator = {"generator": torch.Generator().manual_seed(seed + i)} if "generator" in known else {}
             with torch.no_grad():
                 pipe(prompt, **{**generator, **call})
     finally:
-        tap.pop(pilot)
+        tap.pop(session)
     return pilot.calibration(type(pipe).__name__, f"{len(prompts)} calls")
