@@ -71,7 +71,7 @@ QUICK = Study(7, 2, (10, 5), 64)
 def walk(bench: Bench, rule: Rule | str, start: Tensor) -> PathStatistics:
     """The three statistics of a run, and |x| as the fourth."""
     record, grid = Record(), uniform(bench.evaluations)
-    steps = trajectory(bench.model, rule, start, grid, record=record)
+    steps = trajectory(bench.subject.predict, rule, start, grid, record=record)
     states = torch.stack([step.x.double().norm(dim=1) for step in steps], 1)
     found = path_statistics(record)
     return PathStatistics(found.times, torch.cat([found.values, states[..., None]], -1))

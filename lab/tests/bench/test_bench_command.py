@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,6 +64,22 @@ def test_a_result_has_a_column_for_each_rule_and_problem(folder):
     assert set(run["rules"]) == {*RULES, "no guidance", "CFG, tuned", "perfect model"}
     assert all(len(column) == 6 for rule in run["rules"].values() for column in rule.values())
     assert set(content["carried"]) == {"CFG, tuned", "Cap 1.1 (the paper)"}
+
+
+def test_cells_from_before_a_method_joined_have_no_numbers_of_it(folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for i, path in enumerate(sorted(tmp_path.glob("cells/*/*.json"))):
+        cell = json.loads(path.read_text())
+        part = "tried" if "tried" in cell else "rules"
+        cell[part].pop("Cap 1.1 (the paper)", None)
+        if i % 2:
+            cell[part].pop("CFG 5", None)
+        path.write_text(json.dumps(cell))
+    content = json.loads(write_result(tmp_path).read_text())
+    assert set(content["carried"]) == {"CFG, tuned"}
+    columns = content["runs"]["10"]["rules"]
+    assert "Cap 1.1 (the paper)" not in columns and columns["CFG 5"]["all sw2"].count(None) == 3
+    assert Result(tmp_path).row(10, "Cap 1.1 (the paper)").regret.n == 0
 
 
 def test_the_command_runs_and_shows_the_table(folder, tmp_path, capsys, monkeypatch):

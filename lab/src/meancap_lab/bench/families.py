@@ -1,7 +1,8 @@
 """Rules as families: a text with knobs in it, and further steps if a method is more than a rule.
 
     call    the rule as text, with {scale}, {gamma}, ... for the knobs and {steps} for the grid
-    side    what `trials.py` does besides: calibrate, learn, train, wrap the model or move the state
+    run     the procedure that leads from noise to samples: on the model itself unless it says another
+    calls   evaluations in a step, so that all methods have as many in a run
     group   'reference', 'cap', 'learned', 'rival' or 'yours'
     main    run at every number of evaluations; the others at the smallest only
 
@@ -20,8 +21,11 @@ import torch
 from torch import Tensor
 
 from meancap.prediction import Prediction
-from meancap.rules import CFG, Entry, Rule, catalogue, parse
+from meancap.rules import CFG, Cap, Entry, Rule, catalogue, parse
 from meancap.sampling import sample, uniform
+
+from . import procedures
+from .procedures import Procedure, calibrated, learned, pilot_cap
 
 Setting = dict[str, float]
 Place = tuple[float, ...]  # a point of the unit cube, one number for each knob
@@ -75,7 +79,8 @@ class Family:
     call: str
     knobs: tuple[Knob, ...] = ()
     group: str = "rival"
-    side: str = ""
+    run: Procedure = procedures.together
+    calls: int = 1
     main: bool = False
 
     def setting(self, place: Place) -> Setting:
@@ -97,38 +102,39 @@ _PI, _GAIN = Knob("pi", 0.3, 0.99), Knob("gain", 0.7, 2.5, origin=0)
 
 UNGUIDED = Family("no guidance", "CFG(1)", group="reference", main=True)
 FIXED = Family("CFG, tuned", "CFG({scale})", (SCALE,), "reference", main=True)
-PERFECT = Family("perfect model", "CFG(1)", group="reference", side="perfect", main=True)
+PERFECT = Family("perfect model", "CFG(1)", group="reference", run=procedures.perfect_model, main=True)
 
 
-def _cap(name: str, call: str, *knobs: Knob, side: str = "") -> Family:
-    return Family(name, call, (CAPPED, *knobs), "cap", side, main=True)
+def _cap(name: str, call: str, *knobs: Knob, run: Procedure = procedures.together) -> Family:
+    return Family(name, call, (CAPPED, *knobs), "cap", run, main=True)
 
 
-def _recipe(name: str, call: str, side: str = "", group: str = "cap") -> Family:
-    return Family(name, call, (), group, side, main=True)
+def _recipe(name: str, call: str, run: Procedure = procedures.together, group: str = "cap") -> Family:
+    return Family(name, call, (), group, run, main=True)
 
 
+_RMS, _Q90 = calibrated("rms"), calibrated("q90")
 _CAPS = (
     _cap("Cap 1.1 (the paper)", "CFG({scale}) | Cap(1.1)"),
     _cap("Cap, Γ tuned", "CFG({scale}) | Cap({gamma})", _GAMMA),
     _cap("anchored cap, Γ tuned", "CFG({scale}) | Cap({gamma}, anchor='first')", _GAMMA),
     _cap("displacement cap, Γ tuned", "CFG({scale}) | CapDisplacement({gamma})", _GAMMA),
-    _cap("calibrated cap, rms", "CFG({scale})", side="calibrated rms"),
-    _cap("calibrated cap, q90", "CFG({scale})", side="calibrated q90"),
+    _cap("calibrated cap, rms", "CFG({scale})", run=_RMS),
+    _cap("calibrated cap, q90", "CFG({scale})", run=_Q90),
     Family("late cap", "CFG({scale}) | Interval({lo}, 1) | Cap({gamma})",
            (CAPPED, Knob("lo", 0.0, 0.6), _GAMMA), "cap"),
 )  # fmt: skip
 _LEARNED = tuple(
-    _recipe(name, "CFG(1)", side, "learned")
-    for name, side in (
-        ("learned λ(t), 512 examples, shrunk", "learned 512 shrunk"),
-        ("learned λ(t), 512 examples", "learned 512"),
-        ("learned λ(t), 64 examples, shrunk", "learned 64 shrunk"),
-        ("learned λ(t), 64 examples", "learned 64"),
-        ("learned λ(t), 512, labels as in training", "learned 512 leaky"),
-        ("learned λ(t), 512, a fifth mislabelled", "learned 512 mislabelled"),
-        ("learned λ(t), 512, calibrated cap q97", "learned 512 calibrated q97"),
-        ("learned λ(t), 512, anchored cap 1.1", "learned 512 anchored"),
+    _recipe(f"learned λ(t), {name}", "CFG(1)", run, "learned")
+    for name, run in (
+        ("512 examples, shrunk", learned(512, shrunk=True)),
+        ("512 examples", learned(512)),
+        ("64 examples, shrunk", learned(64, shrunk=True)),
+        ("64 examples", learned(64)),
+        ("512, labels as in training", learned(512, leak=lambda case: case.leak)),
+        ("512, a fifth mislabelled", learned(512, leak=lambda case: 0.2)),
+        ("512, calibrated cap q97", learned(512, cap=pilot_cap("q97"))),
+        ("512, anchored cap 1.1", learned(512, cap=lambda *_: Cap(1.1, anchor="first"))),
     )
 )
 _RECIPES = (
@@ -136,22 +142,23 @@ _RECIPES = (
     *(_recipe(f"CFG {s}, Cap 1.1", f"CFG({s}) | Cap(1.1)") for s in (2, 5, 9)),
     _recipe("CFG 5, anchored cap 1.1", "CFG(5) | Cap(1.1, anchor='first')"),
     _recipe("CFG 5, displacement cap 1.15", "CFG(5) | CapDisplacement(1.15)"),
-    _recipe("CFG 2, calibrated cap rms", "CFG(2)", "calibrated rms"),
-    _recipe("CFG 5, calibrated cap rms", "CFG(5)", "calibrated rms"),
-    _recipe("CFG 5, calibrated cap q90", "CFG(5)", "calibrated q90"),
+    _recipe("CFG 2, calibrated cap rms", "CFG(2)", _RMS),
+    _recipe("CFG 5, calibrated cap rms", "CFG(5)", _RMS),
+    _recipe("CFG 5, calibrated cap q90", "CFG(5)", _Q90),
 )
 _ELSEWHERE = (
     Family("interval", "CFG({scale}) | Interval({lo}, {hi})",
            (SCALE, Knob("lo", 0, 0.5), Knob("hi", 0.6, 1)), main=True),
     Family("ramp from 1", "CFG(Linear(1, {scale}))", (SCALE,)),
-    Family("autoguidance", "CFG({scale})", (SCALE,), side="autoguidance", main=True),
+    Family("autoguidance", "CFG({scale})", (SCALE,), run=procedures.guided_by_weaker, main=True),
     Family("density feedback", "DensityFeedback({pi}, gain={gain})", (_PI, _GAIN),
-           side="feedback", main=True),
+           run=procedures.one_by_one, calls=2, main=True),
     Family("density feedback, twice the calls", "DensityFeedback({pi}, gain={gain})", (_PI, _GAIN),
-           side="feedback, all steps", main=True),
-    Family("rectified_cfgpp", "CFG({scale})", (SCALE,), side="rectified"),
-    Family("manifold (CFG-MP+)", "CFG({scale})", (SCALE,), side="manifold"),
-    Family("policy (optimal control)", "Gain({gain})", (Knob("gain", 0.05, 20, origin=0),), side="policy"),
+           run=procedures.one_by_one, main=True),
+    Family("rectified_cfgpp", "CFG({scale})", (SCALE,), run=procedures.rectified, calls=2),
+    Family("manifold (CFG-MP+)", "CFG({scale})", (SCALE,), run=procedures.manifold, calls=2),
+    Family("policy (optimal control)", "Gain({gain})", (Knob("gain", 0.05, 20, origin=0),),
+           run=procedures.policy),
 )  # fmt: skip
 # Methods of the catalogue with more knobs than a scale, or whose scale is not that of CFG.
 _OWN: dict[str, tuple[str, tuple[Knob, ...]]] = {
@@ -189,14 +196,14 @@ MATCHED: dict[str, tuple[Family, ...]] = {
     "displacement cap, Γ tuned": tuple(
         _cap("", f"CFG({{scale}}) | CapDisplacement({g})") for g in (1.05, 1.15, 1.4)
     ),
-    "calibrated cap, rms": (_cap("", "CFG({scale})", side="calibrated rms"),),
-    "calibrated cap, q90": (_cap("", "CFG({scale})", side="calibrated q90"),),
+    "calibrated cap, rms": (_cap("", "CFG({scale})", run=_RMS),),
+    "calibrated cap, q90": (_cap("", "CFG({scale})", run=_Q90),),
     "interval": tuple(
         Family("", f"CFG({{scale}}) | Interval({lo}, {hi})", (SCALE,))
         for lo, hi in ((0.1, 1), (0.2, 1), (0.2, 0.8))
     ),
     "apg": tuple(Family("", f"apg({{scale}}, radius={r})", (SCALE,)) for r in (0.3, 1, 10)),
-    "autoguidance": (Family("", "CFG({scale})", (SCALE,), side="autoguidance"),),
+    "autoguidance": (Family("", "CFG({scale})", (SCALE,), run=procedures.guided_by_weaker),),
 }  # fmt: skip
 
 
@@ -212,7 +219,7 @@ def families() -> tuple[Family, ...]:
     seen: set[str] = set()
     for one in listed:  # the first of each name, and of rules that are the same in the middle of their knobs
         key = str(parse(one.text(one.setting((0.5,) * len(one.knobs)), 50)))
-        if one.name not in kept and (key not in seen or one.side):
+        if one.name not in kept and (key not in seen or one.run is not procedures.together):
             kept[one.name] = one
             seen.add(key)
     return tuple(kept.values())
@@ -221,7 +228,7 @@ def families() -> tuple[Family, ...]:
 def _listed(entry: Entry) -> Family:
     main = entry.name in _MAIN
     if entry.name == "recfg":  # the table in the catalogue shows the form only
-        return Family("recfg", "CFG({scale})", (SCALE,), side="recfg")
+        return Family("recfg", "CFG({scale})", (SCALE,), run=procedures.recfg)
     if entry.name in _OWN:
         return Family(entry.name, *_OWN[entry.name], main=main)
     call = f"{entry.name}({{scale}})" if entry.form_of else entry.call

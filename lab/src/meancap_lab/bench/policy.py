@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from meancap.prediction import Prediction
 from meancap.rules import Displacement, Factor, Values
-from meancap.sampling import Predict
+from meancap.sampling import Predict, trajectory
 from meancap.tensors import Number
 
 from ..mixtures.condition import Condition
@@ -52,6 +51,16 @@ class Policy(Factor):
         x = p.x.flatten(1).double()
         weights = tuple(v.tensor(x) for v in (self.inner, self.shift, self.outer, self.bias))
         return gain(weights, x, p.t)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Trained(Factor):
+    """The policy while its weights still move."""
+
+    weights: Weights
+
+    def factor(self, g: Displacement, p: Prediction) -> Number:
+        return gain(self.weights, p.x.flatten(1), p.t)
 
 
 def gain(weights: Weights, x: Tensor, t: Number) -> Tensor:
@@ -91,11 +100,9 @@ def train_policy(
     optimiser = torch.optim.Adam(weights, lr=rate)
     for _ in range(rounds):
         x, spent = draw(_SAMPLES, size), torch.zeros(_SAMPLES, dtype=like.dtype)
-        for t, s in pairwise(times):
-            p = predict(x, t)
-            g = gain(weights, x, t)[:, None] * p.delta
-            spent = spent + (s - t) * t / (1 - t) ** 3 * g.square().sum(1)
-            x = torch.lerp(x, p.m_c + g, (s - t) / (1 - t))
+        for step in trajectory(predict, _Trained(weights), x, times):
+            t, g, x = step.t, step.m - step.prediction.m_c, step.x_next
+            spent = spent + (step.t_next - t) * t / (1 - t) ** 3 * g.square().sum(1)
         loss = (cost * spent - condition.log_posterior(x, times[-1])).mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

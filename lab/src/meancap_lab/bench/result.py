@@ -10,7 +10,8 @@
     others   the rest of the catalogue, on the same third at the smallest number of evaluations
 
 Problems are taken in their balanced order, so that whatever has finished is a fair subset. Rerun the command
-to resume it, or with more problems to extend it; a folder keeps to the rules that it began with.
+to resume it, or with more problems to extend it; a folder keeps to the rules that it began with. Cells that
+were measured before a method joined the catalogue have no numbers of it.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ def _choose_settings(root: Path, plan: Plan) -> dict[str, Setting]:
     tried = [_read(path)["tried"] for path in paths]
     chosen = {}
     for family in plan.families("tuning"):
-        if family.knobs and tried:
-            rows = [one[family.name] for one in tried]
+        rows = [one[family.name] for one in tried if family.name in one]
+        if rows:
             errors = [sum(math.log(row[i]) for row in rows) for i in range(len(rows[0]))]
             chosen[family.name] = family.setting(spread(len(family.knobs))[errors.index(min(errors))])
     return chosen
@@ -204,12 +205,12 @@ def _columns(names: Sequence[str], main: dict[str, Any], others: dict[str, Any])
     """Lists with one value for each problem; None if a rule was not run or did not reach the target."""
     rules = {}
     for cells in (main, others):
-        for rule, first in next(iter(cells.values()), {"rules": {}})["rules"].items():
-            rows = [cells[name]["rules"][rule] if name in cells else None for name in names]
+        for rule in dict.fromkeys(rule for cell in cells.values() for rule in cell["rules"]):
+            rows = [cells[name]["rules"].get(rule, {}) if name in cells else {} for name in names]
             rules[rule] = {
-                f"{what} {score}": [row and row[what][i] for row in rows]
+                f"{what} {score}": [row[what][i] if what in row else None for row in rows]
                 for what, i, score in _KEPT
-                if what in first
+                if any(what in row for row in rows)
             }
     found = [main[name].get("aligned", {}) for name in names]
     aligned = {

@@ -15,44 +15,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache, reduce
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from meancap.prediction import Prediction
-from meancap.rules import CFG, Cap, Rule, Stepper, parse
-from meancap.sampling import (
-    Predict,
-    autoguidance,
-    manifold_sample,
-    midpoint,
-    recfg_table,
-    rectified_cfgpp,
-    sample,
-    uniform,
-)
-from meancap.schedules import Piecewise, Scale, Schedule, at
-from meancap.tensors import Number
+from meancap.rules import CFG, parse
+from meancap.sampling import midpoint, sample, uniform
 
 from ..mixtures.measures import Ruler
-from ..runs.calibrate import Calibration, LearnedScale, calibrate, learn_scale
 from .cases import Case, starts, truth
 from .families import UNGUIDED, Family, Setting, around, spread
-from .policy import Policy, train_policy
-from .predictors import alignment, examples, perfect, predictor, weaker
+from .predictors import alignment, perfect
+from .procedures import Subject
 
 SLICES, CONVERGED = 32, 100  # directions of sw2; midpoint steps of the perfect model
 BLOCKS = ("tune", "score")
 LARGEST = 1e3  # samples beyond it are lost and count at this size: no problem's data come near it
-MISLABELLED = 0.2
 _WAY, _NEAR, _TRIES = 0.01, 0.001, 8
-# Evaluations in a step; CFG-MP+ moves the state in the first 40 % of the steps by three round trips.
-_CALLS = {"rectified": 2, "feedback": 2, "manifold": 2}
 
 
 class Score(NamedTuple):
@@ -75,8 +58,8 @@ class Bench:
     folder: Path | None = None  # of trained networks
 
     @property
-    def model(self) -> Predict:
-        return predictor(self.case, self.folder)
+    def subject(self) -> Subject:
+        return Subject(self.case, self.folder)
 
     def measure(self, ends: Tensor, block: str) -> list[Score]:
         """Scores of ends (settings, n, d)."""
@@ -87,113 +70,11 @@ class Bench:
 
     def run(self, family: Family, settings: Sequence[Setting], block: str) -> list[Score]:
         """Scores of a family at these settings on one block."""
+        steps = max(2, self.evaluations // family.calls)
+        rules = [_parse(family.text(setting, steps)) for setting in settings]
+        x = starts(self.case.dimension, block).float()
         with torch.no_grad():
-            return self.measure(
-                self._ends(family, settings, starts(self.case.dimension, block).float()), block
-            )
-
-    def _ends(self, family: Family, settings: Sequence[Setting], x: Tensor) -> Tensor:
-        side = family.side
-        steps = max(2, self.evaluations // _CALLS.get(side, 1))
-        grid = uniform(steps)
-        rules = [self.rule(family, setting, steps) for setting in settings]
-        if side.startswith("feedback"):  # the loop follows the density ratio, one rule at a time
-            return torch.stack([sample(self.model, rule, x, grid) for rule in rules])
-        if side == "manifold":
-            return torch.stack([manifold_sample(self.model, rule, x, grid) for rule in rules])
-        predict = self.model
-        if side == "perfect":
-            predict = perfect(self.case)
-        elif side == "autoguidance":
-            predict = autoguidance(predict, weaker(self.case, self.folder))
-        elif side == "rectified":
-            predict = rectified_cfgpp(predict, grid)
-        return sample_together(predict, rules, x, grid)
-
-    def rule(self, family: Family, setting: Setting, steps: int) -> Rule:
-        """The rule at these knobs, with what it learns about the problem's model first."""
-        rule, side = _parse(family.text(setting, steps)), family.side
-        if side.startswith("calibrated"):
-            return rule | _calibrated(self.case, self.folder, steps).cap(level=side.split()[1])
-        if side.startswith("learned"):
-            return self._learned(side, steps)
-        if side == "policy":
-            return _policy(self.case, self.folder) | rule
-        if side == "recfg":
-            data = examples(self.case, 512, self.case.leak).float()
-            return recfg_table(self.model, data, uniform(steps), batch=len(data)) | rule
-        return rule
-
-    def _learned(self, side: str, steps: int) -> Rule:
-        words = side.split()
-        leak = self.case.leak if "leaky" in words else MISLABELLED if "mislabelled" in words else 0.0
-        found = _learn(self.case, self.folder, int(words[1]), leak)
-        rule: Rule = CFG(shrink(found) if "shrunk" in words else found.schedule)
-        if "calibrated" in words:
-            return rule | _calibrated(self.case, self.folder, steps).cap(level=words[-1])
-        return rule | Cap(1.1, anchor="first") if "anchored" in words else rule
-
-
-def sample_together(predict: Predict, rules: Sequence[Rule], x: Tensor, times: Sequence[float]) -> Tensor:
-    """The ends of all rules from the same x, (rules, n, d), by Euler; one model call for all."""
-    state, one = x.repeat(len(rules), 1), _merge_rules(rules, len(x))
-    size = len(state) if one is not None else len(x)
-    steppers = [Stepper(rule) for rule in ([one] if one is not None else rules)]
-    for t, s in pairwise(times):
-        p = predict(state, t)
-        guided = [
-            stepper.mean(_rows(p, i * size, size).until(s)).to(x.dtype) for i, stepper in enumerate(steppers)
-        ]
-        state = torch.lerp(state, torch.cat(guided), (s - t) / (1 - t))
-    return state.reshape(len(rules), len(x), -1)
-
-
-def _rows(p: Prediction, start: int, size: int) -> Prediction:
-    if size == len(p.x):
-        return p
-    rows = slice(start, start + size)
-    return Prediction(p.x[rows], p.t, p.m_c[rows], p.m_u[rows], gap=p.delta[rows])
-
-
-def _merge_rules(rules: Sequence[Rule], n: int) -> Rule | None:
-    """One rule for n rows of each of the rules, or None if they differ in more than scales."""
-    columns = list(zip(*(rule.parts for rule in rules), strict=False))
-    if any(len(rule.parts) != len(columns) for rule in rules):
-        return None
-    parts: list[Rule] = []
-    for column in columns:
-        first, values = column[0], {}
-        if any(type(part) is not type(first) for part in column):
-            return None
-        for one in fields(first):
-            known = [getattr(part, one.name) for part in column]
-            if any(value != known[0] for value in known):
-                if one.type != "Scale":
-                    return None
-                values[one.name] = _InRows(tuple(known), n)
-        parts.append(replace(first, **values))
-    return reduce(lambda a, b: a | b, parts)
-
-
-@dataclass(frozen=True)
-class _InRows(Schedule):
-    """Scales one after the other, each for n rows."""
-
-    scales: tuple[Scale, ...]
-    n: int
-
-    def __call__(self, t: Number) -> Number:
-        values = [torch.as_tensor(at(scale, t), dtype=torch.float64).reshape(-1)[:1] for scale in self.scales]
-        return torch.cat(values).repeat_interleave(self.n)
-
-
-def shrink(found: LearnedScale) -> Piecewise:
-    """The learned curve drawn to 1 by its standard error e: 1 + a^3 / (a^2 + e^2), a = lambda - 1."""
-    values = []
-    for value, low, high in zip(found.values, found.low, found.high, strict=True):
-        a, error = value - 1, (high - low) / (2 * 1.96)
-        values.append(1 + a**3 / (a * a + error * error) if a else 1.0)
-    return Piecewise(found.times, tuple(values))
+            return self.measure(family.run(self.subject, rules, x, uniform(steps)), block)
 
 
 def tune_cell(bench: Bench, families: Sequence[Family]) -> dict[str, Any]:
@@ -310,23 +191,3 @@ def _truth_ends(case: Case) -> dict[str, Tensor]:
         block: sample(exact, CFG(1.0), starts(case.dimension, block), times, midpoint).float()
         for block in BLOCKS
     }
-
-
-@lru_cache(maxsize=8)
-def _learn(case: Case, folder: Path | None, count: int, leak: float) -> LearnedScale:
-    return learn_scale([(predictor(case, folder), examples(case, count, leak).float())], resamples=200)
-
-
-@lru_cache(maxsize=2)
-def _calibrated(case: Case, folder: Path | None, steps: int) -> Calibration:
-    """A pilot of the problem's model, from noise of its own."""
-    pilot = starts(case.dimension, "pilot").float()
-    return calibrate([(predictor(case, folder), pilot)], uniform(steps))
-
-
-@lru_cache(maxsize=1)
-def _policy(case: Case, folder: Path | None) -> Policy:
-    """A scale by optimal control, trained on the problem's model with the true p(A | x) as the reward."""
-    model = predictor(case, folder)
-    with torch.enable_grad():
-        return train_policy(truth(case), model, uniform(10))

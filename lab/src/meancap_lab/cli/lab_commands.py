@@ -51,12 +51,13 @@ def bench(args: argparse.Namespace) -> int:
     need("matplotlib", "report")
 
     from ..bench.families import families
+    from ..bench.procedures import together
     from ..bench.result import QUICK, Plan, run_bench
 
     if args.list:
         for family in families():
-            side = f" ({family.side})" if family.side else ""
-            print(f"{family.name:<40}{family.call}{side}")
+            own = "" if family.run is together else " (by a procedure of its own)"
+            print(f"{family.name:<40}{family.call}{own}")
         return 0
     if args.out is None:
         raise ValueError("give --out DIR, the folder of the benchmark (or --list)")
