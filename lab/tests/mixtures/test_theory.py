@@ -32,14 +32,18 @@ from meancap_lab.mixtures.theory import (
     Guided,
     branch_time,
     cap_beta,
+    energy,
+    energy_balance,
     euler_variance_ratio,
     gap_envelope,
     graded_times,
     linearise,
+    posterior_covariance,
     pushforward,
     release_by_envelope,
     release_by_posterior,
     splitting_eigenvalue,
+    transport,
 )
 
 ORIGIN = torch.zeros(1, 2, dtype=torch.float64)
@@ -78,6 +82,78 @@ def test_velocity_is_the_gradient_of_the_potential(mixture, t):
     x = points(mixture, t)
     slope = gradient(lambda y: ((y**2).sum(-1) / 2 + (1 - t) * mixture.log_density(y, t)) / t, x)
     assert agree(slope, mixture.velocity(x, t), size_of(mixture, x, t))
+
+
+@every_condition
+@every_time
+def test_guided_velocity_is_minus_the_gradient_of_the_energy(condition, t):
+    x = points(condition.mixture, t)
+    slope = gradient(lambda y: energy(condition, y, t, 3.0), x)
+    assert agree(-slope, Guided(condition, 3.0).velocity(x, t), 4 * size_of(condition.mixture, x, t))
+
+
+@every_condition
+@every_time
+def test_a_schedule_adds_its_slope_times_h_to_the_change_of_the_energy(condition, t):
+    """Against the chain rule for U(x_t, t) with g(t) = 1 + 4 t^2, and without a schedule."""
+    x = points(condition.mixture, t)
+    size = 50 * size_of(condition.mixture, x, t) ** 2
+    for scale, slope in ((lambda s: 1 + 4 * s**2, 8 * t), (lambda s: 3.0 + 0 * s, 0.0)):
+        v = Guided(condition, scale(t)).velocity(x, t)
+        change, dissipated = energy_balance(condition, x, t, scale(t), slope)
+        expected = along(lambda y, s, g=scale: energy(condition, y, s, g(s)), x, t, v)
+        assert agree(change - dissipated, expected, size)
+        still, _ = energy_balance(condition, x, t, scale(t))
+        h = condition.log_posterior(x, t) - condition.log_prior
+        assert agree(still - change, slope * (1 - t) / t * h, size)
+
+
+def test_energy_along_a_path_is_the_integral_of_its_balance_and_may_rise():
+    """Simpson's rule over Runge-Kutta paths from t = 0.2 to 0.8; each of the two has order four."""
+    grid, x = torch.linspace(0.2, 0.8, 121, dtype=torch.float64), points(TRIPLE.mixture, 0.2)
+    first, rates = energy(TRIPLE, x, 0.2, 3.0), []
+    for i, t in enumerate(grid.tolist()):
+        change, dissipated = energy_balance(TRIPLE, x, t, 3.0)
+        rates.append(change - dissipated)
+        if i < len(grid) - 1:
+            x, _ = transport(Guided(TRIPLE, 3.0), x, grid[i : i + 2])
+    r = torch.stack(rates)
+    total = (grid[1] - grid[0]) / 3 * (r[0] + 4 * r[1:-1:2].sum(0) + 2 * r[2:-1:2].sum(0) + r[-1])
+    torch.testing.assert_close(energy(TRIPLE, x, 0.8, 3.0) - first, total, rtol=1e-5, atol=1e-5)
+    assert (r > 0).any() and (r < 0).any()
+
+
+@every_condition
+@every_time
+def test_jacobians_are_posterior_covariances(condition, t):
+    """grad m = t/(1 - t)^2 Cov; H_g - H_c = (g - 1) t/(1 - t)^3 (Cov_c - Cov_u), with its trace."""
+    x, eye = points(condition.mixture, t), torch.eye(condition.mixture.means.shape[1], dtype=torch.float64)
+    both = [posterior_covariance(m, x, t) for m in (condition.conditional, condition.mixture)]
+    size = size_of(condition.mixture, x, t) ** 2
+    for mixture, cov in zip((condition.conditional, condition.mixture), both, strict=True):
+        assert agree(jacobian(lambda y, m=mixture: m.posterior_mean(y, t), x), t / (1 - t) ** 2 * cov, size)
+        assert agree(linearise(mixture, x, t)[1], t / (1 - t) ** 3 * cov - eye / (1 - t), size / (1 - t))
+    extra = linearise(Guided(condition, 3.0), x, t)[1] - linearise(condition.conditional, x, t)[1]
+    closed = 2 * t / (1 - t) ** 3 * (both[0] - both[1])
+    assert agree(extra, closed, size / (1 - t))
+    assert agree(
+        extra, 2 * (1 - t) / t * jacobian(lambda y: condition.posterior_score(y, t), x), size / (1 - t)
+    )
+
+
+def test_volume_along_a_path_is_that_of_the_flow_map():
+    """log|det J| from the divergence against the determinant of the differentiated steps."""
+    field, grid, x = (
+        Guided(TRIPLE, 3.0),
+        torch.linspace(0.1, 0.7, 61, dtype=torch.float64),
+        noise(5, 2, seed=9),
+    )
+    eps = 1e-5 * torch.eye(2, dtype=torch.float64)
+    ends = [transport(field, x + sign * e, grid)[0] for e in eps for sign in (1, -1)]
+    columns = torch.stack([(ends[0] - ends[1]) / 2e-5, (ends[2] - ends[3]) / 2e-5], -1)
+    torch.testing.assert_close(
+        torch.linalg.det(columns).log(), transport(field, x, grid)[1], rtol=0, atol=1e-6
+    )
 
 
 @every_condition

@@ -7,6 +7,7 @@
     a'      slope of the velocity of one component,  (t s^2 - (1 - t)) / C;  exactly  d log C/dt = 2 a'
     Q       covariance of the means under the prior weights; Q_A under those of the condition
     J       gradient of the flow map;  d/dt log|det J| = div v
+    U       energy, minus the potential Phi of the field;  dU/dt = d_t U - |grad U|^2 along a path
 
 The capped field (`Guided`). With z = m_c - anchor (0 in the paper) and y = z + beta D, beta is the largest
 number <= g - 1 with |y| <= Gamma |z|. The cap feeds the state back into beta, so the field is not a gradient.
@@ -78,6 +79,41 @@ def cap_beta(z: Tensor, delta: Tensor, scale: float, gamma: float) -> Tensor:
     seen = (length, size, (z * delta).sum(-1) / size)
     share = cap_share(Lengths(*(v.flatten() for v in seen)), scale - 1, gamma)
     return torch.where(fits, scale - 1, (scale - 1) * share.reshape(size.shape))
+
+
+def energy(condition: Condition, x: Tensor, t: Tensor | float, scale: Tensor | float = 1.0) -> Tensor:
+    """U = -Phi of fixed guidance, whose velocity is -grad U, for 0 < t, (...).
+
+    Phi = |x|^2/(2 t) + (1 - t)/t (log p_c + (g - 1) (h - log p(A))), for a scale that may change with time.
+    """
+    lift = (scale - 1) * (condition.log_posterior(x, t) - condition.log_prior)
+    return -((x**2).sum(-1) / 2 + (1 - t) * (condition.conditional.log_density(x, t) + lift)) / t
+
+
+def energy_balance(
+    condition: Condition, x: Tensor, t: float, scale: float = 1.0, slope: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """d_t U and |grad U|^2: along a guided path dU/dt is the first less the second, (...) each.
+
+    A schedule g(t) of derivative `slope` adds slope (1 - t)/t (h - log p(A)) to d_t Phi, the part slope h of
+    which depends on x. The first term has either sign, so energy need not fall.
+    """
+    times = torch.full_like(x[..., 0], t).requires_grad_()
+    with torch.enable_grad():
+        (change,) = torch.autograd.grad(energy(condition, x, times, scale).sum(), times)
+    gain = (1 - t) / t * (condition.log_posterior(x, t) - condition.log_prior)
+    return change - slope * gain, (Guided(condition, scale).velocity(x, t) ** 2).sum(-1)
+
+
+def posterior_covariance(mixture: Mixture, x: Tensor, t: Tensor | float) -> Tensor:
+    """Cov(data | x), (..., d, d); the gradient of the posterior mean is t/(1 - t)^2 times it."""
+    parts = mixture.components(x, t)
+    rest, after = (1 - parts.t[..., None]) ** 2, parts.t[..., None] ** 2
+    within = (rest * mixture.variances / (rest + after * mixture.variances)).diag_embed()
+    if mixture.axes is not None:
+        within = mixture.axes @ within @ mixture.axes.mT
+    apart = rest * (parts.pulls - parts.pull(parts.pi)[..., None, :])
+    return torch.einsum("...k,...kij->...ij", parts.pi, within + apart[..., :, None] * apart[..., None, :])
 
 
 class Field(Protocol):
