@@ -55,6 +55,7 @@ test-all: lint
 	$(BIN)/python -m pytest -n 2
 
 docs: $(READY)
+	@$(BIN)/python docs/prose.py
 	@$(BIN)/python -m sphinx -E -q -W --keep-going -b html -d $(OUT)/doctrees docs $(OUT)/site
 	@echo "open $(OUT)/site/index.html"
 

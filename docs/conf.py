@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for tools
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for docs.rules_page
 sys.path.insert(0, str(Path(__file__).parent))
 
 from meancap import __version__

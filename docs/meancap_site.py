@@ -29,10 +29,10 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from docutils.utils.math.latex2mathml import tex2mathml
 
+from docs.rules_page import rules_page
 from meancap.adapters.diffusers.pipeline_table import table_markdown
 from meancap_lab import cli
 from meancap_lab.bench.ratios import Result
-from tools.rules_page import rules_page
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent

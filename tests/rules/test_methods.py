@@ -11,6 +11,7 @@ from rule_cases import guided_example
 import meancap.rules
 import meancap.sampling
 import meancap_lab.bench.policy
+from docs.rules_page import rules_page
 from meancap import Interval, parse
 from meancap.rules import CFG, Rule, apg, catalogue, register, renorm
 from meancap.rules.grammar import all_names, part_classes
@@ -18,7 +19,6 @@ from meancap.rules.methods import CONFIDENCE, FAMILIES, builds, catalogue_table,
 from meancap_lab.bench.families import families
 from meancap_lab.bench.ratios import Result
 from meancap_lab.cli import main
-from tools.rules_page import rules_page
 
 SPACES = {"any", "mean", "velocity", "noise", "score", "state"}
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,9 @@ def test_a_method_is_known_everywhere_after_one_edit():
     _middle()
     assert parse("middle(4)") == CFG(4) | Interval(0.25, 0.75)
     result = Result(ROOT / "docs" / "benchmark")
-    assert "middle" in catalogue_table() and "### middle" in rules_page(result)
+    page = rules_page(result)
+    assert "middle" in catalogue_table() and "In the benchmark: not benchmarked yet." in page
+    assert sum(row == "### middle" for row in page) == 1
     assert "middle" in {family.name for family in families()}
 
 

@@ -7,10 +7,10 @@ import random
 import pytest
 import torch
 
+from docs.bench_page import least_squares, regress
 from meancap_lab.bench.cases import KINDS, read_cases
 from meancap_lab.bench.families import FIXED
 from meancap_lab.bench.ratios import Ratio, Result, stratified_mean, student
-from tools.bench_page import least_squares, regress
 
 CASES = read_cases()
 

@@ -30,8 +30,6 @@ def test_a_study_is_a_folder_with_a_page_a_command_and_readings(name):
     if name in MEASURED:
         assert (folder / "readings.csv").is_file() and "**Verdict.**" in page
     assert all((folder / picture).is_file() for picture in re.findall(r"!\[.*?\]\((.*?)\)", page))
-    text = MARKED.sub("", page) if name in ("axes", "path_matching") else page  # their tables are long
-    assert len(text.split()) <= 800
     index = (ROOT / "studies" / "README.md").read_text(encoding="utf-8")
     assert f"[{name}]({name}/README.md)" in index
 

@@ -1,10 +1,10 @@
 """The benchmark's first problems with components that stand farther apart in more dimensions.
 
-    python -m tools.bench_apart out/apart      two CPU minutes; writes docs/benchmark/apart.csv
+    python -m docs.bench_apart out/apart      two CPU minutes; writes docs/benchmark/apart.csv
 
 In the benchmark two means lie the same number of widths apart in every dimension. Here that distance grows
 with the root of the dimension, as it does for means drawn from a Gaussian, and nothing else changes. The file
-has the error of rules at equal alignment; `tools/bench_page.py` states what follows.
+has the error of rules at equal alignment; `docs/bench_page.py` states what follows.
 """
 
 from __future__ import annotations

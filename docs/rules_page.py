@@ -1,6 +1,6 @@
 """The catalogue on the page docs/rules.md, by family: a row of the benchmark and a folded sheet per rule.
 
-The site writes it while it is built (the directive `rules` of docs/meancap_site.py). Facts come from the
+The site writes it while it is built (the directive `rules` of meancap_site.py). Facts come from the
 docstrings of the recipes (`meancap.rules.catalogue()`), figures from the result in docs/benchmark, drawings
 from the rules themselves.
 """
@@ -122,7 +122,7 @@ class Figures:
     def why_not(e: Entry) -> str:
         if e.needs:
             return "not run: needs a [third prediction](your-own-network.md#three-predictions)"
-        return "not run: needs images" if e.axes > 2 else "not run"
+        return "not run: needs images" if e.axes > 2 else "not benchmarked yet"
 
 
 def _marked(ratio: Ratio) -> str:

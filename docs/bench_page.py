@@ -1,7 +1,7 @@
 """Writes the parts of the documents that are computed from a benchmark's result.
 
-    python -m tools.bench_page out/full docs    publish a run
-    python -m tools.bench_page docs             again, from what the documents keep
+    python -m docs.bench_page out/full docs    publish a run
+    python -m docs.bench_page docs             again, from what the documents keep
 
 keeps result.json, rules.csv, kinds.csv, leaderboard.html and two figures in docs/benchmark/, and fills the
 marked parts of docs/benchmark.md and docs/choosing.md.
@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from docs.bench_apart import APART, RULES, read_apart
 from meancap.files import write_whole
 from meancap_lab.bench.cases import KINDS, OVERLAPS, Case
 from meancap_lab.bench.families import FIXED, UNGUIDED
@@ -25,7 +26,6 @@ from meancap_lab.bench.leaderboard import write_report
 from meancap_lab.bench.ratios import FEWEST, NOTHING, Logs, Ratio, Result, stratified_mean, student
 from meancap_lab.bench.result import EVALUATIONS
 from studies.common import with_parts
-from tools.bench_apart import APART, RULES, read_apart
 
 PAGES = ("benchmark.md", "choosing.md")
 _PAPER = "Cap 1.1 (the paper)"
