@@ -218,7 +218,7 @@ not_a_rule(
     evidence: paper; the abstract only; no repository found
     use when: you study a mixture whose truth is known; it is trained for each condition
     defaults:
-        - 2-D mixtures: trained for each condition (meancap_lab.bench.policy)
+        - 2-D mixtures: trained for each condition (meancap bench)
     notes:
         - the paper reweights diffusion paths; we differentiate the Euler flow of a mixture exactly
     """,

@@ -67,7 +67,7 @@ _SPACES = {
 _PLACES = {
     "model": "model side: wraps predict (`meancap.sampling`)",
     "solver": "solver side: moves x, or asks the loop for more (`meancap.sampling`)",
-    "laboratory": "laboratory: trained on a mixture (`meancap_lab.mixtures`)",
+    "laboratory": "laboratory: trained on a mixture",
 }
 _ENTRY_POINTS = "meancap.rules"
 _REQUIRED = ("formula", "space", "source", "evidence", "use when")
