@@ -7,6 +7,9 @@ from types import SimpleNamespace
 
 import torch
 
+from meancap import Prediction
+from meancap.adapters.comfy.hooks import noise_levels
+
 KEYS = {
     "denoised", "cond", "uncond", "cond_scale", "model", "uncond_denoised", "cond_denoised", "sigma",
     "model_options", "input",
@@ -90,3 +93,9 @@ def furthest(m, nominal, gamma, form="ball"):
                 lo, hi = (mid, hi) if inside(mid) else (lo, mid)
         out.append(m_i + lo * g_i)
     return torch.stack(out)
+
+
+def prediction(args):
+    """The host's two means."""
+    how = noise_levels(args).place(args["sigma"])
+    return Prediction.from_affine(args["input"], args["cond_denoised"], args["uncond_denoised"], how)

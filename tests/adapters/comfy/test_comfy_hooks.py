@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from hook_arguments import arguments, forge, furthest
+from hook_arguments import arguments, forge, furthest, prediction
 
 from meancap import CFG, Cap, CapDisplacement, Momentum, Prediction, guide
-from meancap.adapters.comfy.hooks import PostCFG, prediction
+from meancap.adapters.comfy.hooks import PostCFG
 from meancap.rules import perp_neg
 
 SHAPES = [(4, 8, 8), (16, 16, 16), (16, 3, 6, 6), (8, 20), (1, 300), (5,)]
@@ -52,7 +52,7 @@ def test_at_cfg_1_and_without_a_negative_it_is_inert(rule):
     ):
         hook = PostCFG(rule)
         assert hook(args) is args["denoised"]
-        assert len(hook.run.record) == 0 and hook.run.idle == hook.run.calls == 1
+        assert len(hook.run) == 0 and hook.run.unguided == hook.run.calls == 1
 
 
 def test_a_negative_out_of_its_range_is_capped_by_caps_and_ignored_by_chains():
@@ -141,7 +141,7 @@ def test_a_new_run_starts_without_memory():
         hook(arguments(seed=seed, sigma=0.9 - 0.1 * seed))
     hook.begin()
     assert torch.equal(hook(arguments(seed=9)), fresh(arguments(seed=9)))
-    assert hook.run.calls == 1 and len(hook.run.record) == 1 and len(hook.runs) == 2
+    assert hook.run.calls == 1 and len(hook.run) == 1 and len(hook.runs) == 2
 
 
 def test_a_copy_of_the_models_options_keeps_the_hook():

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from comfy_host import NODE_IDS, Spy, capped, exact, hook_of, node, sampled, tiny_sd3, words
-from hook_arguments import KEYS, furthest
+from hook_arguments import KEYS, furthest, prediction
 
 from meancap import Prediction, sample
-from meancap.adapters.comfy.hooks import noise_levels, prediction
+from meancap.adapters.comfy.hooks import noise_levels
 from meancap.rules.caps import load_calibration
 
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
@@ -126,7 +126,7 @@ def test_at_cfg_1_the_run_is_bit_identical_and_the_report_says_so(sampler_):
     plain = sampled(model, (2, 4, 8, 8), cfg=1.0, sampler=sampler_)
     assert torch.equal(sampled(limited, (2, 4, 8, 8), cfg=1.0, sampler=sampler_), plain)
     run = hook_of(limited).run
-    assert len(run.record) == 0 and run.idle == run.calls > 0
+    assert len(run) == 0 and run.unguided == run.calls > 0
 
 
 def test_a_negative_that_is_absent_for_a_while_is_bounded_there():
@@ -196,7 +196,7 @@ def test_an_interval_over_50_steps_costs_80_passes_of_the_network():
     found = sampled(ruled, SHAPE, steps=50, cfg=2.0)
     assert sum(rows) == 80 * SHAPE[0]
     run = hook_of(ruled).run
-    assert len(run.record) == run.calls == 50
+    assert len(run) == run.calls == 50
     rows.clear()
     both = sampled(capped(ruled, 100.0), SHAPE, steps=50, cfg=2.0)  # a later node may need both
     assert sum(rows) == 100 * SHAPE[0]
@@ -297,7 +297,7 @@ def test_a_rule_with_something_to_avoid_takes_the_three_predictions_of_the_guide
     torch.testing.assert_close(made(ruled, 2.0), made(model, 7.0, 1.5), rtol=1e-4, atol=1e-4)
     both = node("MeancapGuidanceRule", model, "perp_neg(7) | Cap(1.05)", 0.0, 1.0)[0]
     made(both, 2.0)
-    assert hook_of(both).run.record.stacked()["ratio"].max() <= 1.05 * (1 + 1e-6)
+    assert hook_of(both).run.stacked()["ratio"].max() <= 1.05 * (1 + 1e-6)
     with pytest.raises(ValueError, match="PerpNegGuider"):
         by_guider(node("CFGGuider", ruled, words(1), words(0), 7.0)[0])
     with pytest.raises(ValueError, match="neg_scale above 0"):

@@ -23,7 +23,7 @@ def run(rule="Cap(1.1)", batch=1, sigmas=LEVELS[:-1], calm=(), **options):
 
 def test_the_headline_counts_capped_steps_and_gives_the_scale_that_was_left():
     found = run(calm=(2, 3))
-    s = found.record.stacked()
+    s = found.stacked()
     assert found.headline() == f"capped 2/4 steps, effective CFG {float(s['scale'].min()):.1f} to 7.0"
     assert 1.0 < float(s["scale"][0, 0]) < 6.9
     assert "requested CFG 7.0; largest |m|/|m_c| 1.100" in found.text()
@@ -61,7 +61,7 @@ def test_outside_start_and_end_the_report_tells_what_the_sampler_used():
     for i, sigma in enumerate(levels[:-1]):
         hook(arguments(1, seed=i, sigma=sigma, levels=levels))
     found = hook.run
-    s = found.record.stacked()
+    s = found.stacked()
     assert found.at == [1, 2, 3, 4, 5, 6] and found.outside == [0, 1, 5]
     assert s["active"][:, 0].tolist() == [False, False, True, True, True, False]
     used = float(s["ratio"][[0, 1, 5]].max())
@@ -71,7 +71,7 @@ def test_outside_start_and_end_the_report_tells_what_the_sampler_used():
         f"It acted on steps 3 to 5; outside, the workflow's own result was used: CFG 7.0, "
         f"largest |m|/|m_c| {used:.3f}." in found.text()
     )
-    assert found.about()["outside_start_and_end"] == [1, 2, 6]
+    assert found.contents()["about"]["outside_start_and_end"] == [1, 2, 6]
     assert colours(draw_run(found))[0] > 100
 
 
@@ -88,7 +88,7 @@ def test_functions_that_act_after_the_cap_are_named():
     followed["model_options"]["sampler_post_cfg_function"] = [hook, cfg_zero_star]
     hook(followed)
     assert "Acting after this node: cfg_zero_star." in hook.run.text()
-    assert hook.run.about()["acting_after"] == ["cfg_zero_star"]
+    assert hook.run.contents()["about"]["acting_after"] == ["cfg_zero_star"]
 
 
 def test_a_run_is_known_by_the_latent_it_made():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from textwrap import shorten, wrap
 from typing import Any
 
@@ -26,8 +26,7 @@ from ...extras import need
 from ...path import Affine
 from ...prediction import Prediction
 from ...record import Measure, measure, span
-from ...rules import CFG, Cap, Rule, Stepper, parse
-from ...sampling.checks import need_scale_first
+from ...rules import CFG, Cap, Rule
 from ...tensors import Number, promoted, scalar_dtype
 from ..session import Pilot, RunRecord, Session
 
@@ -37,29 +36,27 @@ _KEPT = 8  # runs remembered: a workflow may sample several times before its rep
 _MARKS = 256  # values of the result by which a run is recognised
 
 
-class PostCFG:
+class PostCFG(Session):
     """A rule applied in one patched model: call it with the host's arguments, `begin` before each run.
 
     start and end are shares of the run, counted as the host counts them; outside, the host's result is kept.
     """
 
     def __init__(self, rule: Rule | str, start: float = 0.0, end: float = 1.0) -> None:
-        self.rule = parse(rule) if isinstance(rule, str) else rule
-        need_scale_first(self.rule)
         if not 0 <= start <= end <= 1:
             raise ValueError(
                 f"start and end are shares of the run, 0 <= start <= end <= 1; got {start} and {end}"
             )
         self.start, self.end = start, end
-        self.stepper = Stepper(self.rule)
         self.runs: list[HookRun] = []
-        self.begin()
+        super().__init__(rule)
 
     def begin(self) -> None:
         """Starts a new run: the rule's state is cleared, and a new record begins."""
-        self.stepper.begin()
         self._reached = -math.inf
         self.runs = [*(run for run in self.runs if run.calls), HookRun(self.rule)][-_KEPT:]
+        self.record = self.run
+        super().begin()
 
     def __deepcopy__(self, memo: object) -> PostCFG:
         """Itself: a host copies a model's options at every later node and must still call this hook."""
@@ -81,39 +78,38 @@ class PostCFG:
         self.run.calls += 1
         self.run.steps = None if levels is None else len(levels) - 1
         if _without_negative(args):
-            self.run.idle += 1
+            self.run.unguided += 1
             return nominal
         self.run.later = _later(args, self)
-        inside = self._inside(args)
-        with torch.no_grad():
-            if inside is False:
-                self.run.left_alone(measure(self._prediction(args), promoted(nominal)))
-                return nominal
-            self.run.at.append(self.run.calls)
-            guided = self._guide(args, nominal)
+        inside, how = self._inside(args), _place(args)
+        x, c, u, others = args["input"], args["cond_denoised"], *self._references(args)
+        if inside is False:
+            p = Prediction.from_affine(x, c, u, how)
+            self.run.left_alone(measure(p, promoted(nominal)))
+            return nominal
+        self.run.at.append(self.run.calls)
+        if not self.rule.caps:
+            how = how._replace(t_next=_step_end(args))
+        first = not self.rule.has_state or self._begins_step(args)
+        guided = self.guide(how, x, c, u, nominal, first=first, others=others)
         if inside is True:
             return guided
         return torch.where(inside.reshape(-1, *[1] * (nominal.dim() - 1)), guided, nominal)
 
-    def _guide(self, args: _Args, nominal: Tensor) -> Tensor:
-        p = prediction(args) if self.rule.caps else self._prediction(args)
-        if not self.rule.caps:
-            p = p.until(_step_end(args))
-        first = not self.rule.has_state or self._begins_step(args)
-        return self.stepper.output(p, nominal, first=first, record=self.run.record)
-
-    def _prediction(self, args: _Args) -> Prediction:
+    def _references(self, args: _Args) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean without the condition, and further means by name."""
+        u, c = _negative(args)[1], args["cond_denoised"]
         # Outside its range the negative is all zeros, which is not a prediction: nothing is added for it.
-        p, present = prediction(args), _negative_in_range(args)
+        present = self.rule.caps or _negative_in_range(args)
         if not self.rule.needs:
-            return p if present else replace(p, out_u=p.out_c)
+            return u if present else c, {}
         if args.get("empty_cond") is None or args.get("uncond") is None:
             raise ValueError(
                 f"{self.rule} needs a third prediction, which this sampler does not make; use "
                 "PerpNegGuider with a negative, an empty prompt and a neg_scale above 0"
             )
         empty: Tensor = args["empty_cond_denoised"]
-        return replace(p, out_u=empty, extra={"negative": args["uncond_denoised"] if present else empty})
+        return empty, {"negative": args["uncond_denoised"] if present else empty}
 
     def needs_negative(self, args: _Args, conds: Sequence[Any]) -> bool:
         """Whether the host must evaluate the negative of `conds` (positive, negative) at this call.
@@ -124,18 +120,18 @@ class PostCFG:
         if self.rule.caps or len(conds) != 2 or conds[1] is None or self._inside(args) is not True:
             return True
         functions = (args["model_options"] or {}).get("sampler_post_cfg_function") or [None]
-        sigma, first = _sigmas(args), self._place(args) > self._reached
+        sigma, first = _sigmas(args), self._progress(args) > self._reached
         if functions[-1] is not self or bool((sigma != sigma[0]).any()):
             return True
-        return not self.stepper.idle(float(noise_levels(args).time(sigma)[0]), first=first)
+        return not self.is_idle(float(noise_levels(args).time(sigma)[0]), first=first)
 
     def _begins_step(self, args: _Args) -> bool:
         """Whether this evaluation is the first at a noise level of the sampler's grid."""
-        place = self._place(args)
+        place = self._progress(args)
         first, self._reached = place > self._reached, max(place, self._reached)
         return first
 
-    def _place(self, args: _Args) -> float:
+    def _progress(self, args: _Args) -> float:
         """How far on the sampler's grid this evaluation is; on the model's own grid if the host passes none.
 
         Samplers of higher order evaluate between two levels, or twice at one; a rule advances once for each.
@@ -152,22 +148,20 @@ class PostCFG:
         return bool(inside[0]) if bool((inside == inside[0]).all()) else inside
 
 
-class PilotHook:
+class PilotHook(Session):
     """Unguided runs of one patched model; `begin` goes before each of them."""
 
     def __init__(self) -> None:
         self.pilot = Pilot()
-        self._session = Session(CFG(1.0), self.pilot)
-        self.begin = self._session.begin
+        super().__init__(CFG(1.0), self.pilot)
 
     def __call__(self, args: _Args) -> Tensor:
         if _without_negative(args) or not _negative_in_range(args):
             raise ValueError(
                 "a calibration needs the negative at every step; connect one without a range of steps"
             )
-        how = noise_levels(args).place(_sigmas(args))
         means = args["cond_denoised"], _negative(args)[1], args["denoised"]
-        return self._session.guide(how, args["input"], *means)
+        return self.guide(_place(args), args["input"], *means)
 
 
 @dataclass(frozen=True)
@@ -218,10 +212,9 @@ def _negative(args: _Args) -> tuple[Any, Tensor]:
     return args.get("uncond", ()), args["uncond_denoised"]
 
 
-def prediction(args: _Args) -> Prediction:
-    """The host's two means."""
-    how = noise_levels(args).place(_sigmas(args))
-    return Prediction.from_affine(args["input"], args["cond_denoised"], _negative(args)[1], how)
+def _place(args: _Args) -> Affine:
+    """How the means follow from the host's outputs, and where they are on the linear path."""
+    return noise_levels(args).place(_sigmas(args))
 
 
 def _grid(args: _Args) -> Tensor | None:
@@ -272,14 +265,13 @@ def _negative_in_range(args: _Args) -> bool:
     )
 
 
-class HookRun:
-    """The record of one run, how many calls the hook left unchanged, and a mark of its result."""
+class HookRun(RunRecord):
+    """The record of one run, which calls it left unchanged, and a mark of its result."""
 
     def __init__(self, rule: Rule) -> None:
+        super().__init__()
         self.rule = rule
-        self.record = RunRecord()
         self.calls = 0
-        self.idle = 0  # calls at cfg 1 or without a negative
         self.at: list[int] = []  # which call each evaluation of the record was, from 1
         self.outside: list[int] = []  # places in the record of the calls before start and after end
         self.later: list[str] = []  # functions of other nodes that change the result after this one
@@ -292,9 +284,9 @@ class HookRun:
 
     def left_alone(self, measure: Measure) -> None:
         """Notes what the workflow made in a call before start or after end."""
-        self.outside.append(len(self.record))
+        self.outside.append(len(self))
         self.at.append(self.calls)
-        self.record.note(measure)
+        self.note(measure)
 
     def is_of(self, latent: Tensor) -> bool:
         """Whether this run made the latent."""
@@ -308,9 +300,9 @@ class HookRun:
 
     def headline(self) -> str:
         """One line, such as: capped 6/20 steps, effective CFG 2.1 to 7.0."""
-        if len(self.outside) == len(self.record):
+        if len(self.outside) == len(self):
             return f"did nothing in {self.calls} {self.unit}"
-        s = self.record.stacked()
+        s = self.stacked()
         capped = [int(n) for n in s["active"].sum(0)]
         low, high = min(capped), max(capped)
         times = f"{low}" if low == high else f"{low} to {high}"
@@ -324,13 +316,13 @@ class HookRun:
     def _remarks(self) -> list[str]:
         if not self.calls:
             return ["This model has not been sampled yet: feed the report from the sampler that uses it."]
-        if self.idle == self.calls:
+        if self.unguided == self.calls:
             return [
                 "The sampler's cfg is 1 or it has no negative, so there is no guidance here to work on.",
                 "Distilled models (Flux dev or schnell, Turbo, Lightning) run at cfg 1: nothing to cap.",
             ]
-        s = self.record.stacked()
-        inside = torch.ones(len(self.record), dtype=torch.bool)
+        s = self.stacked()
+        inside = torch.ones(len(self), dtype=torch.bool)
         inside[self.outside] = False
         lines = self._limits(s, inside)
         if self.later:
@@ -341,11 +333,11 @@ class HookRun:
         if not bool(inside.any()):
             return ["No step lay between start and end.", *lines]
         ratio = float(s["ratio"][inside].max())
-        asked = self.record.requested_span(s["asked"][inside])
+        asked = self.requested_span(s["asked"][inside])
         lines.insert(0, f"requested CFG {asked}; largest |m|/|m_c| {ratio:.3f}")
         if self.rule.caps and not bool(s["active"].any()):
             lines.append("Nothing exceeded the bound: the result is the workflow's own, bit for bit.")
-        elif self.rule.caps and len(self.record) == self.calls and bool(s["active"].all()):
+        elif self.rule.caps and len(self) == self.calls and bool(s["active"].all()):
             lines.append("Capped throughout: a higher cfg changes nothing; raise gamma for more guidance.")
         if s["scale"].shape[1] > 1:
             lines += [
@@ -367,18 +359,18 @@ class HookRun:
             f"largest |m|/|m_c| {ratio:.3f}."
         ]
 
-    def about(self) -> dict[str, Any]:
-        """What the rows of the record belong to, for its file."""
-        return {
+    def contents(self) -> dict[str, Any]:
+        self.about = {
             "rule": str(self.rule),
             "headline": self.headline(),
             "model_calls": self.calls,
             "steps": self.steps,
-            "calls_without_guidance": self.idle,
+            "calls_without_guidance": self.unguided,
             "calls": self.at,
             "outside_start_and_end": [self.at[i] for i in self.outside],
             "acting_after": self.later,
         }
+        return super().contents()
 
 
 def _mark(latent: Tensor) -> Tensor | None:
@@ -405,11 +397,11 @@ def draw_run(run: HookRun) -> Tensor:
     pen = need("PIL.ImageDraw", "images").Draw(picture)
     pen.text((48, 36), run.headline(), _INK, font(46))
     pen.text((48, 100), shorten(str(run.rule), 78, placeholder=" ..."), _GREY, font(34))
-    if len(run.outside) == len(run.record):
+    if len(run.outside) == len(run):
         remarks = "\n".join(part for line in run.text().splitlines()[1:] for part in wrap(line, 80))
         pen.text((48, 200), remarks, _INK, font(34), spacing=20)
     else:
-        s = run.record.stacked()
+        s = run.stacked()
         caps = [cap.gamma for cap in run.rule.parts if type(cap) is Cap and isinstance(cap.gamma, float)]
         bounds = [[gamma] * len(s["ratio"]) for gamma in caps if gamma < 100]
         _panel(pen, 224, run, s["scale"], [s["asked"].mean(1).tolist()], "effective CFG, dashes: requested")
@@ -442,7 +434,7 @@ def _panel(pen: Any, top: float, run: HookRun, values: Tensor, dashes: list[list
     pen.text((48, bottom + 28), run.unit.split()[-1].removesuffix("s"), _GREY, font, anchor="lm")
     for i, value in [(i, v) for one in dashes for i, v in enumerate(one) if abs(v) < 1e9]:
         pen.line([place(i - 0.3, value), place(i + 0.3, value)], _GREY, 4)
-    active = run.record.stacked()["active"]
+    active = run.stacked()["active"]
     for j, column in enumerate(values.T.tolist()):
         colour = _COLOURS[j % len(_COLOURS)]
         points = [place(i, v) for i, v in enumerate(column) if abs(v) < 1e9]

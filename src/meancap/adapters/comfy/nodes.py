@@ -219,11 +219,10 @@ class GuidanceReport(io.ComfyNode):
         else:
             saved = ui.ImageSaveHelper.get_save_images_ui(plot, filename_prefix, cls=cls)
             shown = saved.as_dict()
-            if len(run.record):
-                run.record.about = run.about()
+            if len(run):
                 picture = shown["images"][0]  # ComfyUI has kept it inside its output folder
                 file = Path(folder_paths.get_output_directory(), picture["subfolder"], picture["filename"])
-                run.record.save(file.with_suffix(".json"))
+                run.save(file.with_suffix(".json"))
         return io.NodeOutput(latent, text, plot, ui={**shown, "text": (text,)})
 
 
