@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
-    command = r'pip install "\.\[images\]" in your clone of meancap$'
+    command = r'pip install "\.\[plot\]" in your clone of meancap$'
     with pytest.raises(ModuleNotFoundError, match=rf"^this needs Pillow, .* {command}"):
-        need("PIL.Image", "images")
+        need("PIL.Image", "plot")
 
 
 def test_a_package_that_fails_to_import_gives_its_reason(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ USE = """\
 ```python
 from huggingface_hub import hf_hub_download
 from meancap import CFG, Cap, noise, sample, {grid}
-from meancap.{package} import {name}
+from {package} import {name}
 
 model = {name}(hf_hub_download("{owner}/meancap-{name}", "model.safetensors"))
 start = noise(range({count}), model.shape)
@@ -63,12 +63,12 @@ class Published:
 MODELS = (
     Published(
         "fashion", "unconditional-image-generation", "- sit\ndatasets:\n- zalando-datasets/fashion_mnist\n",
-        {"package": "models",
+        {"package": "meancap_lab.models",
          "grid": "uniform", "prompts": "range(10)", "scale": 8, "count": 10, "steps": 20},
     ),
     Published(
         "scenes", "text-to-image", "- synthetic\n",
-        {"package": "scenes",
+        {"package": "meancap_lab.models.scenes",
          "grid": "shifted", "prompts": '["a red disc"]', "scale": 4, "count": 1, "steps": 16},
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@
     python tools/owner.py --check [--tag v0.1.0]    fails while something is left to do
 
 The present owner is read from `[project.urls]` in pyproject.toml; the files that name it are in FILES, and
-`tests/test_release.py` checks that there are no others. Needs Python alone.
+`lab/tests/repository/test_release.py` checks that there are no others. Needs Python alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACEHOLDER = "OWNER"
 FILES = (
     "pyproject.toml",
+    "lab/pyproject.toml",
+    "lab/README.md",
     "CITATION.cff",
     ".github/ISSUE_TEMPLATE/config.yml",
     "integrations/huggingface/**/*.md",

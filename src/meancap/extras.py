@@ -23,10 +23,10 @@ def need(module: str, extra: str, package: str = ".") -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         root = module.partition(".")[0]
-        package = _DISTRIBUTIONS.get(root, root)
+        name = _DISTRIBUTIONS.get(root, root)
         missing = isinstance(error, ModuleNotFoundError) and error.name in (None, root, module)
         reason = "which is not installed" if missing else f"which cannot be imported ({error})"
         kind = ModuleNotFoundError if missing else ImportError
         raise kind(
-            f"this needs {package}, {reason}; run {pip_command(extra, package)}", name=error.name or root
+            f"this needs {name}, {reason}; run {pip_command(extra, package)}", name=error.name or root
         ) from error

@@ -288,7 +288,7 @@ class Record:
 
     def _figure(self) -> Any:
         s = self.stacked()
-        figure = need("matplotlib.figure", "report").Figure(figsize=(9, 2.6), layout="constrained")
+        figure = need("matplotlib.figure", "plot").Figure(figsize=(9, 2.6), layout="constrained")
         for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
             axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
             middle = s[name].square().mean(1).sqrt() if name == "gap" else s[name].mean(1)

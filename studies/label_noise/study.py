@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.files import read_tensors, sha256_of
+from meancap.files import sha256_of
 from meancap.rules import CFG, Cap, Rule, apg, density_feedback, fbg
 from meancap.sampling import ancestral, noise, trajectory, uniform
 from meancap.sampling.ratio_tracker import memoryless_gain
@@ -37,6 +37,7 @@ from meancap_lab.report.style import BLUE, GREY, PAGE, VERMILION, panels
 from meancap_lab.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
 from meancap_lab.runs.config import sample_seed
 from meancap_lab.runs.scoring import shipped_fashion
+from meancap_lab.tensor_files import read_tensors
 from studies import common
 from studies.common import Cells, Row, interval, interval_columns, option
 

@@ -19,12 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from meancap.files import write_tensors, write_whole
+from meancap.files import write_whole
 from meancap_lab.metrics import gaussian
 from meancap_lab.metrics.classifiers import FashionClassifier
 from meancap_lab.models.data import FASHION, Pictures, fashion
 from meancap_lab.models.scenes import draw, render
 from meancap_lab.models.scenes.measure import SceneDetector, detect
+from meancap_lab.tensor_files import write_tensors
 
 BATCH, PEAK, SHIFT, SEED = 128, 3e-3, 2, 0
 ANSWERS = ("axis", "shape 1", "colour 1", "shape 2", "colour 2")

@@ -1,8 +1,19 @@
-"""`meancap.extras.need` for the extras of this package."""
+"""`meancap.extras` for this package, whose extras are the library's and its own."""
 
-from functools import partial
+from __future__ import annotations
+
+from typing import Any
 
 from meancap import extras
 
-need = partial(extras.need, package="./lab")
-pip_command = partial(extras.pip_command, package="./lab")
+_LIBRARY = ("diffusers", "fast", "plot")
+
+
+def pip_command(extra: str) -> str:
+    """The command that installs an extra of either package."""
+    return extras.pip_command(extra, "." if extra in _LIBRARY else "./lab")
+
+
+def need(module: str, extra: str) -> Any:
+    """Return the imported `module`, which the extra `extra` of either package installs."""
+    return extras.need(module, extra, "." if extra in _LIBRARY else "./lab")

@@ -47,7 +47,7 @@ def test_a_missing_package_is_one_sentence_with_the_pip_command(monkeypatch, tmp
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["reproduce", "gmm", "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
-    assert 'pip install ".[report]"' in err and err.count("\n") == 1
+    assert 'pip install "./lab[report]"' in err and err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

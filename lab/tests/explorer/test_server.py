@@ -299,7 +299,7 @@ def test_a_port_that_cannot_be_used_is_a_sentence(server, capsys):
 def test_a_missing_package_is_a_sentence_with_the_command(package, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["explore", "--no-browser"]) == 2
-    assert 'pip install ".[explore]"' in capsys.readouterr().err
+    assert 'pip install "./lab[explore]"' in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_it_cleanly():

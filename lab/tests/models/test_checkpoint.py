@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from meancap.files import read_tensors, sha256_of
+from meancap.files import sha256_of
 from meancap_lab.models.checkpoint import _config_of, load_sit, save_sit
 from meancap_lab.models.classes import open_sit
 from meancap_lab.models.sit import SiTConfig
+from meancap_lab.tensor_files import read_tensors
 from small_sit import SHAPE, pixels, random_sit
 
 # A published width, so that the shapes tell the number of heads.

@@ -144,5 +144,5 @@ def test_classes_have_their_names_in_every_picture(garments):
 def test_without_matplotlib_the_extra_is_named(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([*command, str(tmp_path / "out")]) == 2
-    sentence = 'needs matplotlib, which is not installed; run pip install ".[report]"'
+    sentence = 'needs matplotlib, which is not installed; run pip install "./lab[report]"'
     assert sentence in capsys.readouterr().err

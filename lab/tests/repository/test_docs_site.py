@@ -11,13 +11,13 @@ import pytest
 from meancap.rules import catalogue
 from pages import PAGES, ROOT
 
-SOURCE = ROOT / "src" / "meancap"
+SOURCES = (ROOT / "src" / "meancap", ROOT / "lab" / "src" / "meancap_lab")
 DOCS = ROOT / "docs"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 EVERY = (*PAGES, ROOT / "CHANGELOG.md", *sorted((DOCS / "api").glob("*.md")))
 # Command line and web page are used from outside Python (commands.md, explorer.md).
-NOT_A_LIBRARY = {"__main__", "cli", "explorer"}
+NOT_A_LIBRARY = {"__init__", "__main__", "cli", "explorer"}
 
 
 def prose(page):
@@ -55,9 +55,12 @@ def test_the_reference_holds_every_package():
         for names in re.findall(r"\{modules\} (.*)", page.read_text(encoding="utf-8")):
             shown |= set(names.split())
     packages = {
-        path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+        (source.name, path.stem)
+        for source in SOURCES
+        for path in source.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
     }
-    assert shown == {f"meancap.{name}" for name in packages - NOT_A_LIBRARY - {"__init__"}}
+    assert shown == {f"{package}.{name}" for package, name in packages if name not in NOT_A_LIBRARY}
 
 
 def test_every_command_is_on_the_page_of_commands():

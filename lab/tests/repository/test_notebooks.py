@@ -1,8 +1,10 @@
 """Notebooks run as they are from a clone, and hold what they print."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -19,13 +21,12 @@ def cells(path, kind):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_first_cell_installs_a_missing_package_from_the_clone(path):
     first = "".join(cells(path, "code")[0]["source"])
-    assert 'find_spec("meancap") is None' in first
-    clone, _, extras_text = first.split('"-q", "')[1].partition("[")
-    assert (path.parent / clone).resolve() == ROOT.resolve()
-    asked = extras_text.split("]")[0].split(",")
-    tomllib = pytest.importorskip("tomllib")
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(asked) <= set(extras["optional-dependencies"])
+    assert 'find_spec("meancap_lab") is None' in first
+    installed = re.findall(r'"([./]+(?:lab)?)(?:\[([\w,]*)\])?"', first.split('"-q", ')[1])
+    assert [(path.parent / folder).resolve() for folder, _ in installed] == [ROOT, ROOT / "lab"]
+    for folder, extras in installed:
+        declared = tomllib.loads((path.parent / folder / "pyproject.toml").read_text(encoding="utf-8"))
+        assert set(filter(None, extras.split(","))) <= set(declared["project"]["optional-dependencies"])
 
 
 @pytest.mark.slow

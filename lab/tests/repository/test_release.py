@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import meancap_lab
 from meancap import __version__
 from pages import ROOT
 
@@ -32,9 +34,8 @@ def text(path):
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def project():
-    tomllib = pytest.importorskip("tomllib")
-    return tomllib.loads(text("pyproject.toml"))
+def project(folder="."):
+    return tomllib.loads(text(f"{folder}/pyproject.toml"))
 
 
 def tracked():
@@ -86,7 +87,7 @@ def test_a_name_that_github_would_refuse_is_refused(copy, capsys):
 
 
 def test_no_other_file_has_the_placeholder():
-    known = {*owner.files(ROOT), ROOT / "tools" / "owner.py", ROOT / "tests" / "test_release.py"}
+    known = {*owner.files(ROOT), ROOT / "tools" / "owner.py", Path(__file__)}
     pattern = re.compile(rf"\b{owner.PLACEHOLDER}(/meancap|\.github\.io)|\"{owner.PLACEHOLDER}\"")
     for path in tracked():
         if path in known or path.suffix in {".png", ".jpg", ".safetensors"} or not path.is_file():
@@ -95,7 +96,7 @@ def test_no_other_file_has_the_placeholder():
 
 
 def test_the_metadata_have_what_an_index_shows():
-    found = project()["project"]
+    found, lab = project()["project"], project("lab")["project"]
     trove = pytest.importorskip("trove_classifiers")
     assert set(found["classifiers"]) <= trove.classifiers
     assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(found["urls"])
@@ -104,6 +105,13 @@ def test_the_metadata_have_what_an_index_shows():
     shown = [c.rsplit(" ", 1)[1] for c in found["classifiers"] if re.search(r":: 3\.\d+$", c)]
     assert shown[0] == least and shown == [python for python, _ in matrix.PAIRS]
     assert found["dependencies"] == ["torch>=" + matrix.PAIRS[0][1].removesuffix(".0")]
+    assert set(lab["classifiers"]) <= trove.classifiers and lab["requires-python"] == found["requires-python"]
+
+
+def test_both_packages_have_one_version_and_the_laboratory_requires_it():
+    assert meancap_lab.__version__ == __version__
+    assert project("lab")["project"]["dependencies"] == [f"meancap=={__version__}"]
+    assert project()["project"]["optional-dependencies"]["lab"] == [f"meancap-lab=={__version__}"]
 
 
 def test_the_registry_gets_what_it_asks_for():
@@ -176,35 +184,41 @@ def test_the_citation_names_this_version():
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory):
-    """The wheel and the source archive, built as the workflow builds them, but in this environment."""
+    """Wheels and source archives of both packages, built as the workflow builds them, in this environment."""
     for name in ("build", "hatchling"):
         pytest.importorskip(name)
     out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
+    for folder in (ROOT, ROOT / "lab"):
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return {path.name.split("-")[0] + path.suffix: path for path in out.iterdir()}
 
 
 def test_the_archives_pass_the_checks_of_the_index(archives):
     for name in ("twine", "check_wheel_contents"):
         pytest.importorskip(name)
-    for command in (["twine", "check", "--strict", *archives], ["check_wheel_contents", archives[0]]):
+    wheels = [path for path in archives.values() if path.suffix == ".whl"]
+    for command in (["twine", "check", "--strict", *archives.values()], ["check_wheel_contents", *wheels]):
         done = subprocess.run([sys.executable, "-m", *map(str, command)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_wheel_is_the_package_and_nothing_else(archives):
-    with zipfile.ZipFile(archives[0]) as wheel:
-        names = set(wheel.namelist())
+@pytest.mark.parametrize(
+    ("name", "folder", "limit"), [("meancap", "src", 250_000), ("meancap_lab", "lab/src", 25_000_000)]
+)
+def test_a_wheel_is_the_package_and_nothing_else(archives, name, folder, limit):
+    path = archives[f"{name}.whl"]
+    with zipfile.ZipFile(path) as wheel:
+        own = {one for one in wheel.namelist() if not one.startswith(f"{name}-{__version__}.dist-info/")}
+    inside = [one for one in tracked() if one.is_relative_to(ROOT / folder) and one.is_file()]
+    assert own == {one.relative_to(ROOT / folder).as_posix() for one in inside}
+    assert path.stat().st_size < limit
+
+
+def test_the_long_description_has_whole_addresses(archives):
+    with zipfile.ZipFile(archives["meancap.whl"]) as wheel:
         metadata = wheel.read(f"meancap-{__version__}.dist-info/METADATA").decode()
-    own = {name for name in names if not name.startswith(f"meancap-{__version__}.dist-info/")}
-    sources = {
-        path.relative_to(ROOT / "src").as_posix()
-        for path in tracked()
-        if path.is_relative_to(ROOT / "src") and path.is_file()
-    }
-    assert sources == own
     links = re.findall(r"\]\(([^)\s]+)\)", metadata)
     assert len(links) > 10 and all(re.match(r"https://|#", link) for link in links)
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", metadata)
@@ -212,8 +226,9 @@ def test_the_wheel_is_the_package_and_nothing_else(archives):
 
 
 def test_the_source_archive_leaves_out_what_only_pages_need(archives):
-    with tarfile.open(archives[1]) as archive:
+    path = archives["meancap.gz"]
+    with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "tools/hatch_readme.py", "tests/conftest.py"} <= names
-    assert not any(name.startswith(("docs/benchmark/", ".github/")) for name in names)
-    assert Path(archives[1]).stat().st_size < 14_000_000  # ten of them are weights
+    assert not any(name.startswith(("docs/", "lab/", ".github/")) for name in names)
+    assert path.stat().st_size < 1_000_000

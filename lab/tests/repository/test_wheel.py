@@ -1,4 +1,4 @@
-"""The wheel alone, in a new environment: what a user gets without the repository. It installs torch."""
+"""The wheels alone, in a new environment: what a user gets without the repository. It installs torch."""
 
 import os
 import subprocess
@@ -8,14 +8,14 @@ import pytest
 
 from pages import ROOT, blocks
 
-# One command for each extra, in one environment that grows from the core: torch is installed once.
+# One command for each extra, in one environment that grows from the library: torch is installed once.
 COMMANDS = {
-    "": "rules apg",
-    "fast": "rules pmc",
-    "report": "reproduce gmm --samples 1000 --out gmm",
-    "images": "generate --model fashion --rule CFG(4) --per-class 1 --steps 2 --out made",
-    "metrics": "score made --protocol fashion",
-    "diffusers": "pipelines",
+    "meancap[lab]": "rules apg",
+    "meancap[fast]": "rules pmc",
+    "meancap-lab[report]": "reproduce gmm --samples 1000 --out gmm",
+    "meancap-lab[images]": "generate --model fashion --rule CFG(4) --per-class 1 --steps 2 --out made",
+    "meancap-lab[metrics]": "score made --protocol fashion",
+    "meancap[diffusers]": "pipelines",
 }
 
 
@@ -27,20 +27,11 @@ def clean(tmp_path):
     return str(python), {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
-def wheel(tmp_path):
+def build_wheels(out):
     pytest.importorskip("build")
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--wheel",
-        "--outdir",
-        str(tmp_path),
-        str(ROOT),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    return next(tmp_path.glob("*.whl"))
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out)]
+    for folder in (ROOT, ROOT / "lab"):
+        subprocess.run([*command, str(folder)], check=True, capture_output=True)
 
 
 def do(command, tmp_path, env):
@@ -52,27 +43,31 @@ def do(command, tmp_path, env):
 def readme(extra):
     """The README's Python, as one script; the part that draws needs the `images` extra."""
     parts = [block.text for block in blocks(ROOT / "README.md") if block.kind == "python"]
-    if extra == "":
+    if not extra:
         parts[0] = "from meancap import CFG, Cap, Record, noise, sample, uniform"
     return "\n".join(parts)
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_runs_the_readme_and_a_command_of_each_extra(tmp_path):
-    file, (python, env) = wheel(tmp_path), clean(tmp_path)
+def test_the_wheels_alone_run_the_readme_and_a_command_of_each_extra(tmp_path):
+    build_wheels(tmp_path / "dist")
+    python, env = clean(tmp_path)
     constraints = ROOT / "constraints.txt"
     torch = next(
         line for line in constraints.read_text(encoding="utf-8").split("\n") if line.startswith("torch==")
     )
     pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", str(constraints)]
     do([*pip, torch], tmp_path, env)
+    pip += ["--find-links", str(tmp_path / "dist")]
+    do([*pip, "meancap"], tmp_path, env)
+    do([python, "-c", readme("")], tmp_path, env)
+    without = subprocess.run([python, "-m", "meancap"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert without.returncode == 2 and 'pip install "meancap[lab]"' in without.stderr
+    installed = do([python, "-m", "pip", "list", "--format=freeze"], tmp_path, env)
+    assert "numpy==" not in installed and "pillow==" not in installed.lower()
     for extra, command in COMMANDS.items():
-        do([*pip, f"meancap[{extra}] @ {file.as_uri()}" if extra else str(file)], tmp_path, env)
-        words = command.split()
-        assert do([python, "-m", "meancap", *words], tmp_path, env)
-        if extra in ("", "images"):
+        do([*pip, extra], tmp_path, env)
+        assert do([python, "-m", "meancap", *command.split()], tmp_path, env)
+        if "images" in extra:
             do([python, "-c", readme(extra)], tmp_path, env)
-        if extra == "":
-            said = do([python, "-m", "pip", "list", "--format=freeze"], tmp_path, env)
-            assert "numpy==" not in said and "pillow==" not in said.lower()
     assert (tmp_path / "garments.png").stat().st_size > 1000

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from meancap.files import read_tensors
+from ..tensor_files import read_tensors
 
 Features = dict[str, Tensor]
 _Net = TypeVar("_Net", bound=nn.Module)

@@ -29,8 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meancap.files import read_tensors, sha256_of, write_tensors
+from meancap.files import sha256_of
 
+from ..tensor_files import read_tensors, write_tensors
 from .extractor import Extractor, Features, Weights, fold_norms, load_network
 from .images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 

@@ -174,7 +174,7 @@ def _need_engine(engine: str | None, plan: Plan | None, rule: Rule) -> None:
     if engine not in (None, *ENGINES):
         raise ValueError(f"the engines are {', '.join(ENGINES)}; got {engine!r}")
     if engine == "numba" and _compiled_loop() is None:
-        raise ModuleNotFoundError(f"the numba engine needs numba; run {pip_command('all')}", name="numba")
+        raise ModuleNotFoundError(f"the numba engine needs numba; run {pip_command('fast')}", name="numba")
     if engine == "numba" and plan is None:
         raise ValueError(
             f"the numba engine cannot run {rule} on this mixture, start and solver; leave engine out"

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meancap.files import read_tensors, write_tensors
-
 from ..extras import need
+from ..tensor_files import read_tensors, write_tensors
 from .data import Pixels
 from .sit import SiT, SiTConfig, position_embedding
 
@@ -112,7 +111,7 @@ def local_folder(source: str | Path) -> Path:
     """The folder itself, or the cached snapshot of a repository's name."""
     if Path(source).is_dir():
         return Path(source)
-    hub = need("huggingface_hub", "all")
+    hub = need("huggingface_hub", "diffusers")
     try:
         return Path(hub.snapshot_download(str(source), local_files_only=True))
     except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError):

@@ -99,7 +99,7 @@ def decoder(source: str | Path, *, device: torch.device | str = "cpu") -> _Decod
     `source` is a folder or a name in the local Hugging Face cache. latents = factor * encode(pictures), with
     0.18215 in Stable Diffusion's first autoencoders, which SiT uses.
     """
-    vae = load_pretrained(need("diffusers", "all").AutoencoderKL, source, torch.float32)
+    vae = load_pretrained(need("diffusers", "diffusers").AutoencoderKL, source, torch.float32)
     vae = vae.to(device).eval().requires_grad_(False)
     factor = float(vae.config.scaling_factor)
 

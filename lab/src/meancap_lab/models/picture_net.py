@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from meancap.files import read_tensors
-
+from ..tensor_files import read_tensors
 from .checkpoint import load_weights, save_network
 from .data import Pixels
 from .sit import TimeEmbedder, attend, modulate, position_embedding

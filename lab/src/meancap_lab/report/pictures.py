@@ -22,12 +22,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from meancap.files import read_tensors, write_whole
+from meancap.files import write_whole
 from meancap.rules.path_matching import GapCurve
 
 from ..models.data import FASHION
 from ..runs.folder import Run, png_bytes
 from ..runs.scoring import read_scores
+from ..tensor_files import read_tensors
 from .document import Heading, Table, Text, html, markdown
 from .style import AMBER, BLUE, GREEN, GREY, PAGE, PURPLE, SKY, VERMILION, look, save_png
 

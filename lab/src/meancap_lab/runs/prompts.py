@@ -36,7 +36,7 @@ Pipeline = Any  # a diffusers pipeline
 
 def open_pipeline(source: str | Path, *, dtype: torch.dtype, device: str) -> Pipeline:
     """A pipeline from a folder or from the local Hugging Face cache; nothing is downloaded."""
-    pipe = load_pretrained(need("diffusers", "all").DiffusionPipeline, source, dtype)
+    pipe = load_pretrained(need("diffusers", "diffusers").DiffusionPipeline, source, dtype)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(device)
 

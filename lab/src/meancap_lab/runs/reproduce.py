@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from meancap.files import csv_text, write_tensors, write_whole
+from meancap.files import csv_text, write_whole
 from meancap.rules import parse
 from meancap.sampling import noise, uniform
 
@@ -29,6 +29,7 @@ from ..mixtures import SINGLE, flow
 from ..models.classes import fashion
 from ..models.scenes.model import scenes
 from ..models.sit import SiT, SiTConfig
+from ..tensor_files import write_tensors
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
 from .generate import ClassSource, SceneSource, make_run, open_model

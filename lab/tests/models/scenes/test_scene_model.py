@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_named(model, tmp_path):
         model.predict(["", ""])(state(model, 1), 0.5)
     with pytest.raises(ValueError, match="unknown word 'cat'"):
         model.predict(["a red cat"])
-    from meancap.files import write_tensors
+    from meancap_lab.tensor_files import write_tensors
 
     bare = write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(ValueError, match="is not a network of the scenes"):

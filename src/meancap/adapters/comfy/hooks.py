@@ -392,9 +392,9 @@ def draw_run(run: HookRun) -> Tensor:
     above   effective CFG per model call, one line per sample; dots: the cap acted; dashed: requested
     below   |m| / |m_c|, the length of the guided mean in units of the conditional one; dashed: gamma
     """
-    pillow, font = need("PIL.Image", "images"), need("PIL.ImageFont", "images").load_default
+    pillow, font = need("PIL.Image", "plot"), need("PIL.ImageFont", "plot").load_default
     picture = pillow.new("RGB", (2 * _SIZE[0], 2 * _SIZE[1]), "white")
-    pen = need("PIL.ImageDraw", "images").Draw(picture)
+    pen = need("PIL.ImageDraw", "plot").Draw(picture)
     pen.text((48, 36), run.headline(), _INK, font(46))
     pen.text((48, 100), shorten(str(run.rule), 78, placeholder=" ..."), _GREY, font(34))
     if len(run.outside) == len(run):
@@ -413,7 +413,7 @@ def draw_run(run: HookRun) -> Tensor:
 
 def _panel(pen: Any, top: float, run: HookRun, values: Tensor, dashes: list[list[float]], name: str) -> None:
     """One panel: values over calls, a line per sample, dots where the cap acted, and dashed lines."""
-    bottom, calls, font = top + 368, len(values), need("PIL.ImageFont", "images").load_default(30)
+    bottom, calls, font = top + 368, len(values), need("PIL.ImageFont", "plot").load_default(30)
     shown = [
         v for v in (*values.flatten().tolist(), *(v for one in dashes for v in one)) if abs(v) < 1e9
     ] or [0.0]

@@ -24,8 +24,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from meancap.files import read_tensors, sha256_of
+from meancap.files import sha256_of
 
+from ...tensor_files import read_tensors
 from ..checkpoint import save_network
 from ..data import Pixels
 from ..picture_net import PictureNet, PictureNetConfig, fill, token_layers
