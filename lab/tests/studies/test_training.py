@@ -8,7 +8,7 @@ import torch
 
 from meancap import CFG, noise, sample, uniform
 from meancap.files import sha256_of
-from meancap_lab.models.classes import open_sit
+from meancap_lab.models.classes import cifar, open_sit
 from meancap_lab.models.data import Pictures
 from meancap_lab.models.picture_net import PictureNetConfig
 from meancap_lab.models.scenes import draw, load_scene_net
@@ -17,6 +17,7 @@ from studies.label_noise.study import share_of
 from studies.training import study
 from studies.training.flow import (
     RECIPES,
+    CifarTraining,
     GarmentTraining,
     SceneTraining,
     noisy_labels,
@@ -29,6 +30,7 @@ MODEL = SiTConfig(size=8, channels=1, patch=4, width=16, depth=1, heads=2, class
 CONFIG = replace(RECIPES["fashion"], images=640, model=MODEL, batch=16, warmup=5, ema=0.9)
 SCENE_NET = PictureNetConfig(fine=4, middle=8, width=16, depth=1, heads=2)
 SCENES = replace(RECIPES["scenes"], images=320, model=SCENE_NET, batch=16, warmup=5, ema=0.9)
+CIFAR = replace(SCENES, precision="bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +44,18 @@ def pictures():
     return Pictures(images, labels, ("above", "below"))
 
 
-@pytest.mark.parametrize("kind", ["garments", "scenes"])
+def colours(pictures):
+    images = torch.nn.functional.interpolate(pictures.images.float(), 32).byte().repeat(1, 3, 1, 1)
+    return replace(pictures, images=images)
+
+
+@pytest.mark.parametrize("kind", ["garments", "scenes", "cifar"])
 def test_a_stopped_run_goes_on_exactly(tmp_path, pictures, kind):
     def training(folder):
         if kind == "scenes":
             return SceneTraining(tmp_path / folder, SCENES)
+        if kind == "cifar":
+            return CifarTraining(tmp_path / folder, CIFAR, colours(pictures))
         return GarmentTraining(tmp_path / folder, replace(CONFIG, images=320), pictures)
 
     whole, first = training("whole"), training("two")
@@ -99,6 +108,33 @@ def test_the_trained_model_makes_the_class_it_is_asked_for(tmp_path, pictures):
     made = model.decode(x).float()
     above, below = made[:, 0, :4].mean((1, 2)), made[:, 0, 4:].mean((1, 2))
     assert bool((above > below)[0::2].all()) and bool((above < below)[1::2].all())
+
+
+def test_a_network_of_classes_learns_in_bfloat16_and_is_the_model_that_the_package_opens(tmp_path, pictures):
+    training = CifarTraining(tmp_path / "t", replace(CIFAR, images=3200, batch=32), colours(pictures))
+    rows = list(training.rows(every=25))
+    assert rows[-1]["loss"] < 0.5 * rows[0]["loss"] and rows[-1]["minutes_left"] == 0
+    assert all(p.dtype == torch.float32 for p in training.model.parameters())
+    model = cifar(training.export(tmp_path / "m.safetensors"))
+    assert model.names == ("above", "below") and model.shape == (3, 32, 32)
+    predict, start = model.predict([0, 1] * 5), noise(range(10), model.shape)
+    made = model.decode(sample(predict, CFG(1), start, uniform(10))).float()
+    above, below = made[:, :, :16].mean((1, 2, 3)), made[:, :, 16:].mean((1, 2, 3))
+    assert bool((above > below)[0::2].all()) and bool((above < below)[1::2].all())
+    with pytest.raises(ValueError, match="is not a PictureNet of classes"):
+        cifar(SceneTraining(tmp_path / "s", SCENES).export(tmp_path / "s.safetensors"))
+    more = CifarTraining(tmp_path / "u", CIFAR, colours(pictures), tmp_path / "m.safetensors")
+    assert torch.equal(more.model.stem.weight, training.ema.stem.weight.half().float())
+
+
+def test_pictures_are_mirrored_in_half_of_the_cases_with_their_mean(tmp_path, pictures):
+    left = colours(pictures)
+    left.images[:, :, :, :16] = 0
+    training = CifarTraining(tmp_path / "t", replace(CIFAR, batch=400), left)
+    assert torch.equal(training.pixels.mean, training.pixels.mean.flip(2))
+    data, label = training.examples(torch.Generator().manual_seed(0))
+    mirrored = (data[..., 16:].mean((1, 2, 3)) < data[..., :16].mean((1, 2, 3))).double().mean()
+    assert abs(mirrored - 0.5) < 5 * 0.5 / 20 and abs((label == 2).double().mean() - 0.1) < 5 * 0.3 / 20
 
 
 def test_wrong_labels_have_their_share_name_another_class_and_come_from_the_seed():

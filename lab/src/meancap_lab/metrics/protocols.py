@@ -7,7 +7,7 @@ their distances (FD, KD), because they compare with nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .classifiers import efficientnet_lite0, fashion_classifier
+from meancap.files import sha256_of
+
+from ..tensor_files import read_tensors
+from .classifiers import WEIGHTS, efficientnet_lite0, fashion_classifier
 from .distances import Gaussian, frechet_estimate, gaussian, kernel_estimate
 from .extractor import Extractor, Features
 from .images import npz_array
@@ -120,6 +123,23 @@ def _adm(g: Generated, r: Reference | None) -> list[Estimate]:
     return [*estimates, precision, recall_estimate(real, pool)]
 
 
+def _cifar(g: Generated, r: Reference | None) -> list[Estimate]:
+    assert r is not None
+    pool, real = g.features["pool"], r.features["pool"]
+    estimates = [
+        frechet_estimate("FID", pool, r.gaussian("pool")),
+        frechet_estimate("sFID", g.features["spatial"], r.gaussian("spatial")),
+        kernel_estimate("KID", real, pool),
+        mean_estimate("precision", insiders(pool, real)),
+        recall_estimate(real, pool),
+    ]
+    if g.labels is not None:
+        logits = g.features["logits"]
+        estimates.append(mean_estimate("alignment", class_probability(logits, g.labels)))
+        estimates.append(mean_estimate("accuracy", class_hits(logits, g.labels)))
+    return [*estimates, *_diversity(g), *(mean_estimate(n, g.features[n]) for n in _COLOURS)]
+
+
 def _coco_fid(g: Generated, r: Reference | None) -> list[Estimate]:
     assert r is not None
     return [frechet_estimate("FID", g.features["pool"], r.gaussian("pool"))]
@@ -170,18 +190,30 @@ def _diversity(g: Generated) -> list[Estimate]:
     return [diversity_estimate("diversity", g.features["pool"], g.labels)]
 
 
+def _colours_of(images: Tensor) -> Features:
+    measured = {"saturation": saturation, "brightness": brightness, "clipped": clipped}
+    return {name: measure(images)[:, None] for name, measure in measured.items()}
+
+
 def _colours(weights: str | Path | None) -> Extractor:
-    def run(images: Tensor, prompts: object) -> Features:
-        measured = {
-            "saturation": saturation(images),
-            "brightness": brightness(images),
-            "clipped": clipped(images),
-        }
-        return {name: value[:, None] for name, value in measured.items()}
-
-    return Extractor("HSV of the 8-bit image as Pillow has it", run)
+    return Extractor("HSV of the 8-bit image as Pillow has it", lambda images, prompts: _colours_of(images))
 
 
+def _inception_with_probe(weights: str | Path | None) -> Extractor:
+    """ADM's Inception, a linear probe of CIFAR-10's classes on its pool features, and colours."""
+    network = _later("inception", "inception", "adm")(weights)
+    probe, _ = read_tensors(CIFAR_PROBE)
+
+    def run(images: Tensor, prompts: Sequence[str]) -> Features:
+        features = network.run(images, prompts)
+        logits = features["pool"] @ probe["weight"].T + probe["bias"]
+        return {**features, "logits": logits, **_colours_of(images)}
+
+    identity = f"{network.identity}; probe (sha256 {sha256_of(CIFAR_PROBE)[:16]})"
+    return Extractor(identity, run, batch=network.batch)
+
+
+CIFAR_PROBE = WEIGHTS / "cifar_probe.safetensors"
 _COVER = {"precision": 1, "recall": 1, "density": 1, "coverage": 1}
 _CLASSES = {"alignment": 1, "accuracy": 1, "diversity": 1}
 _LIGHT = {"brightness": 0, "clipped": 0}
@@ -196,6 +228,14 @@ PROTOCOLS: dict[str, Protocol] = {
             "VIRTUAL_imagenet256_labeled.npz",
             _later("inception", "inception", "adm"),
             _adm,
+        ),
+        Protocol(
+            "adm-cifar10",
+            "the same network on CIFAR-10, with a linear probe of its ten classes",
+            {"FID": -1, "sFID": -1, "KID": -1, "precision": 1, "recall": 1, **_CLASSES, **_COLOURS},
+            "cifar-10: the 10,000 test pictures; or a folder or .npz of others",
+            _inception_with_probe,
+            _cifar,
         ),
         Protocol(
             "coco-torchmetrics",

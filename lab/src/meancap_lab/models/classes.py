@@ -19,18 +19,20 @@ from meancap.files import sha256_of
 from ..extras import need
 from .checkpoint import load_pretrained, load_sit
 from .data import FASHION
+from .picture_net import PictureNet, load_class_net
 from .sit import FlowModel, NetworkPredictor, SiT
 
 _Decode = Callable[[Tensor], Tensor]
 
-SHIPPED = Path(__file__).parent / "weights" / "fashion.safetensors"
+_WEIGHTS = Path(__file__).parent / "weights"
+SHIPPED = _WEIGHTS / "fashion.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
 class ClassModel(FlowModel):
     """A class-conditional flow model. `channels` guides only that many leading channels; None guides all."""
 
-    network: SiT
+    network: SiT | PictureNet
     decode: _Decode
     names: tuple[str, ...] = ()
     channels: int | None = None
@@ -44,7 +46,7 @@ class ClassModel(FlowModel):
 
     @property
     def classes(self) -> int:
-        return self.network.config.classes
+        return self.network.classes
 
     def label(self, text: str) -> int:
         """The class that a number or a name stands for."""
@@ -75,6 +77,13 @@ class ClassModel(FlowModel):
 def fashion(path: str | Path | None = None) -> ClassModel:
     """The small Fashion-MNIST model that comes with the package (see its model card)."""
     return open_sit(SHIPPED if path is None else path, name="fashion")
+
+
+def cifar(path: str | Path | None = None) -> ClassModel:
+    """The model of natural pictures, 32 x 32, that comes with the package (see its model card)."""
+    path = _WEIGHTS / "cifar.safetensors" if path is None else Path(path)
+    network, pixels, names = load_class_net(path)
+    return ClassModel("cifar", sha256_of(path), network, pixels.pictures, names)
 
 
 def open_sit(path: str | Path, *, name: str = "", decode: _Decode | None = None) -> ClassModel:

@@ -48,6 +48,7 @@ class ClassTokens(nn.Module):
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
+        self.classes = classes
         self.words = nn.Embedding(classes + 1, width)
         self.mlp = token_layers(width)
 
@@ -85,6 +86,11 @@ class PictureNet(nn.Module):
         self.fine_out = _convolutions(c.convolutions, c.fine, c.width)
         self.last = nn.Conv2d(c.fine, c.channels, 3, padding=1)
         self.reset_parameters()
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of a network of `ClassTokens`; 0 for sentences."""
+        return self.prompt.classes if isinstance(self.prompt, ClassTokens) else 0
 
     def reset_parameters(self) -> None:
         """Every block starts as the identity, and the network as the best linear guess."""

@@ -80,6 +80,10 @@ class SiT(nn.Module):
         self.final_layer = _FinalLayer(c.width, c.patch, c.out_channels)
         self.reset_parameters()
 
+    @property
+    def classes(self) -> int:
+        return self.config.classes
+
     def reset_parameters(self) -> None:
         """The published initialisation: every block starts as the identity, the output as zero."""
         if self.pos_embed.is_meta:

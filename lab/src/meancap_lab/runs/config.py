@@ -21,7 +21,7 @@ _STRIDE = 1_000_003
 _SEEDS = 2**64
 _DTYPES = ("float32", "tf32", "bfloat16", "float16")
 # Which models take an option, as help and error messages name them.
-_MODELS = {"class": "fashion, sit:PATH", "scenes": "scenes", "pipeline": "diffusers:PATH"}
+_MODELS = {"class": "fashion, cifar, sit:PATH", "scenes": "scenes", "pipeline": "diffusers:PATH"}
 
 
 def sample_seed(seed: int, index: int) -> int:
@@ -54,7 +54,9 @@ def _square(text: str) -> tuple[int, int]:
 class RunConfig:
     """A run: `RunConfig("fashion", rule="CFG(4)", per_class=2)` is `meancap generate` in Python."""
 
-    model: str = _option("fashion, scenes[:PATH], sit:PATH or diffusers:PATH", metavar="M", required=True)
+    model: str = _option(
+        "fashion, cifar[:PATH], scenes[:PATH], sit:PATH or diffusers:PATH", metavar="M", required=True
+    )
     model_sha256: str = ""
     rule: str = _option('guidance, such as "CFG(4) | Cap(1.1)"; none if not given', "", metavar="R")
     times: tuple[float, ...] = ()  # the grid, data at 1

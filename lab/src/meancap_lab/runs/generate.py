@@ -30,7 +30,7 @@ from meancap.sampling.checks import need_guidance
 from meancap.sampling.solvers import StepMethod
 
 from ..models.checkpoint import local_folder
-from ..models.classes import ClassModel, decoder, fashion, open_sit
+from ..models.classes import ClassModel, cifar, decoder, fashion, open_sit
 from ..models.scenes import parse_prompt
 from ..models.scenes.model import SceneModel, scenes
 from ..models.sit import NetworkPredictor
@@ -109,11 +109,15 @@ def open_model(config: RunConfig, device: str = "cpu") -> RunSource:
         return SceneSource(scenes(where or None).to(device, dtype))
     if kind == "fashion" and not where:
         return ClassSource(fashion().to(device, dtype))
+    if kind == "cifar":
+        return ClassSource(cifar(where or None).to(device, dtype))
     if kind == "sit" and where:
         decode = None if config.vae is None else decoder(config.vae, device=device)
         model = open_sit(where, decode=decode).to(device, dtype)
         return ClassSource(model, "" if config.vae is None else _source_hash(config.vae))
-    raise ValueError(f"a model is fashion, scenes, sit:PATH or diffusers:PATH; got {config.model!r}")
+    raise ValueError(
+        f"a model is fashion, cifar[:PATH], scenes[:PATH], sit:PATH or diffusers:PATH; got {config.model!r}"
+    )
 
 
 @dataclass(frozen=True, eq=False)

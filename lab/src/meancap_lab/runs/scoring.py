@@ -6,8 +6,8 @@
 
 A target is a run folder, a folder of pictures, or an .npz with arr_0 (its results go to NAME.scores/). A
 reference is a target too, or fashion-mnist[:test|:train], found by $MEANCAP_FASHION_MNIST or where Debian
-installs it; for adm-imagenet256 an .npz brings its statistics. Features of references are kept in the user's
-cache folder.
+installs it, or cifar-10[:test|:train], found by $MEANCAP_CIFAR10 or in the folder `package`; for
+adm-imagenet256 an .npz brings its statistics. Features of references are kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..metrics.images import (
 )
 from ..metrics.protocols import Generated, Protocol, Reference, adm_reference, protocol
 from ..metrics.score import Estimate, Score
-from ..models.data import fashion
+from ..models.data import cifar10, fashion
 from .folder import Run, folder_lock
 
 _FIELDS = {field.name for field in fields(Score)}
@@ -283,9 +283,14 @@ def reference_images(source: str) -> Images:
         pictures = fashion(fashion_folder(), train=part == "train")
         images = pictures.images.permute(0, 2, 3, 1).contiguous()
         return PicturesInMemory(images, f"Fashion-MNIST {part or 'test'}")
+    if name == "cifar-10" and part in ("", "test", "train"):
+        pictures = cifar10(os.environ.get("MEANCAP_CIFAR10") or "package", train=part == "train")
+        return PicturesInMemory(
+            pictures.images.permute(0, 2, 3, 1).contiguous(), f"CIFAR-10 {part or 'test'}"
+        )
     if not Path(source).exists():
         raise Unreadable(
-            f"there is no {source}; a reference is a folder of pictures, an .npz, or fashion-mnist"
+            f"there is no {source}; a reference is a folder of pictures, an .npz, fashion-mnist or cifar-10"
         )
     return open_target(source).images
 
