@@ -2,10 +2,12 @@
 
 import warnings
 from itertools import pairwise
+from types import ModuleType
 
 import pytest
 import torch
 
+import meancap
 from meancap import (
     CFG,
     Cap,
@@ -273,3 +275,10 @@ def test_numbers_of_numpy_are_numbers():
     assert rule == parse("CFG(7) | Interval(0, 1) | Clip(3) | Cap(2, anchor=0.5, floor=1)")
     x, c, u = torch.randn(3, 2, 5, generator=torch.Generator().manual_seed(0))
     assert torch.equal(guided_velocity(rule, x, half, c, u)[0], guided_velocity(rule, x, 0.5, c, u)[0])
+
+
+def test_the_package_shows_its_own_names_alone():
+    public = {name for name in dir(meancap) if not name.startswith("_")}
+    modules = {name for name in public if isinstance(getattr(meancap, name), ModuleType)}
+    assert public - modules == set(meancap.__all__)
+    assert all(getattr(meancap, name).__name__.startswith("meancap.") for name in modules)

@@ -4,24 +4,13 @@ A model yields a `Prediction`; a rule turns the gap m_c - m_u into a displacemen
 towards m_c + g.
 """
 
-import importlib
-import sys
-import warnings
-from pathlib import Path
+import warnings as _warnings
 
-with warnings.catch_warnings():
-    # Without NumPy torch warns once; the core does not need NumPy.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-    try:
-        importlib.import_module("torch")
-    except KeyboardInterrupt:
-        # A command spends most of its start here; `cli.main` handles Ctrl-C later. A library must not exit.
-        if Path(sys.argv[0] if sys.argv else "").stem not in ("meancap", "-m"):
-            raise
-        print("meancap: stopped", file=sys.stderr)
-        raise SystemExit(130) from None
+with _warnings.catch_warnings():
+    # Without NumPy torch warns at its import; the library does not need NumPy.
+    _warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    from .prediction import Prediction
 
-from .prediction import Prediction
 from .record import Certificate, Measure, Record, measure
 from .rules import (
     CFG,

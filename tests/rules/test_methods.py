@@ -13,9 +13,9 @@ import meancap.sampling
 import meancap_lab.bench.policy
 from docs.rules_page import rules_page
 from meancap import Interval, parse
-from meancap.rules import CFG, Rule, apg, catalogue, register, renorm
+from meancap.rules import CFG, Rule, apg, catalogue, register
 from meancap.rules.grammar import all_names, part_classes
-from meancap.rules.methods import CONFIDENCE, FAMILIES, builds, catalogue_table, entry, method
+from meancap.rules.methods import CONFIDENCE, FAMILIES, builtin_names, catalogue_table, entry, method
 from meancap_lab.bench.families import families
 from meancap_lab.bench.ratios import Result
 from meancap_lab.cli import main
@@ -50,7 +50,7 @@ def test_every_entry_can_be_typed_or_imported():
 
 def test_every_method_has_an_entry_and_every_part_is_public():
     names = {e.name for e in catalogue(forms=True)}
-    missing = all_names().keys() - part_classes().keys() - names - {"auto"}  # a choice, no method
+    missing = builtin_names() - part_classes().keys() - names
     assert not missing, f"put @method(...) above {', '.join(sorted(missing))}"
     hidden = part_classes().keys() - {*meancap.rules.__all__, *meancap.__all__}
     assert not hidden, f"add {', '.join(sorted(hidden))} to __all__ of meancap.rules"
@@ -187,13 +187,24 @@ def test_names_of_ours_cannot_be_taken():
         register(lambda scale: CFG(scale), name="Cap")
 
 
-def test_an_earlier_name_still_parses_and_imports_with_a_warning():
-    assert parse("apg_diffusers(4, radius=0.3)") == apg(4, form="diffusers", eta=1, radius=0.3, momentum=None)
-    assert parse("apg_mix()") == parse("apg(10, form='diffusers', radius=10, steps=6)")
-    with pytest.warns(DeprecationWarning, match="meancap.rules.qwen_image is deprecated"):
-        from meancap.rules import qwen_image
-    assert qwen_image(4) == renorm(4, form="lumina2")
-    assert "qwen_image" in builds() and "qwen_image" not in {e.name for e in catalogue()}
+def test_a_form_is_typed_as_an_option_of_its_recipe():
+    assert entry("apg_mix").rule() == apg(10, form="diffusers", radius=10, steps=6)
+    assert "apg_mix" not in all_names() and not hasattr(meancap.rules, "apg_mix")
+    assert {e.form_of for e in catalogue(forms=True)} == {
+        "",
+        "apg",
+        "cfgpp",
+        "cfg_zero_star",
+        "renorm",
+        "skimmed",
+    }
+
+
+def test_without_docstrings_the_catalogue_says_why_and_rules_still_parse():
+    code = "from meancap.rules import catalogue, parse; assert False; print(parse('CFG(7)')); catalogue()"
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True)
+    assert done.stdout == "CFG(7)\n"
+    assert done.stderr.endswith("which python -OO removes; run python without -OO\n")
 
 
 USES = """

@@ -49,10 +49,10 @@ MOMENTUM = {"adaptive_projected_guidance_momentum": -0.5}
     [
         (ClassifierFreeGuidance, PLAIN, "CFG(4)"),
         (ClassifierFreeGuidance, {**PLAIN, "use_original_formulation": True}, "CFG(5)"),
-        (AdaptiveProjectedGuidance, PROJECTED, "apg_diffusers(4, eta=0.3, radius=6)"),
+        (AdaptiveProjectedGuidance, PROJECTED, "apg(4, form='diffusers', eta=0.3, radius=6, momentum=None)"),
         (AdaptiveProjectedGuidance, PROJECTED | MOMENTUM, "apg(4, form='diffusers', eta=0.3, radius=6)"),
         (AdaptiveProjectedGuidance, ORIGINAL | MOMENTUM, "apg(4, eta=0.3, radius=6, space='velocity')"),
-        (AdaptiveProjectedMixGuidance, {}, "apg_mix()"),
+        (AdaptiveProjectedMixGuidance, {}, "apg(10, form='diffusers', radius=10, steps=6)"),
         (ClassifierFreeZeroStarGuidance, {**PLAIN, "zero_init_steps": 1}, "cfg_zero_star(4)"),
         (ClassifierFreeZeroStarGuidance, {**PLAIN, "zero_init_steps": 0}, "ZeroStar() | CFG(4)"),
     ],

@@ -94,7 +94,7 @@ def test_ctrl_c_while_torch_is_imported_is_one_line_in_a_command_alone(tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command, library = (
         subprocess.run([sys.executable, *how], capture_output=True, text=True, env=environment)
-        for how in (["-m", "meancap", "rules"], ["-c", "import meancap"])
+        for how in (["-m", "meancap_lab", "rules"], ["-c", "import meancap"])
     )
     assert (command.returncode, command.stderr) == (130, "meancap: stopped\n")
     assert library.stderr.endswith("KeyboardInterrupt\n")

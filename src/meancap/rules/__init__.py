@@ -4,9 +4,6 @@ A frozen dataclass or a recipe in one of these modules is known here, to `parse`
 benchmark without being listed anywhere else.
 """
 
-import warnings
-from typing import Any
-
 from ..schedules import Values as Values
 from .adaptive import *
 from .caps import *
@@ -18,7 +15,6 @@ from .grammar import ParseError as ParseError
 from .grammar import parse as parse
 from .memory import *
 from .methods import Entry as Entry
-from .methods import builds as _builds
 from .methods import builtin_names as _builtin_names
 from .methods import catalogue as catalogue
 from .methods import register as register
@@ -34,13 +30,3 @@ _OTHERS = (
     "Entry", "ParseError", "Values", "auto", "by_step", "cap_fraction", "catalogue", "parse", "register",
 )  # fmt: skip
 __all__ = sorted({*_rule, *_OTHERS, *(_builtin_names() & globals().keys())})
-
-
-def __getattr__(name: str) -> Any:
-    """Earlier names: recipes that are forms of others now."""
-    if name in _builtin_names():
-        recipe = _builds()[name]
-        message = f"meancap.rules.{name} is deprecated: {recipe.__doc__}"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return recipe
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,7 +27,7 @@ from ..cap import MARGINS, Lengths, cap_share, lengths
 from ..files import write_whole
 from ..prediction import Prediction, need_same_shapes
 from ..schedules import Piecewise, Scale, Schedule, Values, at, finite, finite_scale
-from ..tensors import Number, compiling, on_host, per_sample, vector
+from ..tensors import Number, compiling, on_host, vector
 from .methods import method
 from .rule import Chain, Displacement, Factor, State
 from .scale import CFG
@@ -156,39 +156,6 @@ class CapDisplacement(Cap):
     ball: ClassVar[bool] = False
 
 
-@part("1 <= gamma", "0 <= tiny")
-class LiteralCap(Factor):
-    """The cap as the paper's appendix prints it, operation by operation; use `Cap` unless you compare.
-
-        a = |d|^2, b = <m_c, d>, q = |m_c|^2, sums of squares in the precision of the prediction
-        1  keep the nominal coefficient where |m_c + c d| <= gamma |m_c|
-        2  elsewhere 0 where a <= tiny, the paper's epsilon_a
-        3  elsewhere the smaller of c and the root, D = max(0, b^2 + (gamma^2 - 1) a q):
-               (gamma^2 - 1) q / (b + sqrt D)   for b >= 0, and 0 where b + sqrt D is 0
-               (-b + sqrt D) / a                for b < 0
-
-    See docs/theory.md for the differences from `Cap`.
-    """
-
-    gamma: float
-    tiny: float = 1e-8
-
-    caps = True
-
-    def factor(self, g: Displacement, p: Prediction) -> Number:
-        m, d = g.p.m_c, g.toward
-        c = vector(g.coefficient, p.state).to(m.dtype)
-        a, b, q = _sum(d * d), _sum(m * d), _sum(m * m)
-        nominal = m + per_sample(c, m) * d
-        fits = _sum(nominal * nominal).sqrt() <= self.gamma * q.sqrt()
-        growth = self.gamma**2 - 1
-        root = (b * b + growth * a * q).clamp(min=0).sqrt()
-        outward = torch.where(b + root == 0, 0.0, growth * q / (b + root))
-        cap = torch.where(b >= 0, outward, (root - b) / a)
-        capped = torch.where(a <= self.tiny, 0.0, torch.minimum(c, cap))
-        return torch.where(fits | (c == 0), 1.0, capped / c)
-
-
 def _whitened(by: Values, y: Tensor) -> Tensor:
     """W y: element by element, or a square matrix on the flattened sample."""
     size = y.shape[1:].numel()
@@ -202,10 +169,6 @@ def _below(a: Number, b: float) -> bool:
     if isinstance(a, Tensor):
         return on_host(a) and bool((a < b).any())
     return not compiling() and a < b
-
-
-def _sum(v: Tensor) -> Tensor:
-    return v.flatten(1).sum(1)
 
 
 _FORMAT = 1
@@ -324,22 +287,3 @@ def pmc_displacement(scale: Scale, gamma: Scale = 1.15) -> Chain:
         - the authors' code casts the scale to bfloat16 (spacing 2^-7 near 1), which breaks the bound
     """
     return CFG(scale) | CapDisplacement(gamma)
-
-
-@method(call="pmc_literal({scale}, 1.1)", check=(0.425466, -1.576399, 0.574534, 0.776399))
-def pmc_literal(scale: Scale, gamma: float = 1.1, *, tiny: float = 1e-8) -> Chain:
-    """Posterior-mean capped guidance, the paper's algorithm to the letter. For comparison with `pmc`.
-
-    formula: as pmc, from squares; beta = 0 where |m_c - m_u|^2 <= tiny and the nominal result is outside
-    space: mean
-    source: Peng & Ma 2026, arXiv 2609.24287, appendix on the stable implementation
-    evidence: paper; its appendix, the numbered steps
-    use when: you compare with the paper's printed steps; use pmc otherwise
-    defaults:
-        - SiT-XL/2 256: gamma 1.05 to 1.10 (paper)
-        - any: tiny 1e-8 (not stated; the value in ppposition/pmc @ b27a9640)
-    notes:
-        - pmc has no epsilon, measures lengths, not squares, and stays inside the bound to the last place
-        - at gamma 1 the printed steps for b < 0 and for b + sqrt D = 0 both apply; we take the former
-    """
-    return CFG(scale) | LiteralCap(gamma, tiny)

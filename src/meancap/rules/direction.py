@@ -20,7 +20,7 @@ from ..prediction import Prediction
 from ..schedules import Scale, Values, at
 from ..tensors import Number, per_sample, scalar_dtype
 from .adaptive import Balanced
-from .methods import alias, method, recipe
+from .methods import form, method, recipe
 from .rule import Displacement, Map, Rule, State
 from .scale import CFG, Clip, FromUnconditional, Gain
 from .spaces import (
@@ -318,12 +318,12 @@ def apg(
     return Phases(steps, CFG(early), rule) if steps else rule
 
 
-_DIFFUSERS = {"form": "diffusers", "eta": 1.0, "momentum": None}
-alias(apg, "apg_diffusers", _DIFFUSERS, unit=False, state="none", check=(0.9, -3.0, 0.1, 2.2))
-_COMFY = {"form": "comfy", "eta": 1.0, "radius": 5.0, "momentum": None}
-alias(apg, "apg_comfy", _COMFY, unit=False, state="none", check=(1.1, -3.6, -0.1, 2.8))
-_MIX = {"scale": 10.0, "form": "diffusers", "radius": 10.0, "steps": 6}
-alias(apg, "apg_mix", _MIX, scale=10.0, unit=False, check=(0.8, -2.7, 0.2, 1.9))
+_PORT = "apg({scale}, form='diffusers', eta=1, momentum=None)"
+form(apg, "apg_diffusers", _PORT, unit=False, state="none", check=(0.9, -3.0, 0.1, 2.2))
+_NODE = "apg({scale}, form='comfy', eta=1, radius=5, momentum=None)"
+form(apg, "apg_comfy", _NODE, unit=False, state="none", check=(1.1, -3.6, -0.1, 2.8))
+_MIX = "apg({scale}, form='diffusers', radius=10, steps=6)"
+form(apg, "apg_mix", _MIX, scale=10.0, unit=False, check=(0.8, -2.7, 0.2, 1.9))
 
 
 @method(unit=False, check=(0.052958, -1.194385, 0.708422, -0.116542))
@@ -405,10 +405,11 @@ def cfg_zero_star(scale: Scale, *, zero_steps: int = 1, form: str = "published")
     return rule | ZeroInit(zero_steps) if zero_steps else rule
 
 
-alias(
+_STAR = "cfg_zero_star({scale}, form='comfy', zero_steps=0)"
+form(
     cfg_zero_star,
     "cfg_zero_star_comfy",
-    {"form": "comfy", "zero_steps": 0},
+    _STAR,
     state="none",
     check=(0.552459, -2.718033, -0.159016, 1.583607),
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample
-from .methods import alias, method, recipe
+from .methods import form, method, recipe
 from .rule import Map
 from .scale import FromUnconditional
 from .spaces import need_image, part, spread
@@ -194,4 +194,5 @@ class PixelScale(Map):
 
 # Parts that are methods by themselves.
 automatic, mahiro, samg, skimmed = Automatic, Mahiro, PixelScale, Skim
-alias(skimmed, "skimmed_linear", {"form": "linear", "skim": 5.0}, scale=9.0, check=(1.1, -3.6, -0.1, 2.8))
+_LINEAR = "skimmed({scale}, skim=5, form='linear')"
+form(skimmed, "skimmed_linear", _LINEAR, scale=9.0, check=(1.1, -3.6, -0.1, 2.8))

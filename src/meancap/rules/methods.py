@@ -32,7 +32,6 @@ from importlib.metadata import entry_points
 from textwrap import wrap
 from typing import Any, NamedTuple, TypeVar
 
-from ..notation import write
 from .rule import Rule
 
 CONFIDENCE = {
@@ -153,7 +152,7 @@ _METHODS: dict[str, _Method] = {}
 
 def _declare(name: str, one: _Method) -> None:
     """Adds a method; raises an error if its fact sheet lacks a field or has one of a wrong form."""
-    if one.sheet or sys.flags.optimize < 2:  # python -OO removes docstrings
+    if sys.flags.optimize < 2:  # python -OO removes docstrings
         _entry(name, one)
     _METHODS[name] = one
 
@@ -200,20 +199,14 @@ def _named(build: Recipe, name: str, module: str, doc: str | None) -> Recipe:
     return build
 
 
-def alias(of: Build, name: str, options: dict[str, Any], **facts: Any) -> None:
-    """Keeps an earlier name of a recipe with these options: a form of it, with facts of its own."""
+def form(of: Build, name: str, call: str, **facts: Any) -> None:
+    """Lists another form of a recipe in the catalogue: a port with its own base point, space or defaults.
 
-    def build(*args: Any, **given: Any) -> Any:
-        filled = {**options, **given}
-        if args:
-            filled.pop("scale", None)
-        return of(*args, **filled)
-
+    It is typed as `call`; its name only labels it on pages and in the benchmark.
+    """
     whole = next(known for known, one in _METHODS.items() if one.build is of)
-    written = ", ".join(f"{key}={write(value)}" for key, value in options.items() if key != "scale")
-    facts = {"call": f"{whole}({{scale}}, {written})", **facts, "form_of": whole}
-    doc = f"An earlier name of `{whole}` with {options}."
-    _declare(name, _Method(_named(build, name, of.__module__, doc), of.__doc__, facts))
+    family = {"family": of.__module__.rpartition(".")[2], "form_of": whole}
+    _declare(name, _Method(None, of.__doc__, {**family, "call": call, **facts}))
 
 
 def not_a_rule(name: str, kind: str, call: str, sheet: str, **facts: Any) -> None:
@@ -246,15 +239,17 @@ def register(build: Recipe, *, name: str | None = None) -> Recipe:
 
 def catalogue(*, forms: bool = False) -> list[Entry]:
     """All methods by family: ours and those of other packages; with `forms`, their other forms as well."""
+    if sys.flags.optimize > 1:
+        raise RuntimeError("the catalogue reads docstrings, which python -OO removes; run python without -OO")
     _load_installed()
     order = list(FAMILIES)
     entries = [_entry(name, one) for name, one in _METHODS.items()]
-    shown = [e for e in entries if e.kind != "part" and (forms or not e.form_of)]
-    return sorted(shown, key=lambda e: order.index(e.family))
+    listed = [e for e in entries if e.kind != "part" and (forms or not e.form_of)]
+    return sorted(listed, key=lambda e: order.index(e.family))
 
 
 def builds() -> dict[str, Build]:
-    """Every recipe by its name: ours, their forms, and those of installed packages."""
+    """Every recipe by its name: ours, and those of installed packages."""
     _load_installed()
     return {name: one.build for name, one in _METHODS.items() if one.build is not None}
 
@@ -285,7 +280,8 @@ def search(word: str) -> list[Entry]:
     found = []
     for e in catalogue():
         lines = [text for name, text in facts(e) if name != "certainty"]
-        texts = (e.name, e.family, FAMILIES[e.family], e.title, e.evidence, e.use, *e.notes, *lines)
+        models = [d.model for d in e.defaults]
+        texts = (e.name, e.family, FAMILIES[e.family], e.title, e.evidence, e.use, *e.notes, *models, *lines)
         if any(wanted in text.lower() for text in texts):
             found.append(e)
     return found
@@ -381,7 +377,7 @@ def facts(e: Entry) -> list[tuple[str, str]]:
     lines = [("source", e.source), ("acts on", _SPACES[e.space]), ("formula", e.formula)]
     if e.kind == "rule":
         lines += [("type", e.text()), ("which is", str(e.rule()) if str(e.rule()) != e.text() else "")]
-        lines += [("form", f"{one.text()}, once {one.name}") for one in _forms_of(e)]
+        lines += [("form", f"{one.text()} ({one.name})") for one in _forms_of(e)]
     else:
         lines += [("lives", _PLACES[e.kind]), ("type", e.text())]
     if e.check:

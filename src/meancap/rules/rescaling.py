@@ -17,7 +17,7 @@ from torch import Tensor
 from ..prediction import Prediction
 from ..schedules import Scale, at
 from ..tensors import per_sample, scalar_dtype
-from .methods import alias, method, recipe
+from .methods import form, method, recipe
 from .rule import Map, Rule
 from .scale import CFG
 from .spaces import conditional_in, need_law, need_text, part, spread, time_passed
@@ -353,9 +353,8 @@ def renorm(
     return CFG(scale) | Renorm(rho, least=least, strength=strength, **options)
 
 
-for _name, _form in {
-    "z_image": "z_image", "lumina2": "lumina2", "qwen_image": "lumina2", "sglang_norm": "z_image",
-    "vllm_omni_norm": "lumina2", "longcat": "longcat", "bagel": "z_image",
-}.items():  # fmt: skip
-    alias(renorm, _name, {"form": _form}, check=(0.347059, -1.156865, 0.038562, 0.848367))
-alias(renorm, "cfg_norm", {"form": "comfy"}, check=(0.044505, -1.722312, -0.07221, 0.355686))
+for _name in ("z_image", "lumina2", "longcat"):
+    _call = f"renorm({{scale}}, form={_name!r})"
+    form(renorm, _name, _call, check=(0.347059, -1.156865, 0.038562, 0.848367))
+_NORM = "renorm({scale}, form='comfy')"
+form(renorm, "cfg_norm", _NORM, check=(0.044505, -1.722312, -0.07221, 0.355686))

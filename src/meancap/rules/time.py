@@ -19,7 +19,7 @@ from ..notation import write
 from ..prediction import Prediction
 from ..schedules import Exponential, Piecewise, Scale, Schedule, at
 from ..tensors import Number
-from .methods import alias, method
+from .methods import form, method
 from .rule import Displacement, Rule, State, names_needed
 from .scale import CFG, Interval
 from .spaces import conditional_in, need_law, need_text, part
@@ -441,11 +441,4 @@ def dg_cfg(scale: float, *, low: float = 0.1, high: float = 20.0) -> Rule:
 
 
 cfgpp = CFGPP  # a part that is a method by itself
-alias(
-    cfgpp,
-    "cfgpp_adg",
-    {"form": "adg"},
-    call="cfgpp(0.6, form='adg')",
-    unit=False,
-    check=(0.82, -2.76, 0.18, 1.96),
-)
+form(cfgpp, "cfgpp_adg", "cfgpp(0.6, form='adg')", unit=False, check=(0.82, -2.76, 0.18, 1.96))

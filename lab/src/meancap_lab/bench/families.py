@@ -24,6 +24,7 @@ from meancap.prediction import Prediction
 from meancap.rules import CFG, Cap, Entry, Rule, catalogue, parse
 from meancap.sampling import sample, uniform
 
+from ..mixtures.literal_cap import LiteralCap
 from . import procedures
 from .procedures import Procedure, calibrated, learned, pilot_cap
 
@@ -150,6 +151,7 @@ _ELSEWHERE = (
     Family("interval", "CFG({scale}) | Interval({lo}, {hi})",
            (SCALE, Knob("lo", 0, 0.5), Knob("hi", 0.6, 1)), main=True),
     Family("ramp from 1", "CFG(Linear(1, {scale}))", (SCALE,)),
+    Family("pmc_literal", f"CFG({{scale}}) | {LiteralCap.__name__}(1.1)", (SCALE,)),
     Family("autoguidance", "CFG({scale})", (SCALE,), run=procedures.guided_by_weaker, main=True),
     Family("density feedback", "DensityFeedback({pi}, gain={gain})", (_PI, _GAIN),
            run=procedures.one_by_one, calls=2, main=True),
@@ -166,7 +168,7 @@ _OWN: dict[str, tuple[str, tuple[Knob, ...]]] = {
     "mambo_g": ("mambo_g({scale}, alpha={alpha})", (CAPPED, Knob("alpha", 0.3, 12, origin=0))),
     "power_law": ("power_law({omega}, {alpha})", (Knob("omega", 0.02, 5, origin=0), Knob("alpha", 0.3, 1.2))),
     "cfgpp": ("cfgpp({w})", (Knob("w", 0.01, 1.5, origin=0),)),
-    "cfgpp_adg": ("cfgpp_adg({w})", (Knob("w", 0.01, 1.5, origin=0),)),
+    "cfgpp_adg": ("cfgpp({w}, form='adg')", (Knob("w", 0.01, 1.5, origin=0),)),
     "beta_cfg": ("beta_cfg({w})", (Knob("w", 0.05, 10, origin=0),)),
     "fbg": ("fbg({steps}, pi={pi}, t0={t0}, t1={t1})", (_PI, Knob("t0", 0.1, 0.9), Knob("t1", 0.1, 0.9))),
     "rescaled": ("rescaled({scale}, phi={phi})", (SCALE, Knob("phi", 0, 1))),
@@ -231,8 +233,7 @@ def _listed(entry: Entry) -> Family:
         return Family("recfg", "CFG({scale})", (SCALE,), run=procedures.recfg)
     if entry.name in _OWN:
         return Family(entry.name, *_OWN[entry.name], main=main)
-    call = f"{entry.name}({{scale}})" if entry.form_of else entry.call
-    return Family(entry.name, call, (SCALE,) if "{scale}" in call else (), main=main)
+    return Family(entry.name, entry.call, (SCALE,) if "{scale}" in entry.call else (), main=main)
 
 
 def family_of(text: str) -> Family:
