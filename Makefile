@@ -48,8 +48,8 @@ run-tests: $(READY)
 
 quick: $(READY)
 	$(BIN)/ruff check -q .
-	$(BIN)/python -m pytest -m "not slow" -n 2 -x tests/test_first_use.py tests/rules/test_rule.py tests/test_caps.py \
-	  tests/rules/test_grammar.py tests/test_path.py tests/test_sampling.py tests/test_diagnostics.py tests/test_architecture.py
+	$(BIN)/python -m pytest -m "not slow" -n 2 -x tests/sampling tests/rules/test_rule.py tests/rules/test_caps.py \
+	  tests/rules/test_grammar.py tests/test_prediction.py tests/test_record.py tests/test_architecture.py
 
 test-all: lint
 	$(BIN)/python -m pytest -n 2
