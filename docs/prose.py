@@ -1,4 +1,4 @@
-"""Fails if a page of results has over 800 words beside its tables, or the README's first code over 12 lines."""
+"""Fails if a page of results has over 800 words beside tables, or the README's first code over 12 lines."""
 
 import re
 import sys

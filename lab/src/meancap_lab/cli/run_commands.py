@@ -123,7 +123,7 @@ def add_reproduce(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kinds = p.add_subparsers(title="experiments", metavar="KIND", required=True)
-    for add in (_add_gmm, _add_imagenet, _add_sd35, _add_fashion):
+    for add in (_add_gmm, _add_imagenet, _add_sd35, _add_fashion, _add_cifar):
         add(kinds)
 
 
@@ -170,6 +170,16 @@ def _add_fashion(kinds: Any) -> None:
     p.add_argument("--evaluations", default="20", type=_integers, metavar="N", help=how)
     add_options(p, "per_class", "batch", "seed", "device", "threads")
     p.set_defaults(per_class=20)
+
+
+def _add_cifar(kinds: Any) -> None:
+    about = "the ImageNet protocol on the shipped model of natural pictures"
+    p = _parser(kinds, "cifar", cifar, about, "--per-class 20")
+    how = "network evaluations, like 20,50 (20)"
+    p.add_argument("--evaluations", default="20", type=_integers, metavar="N", help=how)
+    p.add_argument("--weights", type=Path, metavar="FILE", help="another network than the shipped one")
+    add_options(p, "per_class", "batch", "seed", *_MACHINE)
+    p.set_defaults(dtype="bfloat16", per_class=500, batch=100)
 
 
 def _floats(text: str) -> list[float]:
@@ -296,6 +306,20 @@ def fashion(args: argparse.Namespace) -> int:
 
     protocol = paper_protocols.fashion(args.per_class, args.scales, args.evaluations, args.seed)
     return _run(protocol, config_of(args, model="fashion", images="npz", diagnostics=True), args, "fashion")
+
+
+def cifar(args: argparse.Namespace) -> int:
+    from ..runs import paper_protocols
+
+    protocol = paper_protocols.cifar(args.per_class, args.evaluations, args.seed)
+    model = "cifar" if args.weights is None else f"cifar:{args.weights}"
+    code = _run(protocol, config_of(args, model=model, images="npz"), args)
+    if code == 0:
+        print(
+            f"score them: meancap score {args.out}/*-n* --protocol adm-cifar10 --reference cifar-10",
+            file=sys.stderr,
+        )
+    return code
 
 
 def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, score_by: str = "") -> int:

@@ -3,7 +3,8 @@
     imagenet   SiT-XL/2 at 256 x 256: 50 samples of each of 1,000 classes, Euler, 20 and 50 evaluations
     sd35       Stable Diffusion 3.5 Medium: 5,000 COCO-2017 prompts at 1024 x 1024, 10 Euler steps, shift 3
                and the four prompts of its qualitative figure, four pictures each
-    fashion    the ImageNet protocol on the model that comes with this package
+    fashion    the ImageNet protocol on the garments of this package, with the unguided run
+    cifar      the same on its natural pictures, at larger scales too, with an anchored cap and an interval
 
 Where the paper leaves a value open, the protocol carries the choice made here and the reason beside it. The
 paper's tables come with the package as data. `plan_text` prints what a protocol would cost:
@@ -19,14 +20,14 @@ import csv
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from meancap.rules import CFG, Cap, CapDisplacement, Rule, apg
+from meancap.rules import CFG, Cap, CapDisplacement, Interval, Rule, apg
 from meancap.schedules import Exponential
 
 from ..models.checkpoint import local_folder
@@ -58,6 +59,7 @@ class ImageSetting:
     rule: Rule
     evaluations: int
     gamma: float | None = None
+    share: float = 1.0  # of the protocol's samples
 
     @property
     def name(self) -> str:
@@ -93,6 +95,7 @@ class ImageProtocol:
         return next(s for s in self.settings if (s.method, s.scale, s.evaluations) == key)
 
 
+_CIFAR_RADIUS = 5.0
 _CHI = Choice("epsilon_m of chi", "1e-12", "not stated; chi = |m| / (|m_c| + epsilon_m)")
 
 
@@ -225,6 +228,35 @@ def fashion(
         Choice("origin", "the mean picture of the training set", "the model's data are centred there"),
     )  # fmt: skip
     return ImageProtocol("fashion", tuple(settings), choices, 10 * per_class, seed)
+
+
+def cifar(per_class: int = 500, evaluations: Sequence[int] = (20,), seed: int = 0) -> ImageProtocol:
+    """The ImageNet protocol on the shipped natural pictures; beyond its scales half as many samples."""
+    settings = []
+    for n in evaluations:
+        settings.append(ImageSetting("Conditional", 1.0, CFG(1.0), n))
+        for scale in (1.5, 2.0, 2.5):
+            settings += _compared(scale, n, radius=_CIFAR_RADIUS)
+        for scale in (4.0, 8.0):
+            further = [
+                *_compared(scale, n, radius=_CIFAR_RADIUS),
+                ImageSetting("PMC anchored", scale, CFG(scale) | Cap(1.10, anchor="first"), n, 1.10),
+                ImageSetting("Interval", scale, CFG(scale) | Interval(0.2, 1.0), n),
+            ]
+            settings += [replace(s, share=0.5) for s in further]
+    choices = (
+        Choice("APG", f"eta 0, radius {_CIFAR_RADIUS:g}, momentum -0.5, on means",
+               "a radius is absolute; this is about a tenth of the mean's length here, as 5 is for DiT-XL/2"),
+        Choice("C2FG rate", "0.2", "as for SD3.5"),
+        Choice("origin", "the mean picture of the training set", "the model's data are centred there"),
+        _CHI,
+    )  # fmt: skip
+    figures = (
+        ImageSetting("Conditional", 1.0, CFG(1.0), evaluations[0]),
+        ImageSetting("PMC", 2.5, CFG(2.5) | Cap(1.10), evaluations[0], gamma=1.10),
+    )
+    scored_by = (("adm-cifar10", "cifar-10"),)
+    return ImageProtocol("cifar", tuple(settings), choices, 10 * per_class, seed, figures, scored_by)
 
 
 PINNED_SIGMAS = tuple(1 + i * (0.002994012087583542 - 1) / 9 for i in range(10))

@@ -36,6 +36,8 @@ from .generate import ClassSource, SceneSource, make_run, open_model
 from .paper_protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .scoring import read_scores, score_runs
 
+_FEW = {"imagenet": 1, "cifar": 10}  # samples of each class in the runs of the figures
+
 
 @dataclass(frozen=True)
 class BlockProgress:
@@ -50,8 +52,8 @@ def setting_configs(protocol: ImageProtocol, base: RunConfig) -> dict[str, RunCo
     """The runs of a protocol by folder: its settings, then its figures; `base` has model and format."""
     runs = {s.name: _setting_config(protocol, s, base) for s in protocol.settings}
     few = replace(base, diagnostics=True)
-    if protocol.name == "imagenet":
-        few = replace(few, per_class=1)
+    if protocol.name in _FEW:
+        few = replace(few, per_class=_FEW[protocol.name])
     for s in protocol.figures:
         runs[protocol.figure_folder(s)] = _setting_config(protocol, s, few)
     return runs
@@ -60,7 +62,7 @@ def setting_configs(protocol: ImageProtocol, base: RunConfig) -> dict[str, RunCo
 def _setting_config(protocol: ImageProtocol, s: ImageSetting, base: RunConfig) -> RunConfig:
     config = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
     if protocol.name != "sd35":
-        return config
+        return replace(config, per_class=max(1, round(s.share * config.per_class)))
     # The chain replaces the pipeline's combination, whose scale only switches guidance on: above 1.
     scale = 2.0 if s.scale == 1 else s.scale
     return replace(config, guidance_scale=scale, sigmas=PINNED_SIGMAS, noise="stream")
