@@ -15,7 +15,7 @@ import csv
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -129,7 +129,7 @@ class Record:
         seen, gap = g.lengths, p.lengths
         along_gap = g.p is p and g.direction is p.gap
         toward = gap.direction if along_gap else lengths(g.toward, p.delta).along
-        turned = g.p is p and not along_gap
+        turned = not along_gap
         ratio = p.extra.get("log_ratio")
         bound = None if g.bound is None else g.bound()
         self._seen.append(
@@ -172,10 +172,10 @@ class Record:
         if self.reference is not None:
             gaps = s["gap"].double().square().mean(1).sqrt()
             followed += f"; {self.reference.gaps.compare(s['t'][:, 0].tolist(), gaps.tolist())}"
-        return (
-            f"requested scale {self.requested_span(s['asked'])}, applied {span(s['scale'])}; {capped}; "
-            f"largest ratio {_largest(s['ratio']):.3f}{followed}"
-        )
+        return f"{self._scale_text(s)}; {capped}; largest ratio {_largest(s['ratio']):.3f}{followed}"
+
+    def _scale_text(self, s: Mapping[str, Tensor]) -> str:
+        return f"requested scale {self.requested_span(s['asked'])}, applied {span(s['scale'])}"
 
     def requested_span(self, effective: Tensor) -> str:
         """The scale that the rule names, and the effective one if that differs: "8.0 (effective 1.6 to 8.9)".

@@ -19,6 +19,7 @@ from ..rules import Rule, Stepper, parse
 from ..rules.caps import Calibration, anchor_of, from_pilot
 from ..rules.rule import Displacement
 from ..sampling.checks import need_scale_first
+from ..tensors import promoted
 
 
 class RunRecord(Record):
@@ -37,6 +38,7 @@ class RunRecord(Record):
         self.idle = "no step was made yet"  # why the record is empty, where it is
         self.unguided = 0  # steps for which the host made one prediction only
         self.remark = ""  # what else a reader of the numbers must know
+        self.shares = False  # whether `scale` is 1 plus the share that is kept of the host's own guidance
 
     def summary(self) -> str:
         """One line: the requested and the applied scale, and the steps that were not guided."""
@@ -44,6 +46,13 @@ class RunRecord(Record):
             return f"nothing was guided: {self.idle}"
         unguided = f"; {self.unguided} more steps were not guided" if self.unguided else ""
         return super().summary() + unguided + (f"; {self.remark}" if self.remark else "")
+
+    def _scale_text(self, s: Mapping[str, Tensor]) -> str:
+        if not self.shares:
+            return super()._scale_text(s)
+        kept = (s["scale"] - 1).nan_to_num()
+        low, high = (f"{float(v):.0%}" for v in (kept.min(), kept.max()))
+        return f"kept {high if low == high else f'{low} to {high}'} of the host's own guidance"
 
     def rows(self) -> list[dict[str, float | int | bool]]:
         """One flat row per evaluation and sample; none if nothing was guided."""
@@ -126,6 +135,23 @@ class Session:
             if others and self.rule.needs:
                 p = p.beside(**others)
             return self._stepper.output(p, nominal, first=first, record=self.record)
+
+    def limit(self, how: Affine, x: Tensor, c: Tensor, nominal: Tensor, *, first: bool = True) -> Tensor:
+        """Caps what a host made of its predictions by any formula: the conditional one is enough.
+
+        The record measures the host's own guidance: its gap is |m - m_c| for the host's mean m, and its scale
+        is 2 if all of it is kept and 1 if none is.
+        """
+        self.record.shares = True
+        return self.guide(how, x, c, 2 * promoted(c) - promoted(nominal), nominal, first=first)
+
+    def need_caps(self, name: str) -> None:
+        """Raises unless the rule only caps and reads no unconditional mean."""
+        if not self.rule.caps or any(part.reads_m_u for part in self.rule.parts):
+            raise ValueError(
+                f"{name} guides by a formula of its own, on whose result only a cap can act, such as "
+                f"Cap(1.1) or CapDisplacement(1.15); got {self.rule}"
+            )
 
 
 class Pilot(RunRecord):

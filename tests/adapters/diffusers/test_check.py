@@ -97,7 +97,7 @@ def test_a_pipeline_of_ones_own_is_guided_by_its_layout():
         assert torch.equal(call("StableDiffusion3Pipeline", mine), native)
 
 
-@pytest.mark.parametrize("bad", [("both", "uc"), ("apart", "cc"), ("apart", "c")])
+@pytest.mark.parametrize("bad", [("both", "uc"), ("apart", "cc"), ("apart", "c"), ("apart", "cu*")])
 def test_a_layout_that_makes_no_sense_is_refused(bad):
     with pytest.raises(ValueError, match="a layout's"):
         Layout(*bad)

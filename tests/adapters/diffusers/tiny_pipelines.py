@@ -6,11 +6,12 @@ from importlib.util import find_spec
 
 import diffusers
 import torch
+from tiny_formulas import FORMULAS
 from tiny_models import CASES as CLASSIC
 from tiny_models import STEPS, component, components
 from tiny_variants import VARIANTS
 
-EVERY = CLASSIC | VARIANTS
+EVERY = CLASSIC | VARIANTS | FORMULAS
 CASES = {name: case for name, case in EVERY.items() if not case.needs or find_spec(case.needs)}
 
 

@@ -30,6 +30,7 @@ class LiteralCap(Factor):
     tiny: float = 1e-8
 
     caps = True
+    reads_m_u = False
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         m, d = g.p.m_c, g.toward

@@ -99,6 +99,8 @@ class Tap:
         """A copy of a guided pipeline is not guided."""
 
     def push(self, session: Session) -> Session:
+        if self.layout.caps_only:
+            session.need_caps(self.name)
         if self.sessions:
             need_cap_inside(session.rule, self.sessions[-1].rule)
         else:
@@ -157,9 +159,9 @@ class Tap:
                 "length; call it without that frame"
             )
         heard = self.heard.setdefault(get_ident(), _Heard())
-        shown = shown_state(args, kwargs) if self.fresh or not self.run.described else None
-        heard.add(output, shown, self.layout.most)
-        heard.averaged |= kwargs.get("timestep_r") is not None
+        first = self.fresh or not self.run.described
+        heard.add(output, shown_state(args, kwargs) if first else None, self.layout.most)
+        heard.averaged |= bool(first) and _ends_elsewhere(**kwargs)
         if heard.count == 1 and self._needs_one_prediction():
             # Some pipelines ask after the conditional prediction whether to make the other one.
             heard.scale, self.pipe._guidance_scale = self.pipe._guidance_scale, 1.0 - self.layout.offset
@@ -215,13 +217,15 @@ class Tap:
         if heard.scale is not None:
             self.pipe._guidance_scale, heard.scale = heard.scale, None
         parts = self._layout().parts(heard.outputs * (1 + one), nominal, self.name, run.stream)
-        if parts is None:
-            if run.steps == 1 and getattr(self.pipe, "guider", None) is None:
+        if parts is None or self._is_conditional(parts, heard, nominal):
+            # Of a formula that is not known, one step without guidance says nothing of the next.
+            known = getattr(self.pipe, "guider", None) is None and not self.layout.caps_only
+            if run.steps == 1 and known:
                 self._nothing_to_guide(self.sessions[-1].rule)
             for session in self.sessions:
                 session.record.unguided += not run.stream
             return nominal
-        c, u = parts["c"], parts["u"]
+        c, u = parts["c"], parts.get("u")
         if not run.described and not run.stream and not one:
             run.described = True
             if self.verify:
@@ -235,8 +239,16 @@ class Tap:
             run.skipped += len(heard.outputs) == self.layout.most
         for session in self.sessions:
             acting = session.stream(run.stream)
-            nominal = acting.guide(edge, sample, c, u, nominal, first=first, others=others)
+            if u is None:
+                nominal = acting.limit(edge, sample, c, nominal, first=first)
+            else:
+                nominal = acting.guide(edge, sample, c, u, nominal, first=first, others=others)
         return nominal
+
+    def _is_conditional(self, parts: dict[str, Tensor], heard: _Heard, nominal: Tensor) -> bool:
+        """Whether the one prediction of a step is what the pipeline steps, so that there is no guidance."""
+        alone = len(parts) == heard.count == 1
+        return alone and torch.equal(parts["c"].to(nominal.dtype), nominal)
 
     def _take(self) -> _Heard:
         """The outputs for the step that is being made, and none of another run."""
@@ -286,15 +298,16 @@ class Tap:
             return
         extra = [v for letter, v in parts.items() if letter not in "cu"]
         extra += self.layout.further(heard.outputs, nominal, self.name)
+        u = parts["u"] if "u" in parts else extra.pop(0) if extra else None
+        if u is None:
+            return
         if self.layout.space == "mean":  # a rescaled mean brings the state into the output
             extra.append(sample)
-        free = self.layout.scale == "guider"
-        self.verified = verify_layout(
-            self.name, nominal, parts["c"], parts["u"], extra, self.layout.rows, free=free
-        )
+        free = self.layout.scale == "guider" or self.layout.caps_only
+        self.verified = verify_layout(self.name, nominal, parts["c"], u, extra, self.layout.rows, free=free)
 
-    def _describe(self, scheduler: Any, c: Tensor, u: Tensor) -> None:
-        if torch.equal(c, u):
+    def _describe(self, scheduler: Any, c: Tensor, u: Tensor | None) -> None:
+        if u is not None and torch.equal(c, u):
             warnings.warn(SAME_PREDICTIONS.format(self.name), stacklevel=2)
         for session in self.sessions:
             session.record.about = {
@@ -322,6 +335,13 @@ class Tap:
         if not rule.caps:
             raise ValueError(f"nothing to guide: {reason}; {rule} needs two predictions")
         warnings.warn(f"nothing to guide: {reason}", stacklevel=2)
+
+
+def _ends_elsewhere(timestep: Any = None, timestep_r: Any = None, **_: Any) -> bool:
+    """Whether a denoiser gets a second, other time: the end of a step that it averages over."""
+    if timestep_r is None or timestep is None:
+        return timestep_r is not None
+    return not torch.equal(torch.as_tensor(timestep), torch.as_tensor(timestep_r))
 
 
 class _GuidedBlock(AbstractContextManager[RunRecord]):

@@ -28,7 +28,9 @@ class Layout:
     """Where the conditional and the unconditional prediction are found in one pipeline.
 
     calls      "together": one call of the denoiser with all parts in the batch; "apart": one call for each
-    order      the parts in the order they come: c conditional, u unconditional, p perturbed, n to be avoided
+    order      the parts in the order they come: c conditional, u unconditional, p perturbed, n to be avoided;
+               "c*" or "*c" if the conditional one is the first or the last of several and the pipeline
+               combines them by a formula of its own, on whose result only caps act
     sign       the scheduler's convention is sign times the denoiser's output
     offset     the pipeline's guidance scale s means lambda = s + offset
     keep       what of a longer output reaches the scheduler: "all", its "first" or its "last" part
@@ -68,8 +70,10 @@ class Layout:
         for field, values in allowed.items():
             if getattr(self, field) not in values:
                 raise ValueError(f"a layout's {field} is one of {values}; got {getattr(self, field)!r}")
-        if not {"c", "u"} <= set(self.order) <= {*"cu", *_NAMES} or len(set(self.order)) != len(self.order):
-            raise ValueError(f"a layout's order names c and u once each, such as 'uc'; got {self.order!r}")
+        known = {"c", "u"} <= set(self.order) <= {*"cu", *_NAMES} and len(set(self.order)) == len(self.order)
+        if not known and self.order not in ("c*", "*c"):
+            expected = "names c and u once each, such as 'uc', or is 'c*' or '*c'"
+            raise ValueError(f"a layout's order {expected}; got {self.order!r}")
         if self.sign not in (1, -1):
             raise ValueError(f"a layout's sign is 1 or -1; got {self.sign}")
 
@@ -77,6 +81,11 @@ class Layout:
     def most(self) -> int:
         """How many calls of the denoiser one step makes at most."""
         return (len(self.order) if self.calls == "apart" else 1) + self.extra
+
+    @property
+    def caps_only(self) -> bool:
+        """Whether the pipeline's formula is not described, so that only caps can act on its result."""
+        return "*" in self.order
 
     @property
     def may_skip(self) -> bool:
@@ -87,10 +96,13 @@ class Layout:
     def parts(
         self, outputs: list[Any], nominal: Tensor, name: str, stream: int = 0
     ) -> dict[str, Tensor] | None:
-        """The predictions in the scheduler's convention, by letter; None if only one was made."""
+        """The predictions in the scheduler's convention, by letter; None if only one was made.
+
+        If only caps can act, one prediction is enough.
+        """
         batch = nominal.shape[0]
         if self.calls == "apart":
-            if len(outputs) < len(self.order):
+            if len(outputs) < len(self.order) and not self.caps_only:
                 rows = _output_tensor(outputs[0], stream).shape[0]
                 if rows == batch * len(self.order):  # all parts: no sign that guidance is off
                     raise ValueError(
@@ -99,22 +111,29 @@ class Layout:
                         f'pass layout=Layout("together", "{self.order}")'
                     )
                 return None
-            pieces = [_output_tensor(out, stream) for out in outputs[: len(self.order)]]
+            pieces = [_output_tensor(out, stream) for out in outputs[: self._own(outputs)]]
         else:
             whole = _output_tensor(outputs[0], stream)
-            if whole.shape[0] == batch or (
-                "p" in self.order and whole.shape[0] == batch * (len(self.order) - 1)
-            ):
+            count, rest = divmod(whole.shape[0], batch)
+            unguided = (1, len(self.order) - 1) if "p" in self.order else (1,)
+            if not self.caps_only and not rest and count in unguided:
                 return None  # the conditional one alone, or with the perturbed one
-            if whole.shape[0] != batch * len(self.order):
+            if rest or (count != len(self.order) and not self.caps_only):
                 raise self._misfit(name, whole, nominal)
-            pieces = [whole[i * batch : (i + 1) * batch] for i in range(len(self.order))]
-        return {letter: self._cut(v, nominal, name) for letter, v in zip(self.order, pieces, strict=True)}
+            pieces = [whole[i * batch : (i + 1) * batch] for i in range(count)]
+        letters = list(self.order)
+        if self.caps_only:
+            letters = [f"*{i}" for i in range(len(pieces) - 1)]
+            letters.insert(0 if self.order == "c*" else len(letters), "c")
+        return {letter: self._cut(v, nominal, name) for letter, v in zip(letters, pieces, strict=True)}
 
     def further(self, outputs: list[Any], nominal: Tensor, name: str) -> list[Tensor]:
         """The outputs of the calls beside the parts."""
-        own = len(self.order) if self.calls == "apart" else 1
-        return [self._cut(_output_tensor(out), nominal, name) for out in outputs[own:]]
+        return [self._cut(_output_tensor(out), nominal, name) for out in outputs[self._own(outputs) :]]
+
+    def _own(self, outputs: list[Any]) -> int:
+        """How many of the calls of a step make its parts."""
+        return 1 if self.calls == "together" else len(outputs) if self.caps_only else len(self.order)
 
     def others(
         self, parts: dict[str, Tensor], outputs: list[Any], nominal: Tensor, name: str
@@ -170,7 +189,8 @@ def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows:
     precision = torch.finfo(min((c.dtype, nominal.dtype), key=lambda d: torch.finfo(d).bits)).eps
     g, c, u, *more = (_rows(v, rows) for v in (nominal, c, u, *extra))
     gap = c - u
-    basis = torch.stack([u, gap, *(c - e for e in more)], dim=-1)
+    # With u - e for the extra terms, the coefficient of the gap is all of what c contributes.
+    basis = torch.stack([u, gap, *(u - e for e in more)], dim=-1)
     size = torch.linalg.vector_norm(basis, dim=-2, keepdim=True)
     unit = basis / torch.where(size == 0, torch.ones_like(size), size)
     solution = torch.linalg.pinv(unit.mT @ unit, hermitian=True) @ (unit.mT @ g[..., None])
@@ -211,7 +231,8 @@ def verify_layout(
     if complaint:
         raise LayoutError(
             f"{name} does not combine its predictions as listed: {complaint}; if it adds terms of its own "
-            "(clipping, say) pass verify=False, otherwise pass layout=Layout(...) and report it"
+            "(clipping, say) pass verify=False, or a layout with order '*c' or 'c*' to cap its result; "
+            "otherwise pass layout=Layout(...) and report it"
         )
     return result.scale == result.scale
 

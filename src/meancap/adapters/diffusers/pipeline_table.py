@@ -21,6 +21,7 @@ _UNET = replace(_TOGETHER, denoisers=("unet",))
 _TRUE = replace(_APART, scale="true_cfg_scale")
 _WAN = replace(_APART, denoisers=("transformer", "transformer_2"))
 _PAG = Layout("together", "ucp", note="the perturbed prediction is kept in the nominal result")
+_FIRST = Layout("together", "c*")  # whatever the pipeline makes of it
 _SKIPPED = "skipped layers are kept in the nominal result"
 _RESCALE = "guidance_rescale is kept"
 _VARIANCE = "the learned variance is dropped"
@@ -82,7 +83,8 @@ _GROUPS: tuple[tuple[Layout, str], ...] = (
         "AnimateDiffVideoToVideo AnimateDiffVideoToVideoControlNet",
     ),
     (replace(_UNET, note=_KOLORS), "Kolors KolorsImg2Img"),
-    (replace(_UNET, keep="first", note="text to image; editing has two scales and is refused"), "DreamLite"),
+    (replace(_UNET, keep="first", note="text to image; for editing pass this layout with order *c"),
+     "DreamLite"),
     (replace(_UNET, offset=1), "Kandinsky3 Kandinsky3Img2Img"),
     (replace(_TRUE, note="needs a negative prompt"),
      "Flux FluxImg2Img FluxInpaint FluxControlNet"),
@@ -121,6 +123,14 @@ _GROUPS: tuple[tuple[Layout, str], ...] = (
     (replace(_APART, scale="guider", extra=4, note="its own guider makes the nominal result"),
      "HunyuanImage HunyuanImageRefiner HunyuanVideo15 HunyuanVideo15ImageToVideo MotifVideo "
      "MotifVideoImage2Video"),
+    (replace(_APART, sign=-1, keep="last", denoisers=("transformer", "unconditional_transformer"),
+             note="u is the prediction of a second network"), "Ideogram4"),
+    (_FIRST, "OmniGen"),
+    (replace(_FIRST, denoisers=("unet",)), "StableDiffusionInstructPix2Pix StableDiffusionXLInstructPix2Pix"),
+    (replace(_FIRST, extra=1, note="projected guidance of its own, and the blend of a cover"), "AceStep"),
+    (replace(_FIRST, sign=-1, keep="first", note="guides three of its four channels"), "Lumina"),
+    (replace(_FIRST, order="*c", denoisers=("unet",), scale="max_guidance_scale",
+             note="guides every frame by a scale of its own"), "StableVideoDiffusion"),
 )  # fmt: skip
 
 LAYOUTS: dict[str, Layout] = {
@@ -152,10 +162,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "it combines its predictions as posterior means and hands the scheduler something else",
         "CosmosTextToWorld CosmosVideoToWorld Cosmos2TextToImage Cosmos2VideoToWorld PRXPixel "
         "StableDiffusionLatentUpscale",
-    ),
-    (
-        "it combines three predictions under two scales, which no single gap describes",
-        "OmniGen StableDiffusionInstructPix2Pix StableDiffusionXLInstructPix2Pix",
     ),
     (
         "it steps its clean reference pictures together with the new one, so that they would count into "
@@ -190,14 +196,10 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "Cosmos3Omni",
     ),
     ("it steps both halves of a doubled batch", "DiT"),
-    ("it guides every frame by a scale of its own", "StableVideoDiffusion"),
     ("it edits by several directions with masks of their own", "LEditsPPPipelineStableDiffusion "
      "LEditsPPPipelineStableDiffusionXL"),
     ("it writes text", "LLaDA2 DiffusionGemma"),
     (_DEPRECATED, "AudioDiffusion BlipDiffusionControlNet SpectrogramDiffusion"),
-    ("it guides three of its four channels only", "Lumina"),
-    ("it applies a projected guidance of its own to audio", "AceStep"),
-    ("its two predictions come from two different models", "Ideogram4"),
 )  # fmt: skip
 
 UNSUPPORTED: dict[str, str] = {
@@ -235,15 +237,16 @@ def layout_of(pipe: Any) -> Layout:
     )
 
 
-_HEAD = ("pipelines", "predictions", "scale", "λ", "remarks")
+_HEAD = ("pipelines", "rules", "predictions", "scale", "λ", "remarks")
 
 
-def _cells(layout: Layout) -> tuple[str, str, str, str]:
-    parts = ", ".join(layout.order)
+def _cells(layout: Layout) -> tuple[str, str, str, str, str]:
+    parts = ", ".join(layout.order).replace("*", "any")
     how = f"one call: {parts}" if layout.calls == "together" else f"a call each: {parts}"
     how += "; negated" if layout.sign == -1 else ""
-    scale = "s + 1" if layout.offset else "its own" if layout.scale == "guider" else "s"
-    return how, layout.scale, scale, layout.note
+    own = layout.scale == "guider" or layout.caps_only
+    scale = "s + 1" if layout.offset else "its own" if own else "s"
+    return "caps" if layout.caps_only else "all", how, layout.scale, scale, layout.note
 
 
 def _short(names: Iterable[str], ending: str = "Pipeline") -> str:
