@@ -72,7 +72,7 @@ def test_without_its_formula_a_pipeline_is_capped_alike(name, rule):
 
 def test_a_cover_of_ace_step_is_capped_with_its_blend_and_outside_its_interval_too():
     name, pipe = "AceStepPipeline", pipeline("AceStepPipeline")
-    given = {"task_type": "cover", "cfg_interval_start": 0.2}
+    given = {"task_type": "cover", "cfg_interval_start": 0.1}
     blended = given | {"audio_cover_strength": 0.9}
     native = call(name, pipe, **blended)
     spy = Spy(name, pipe)
