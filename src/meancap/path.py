@@ -40,8 +40,8 @@ class Affine(NamedTuple):
     t_next: Number | None = None  # where the step ends, if the host provides it
 
 
-def on_gaussian(kind: str, alpha: float | Tensor, sigma: float | Tensor, x: Tensor) -> Affine:
-    """The numbers for one kind of output on x = alpha data + sigma noise."""
+def on_gaussian(kind: str, alpha: Number, sigma: Number, x: Tensor | None = None) -> Affine:
+    """The numbers for one kind of output on x = alpha data + sigma noise; x is needed for several samples."""
     alpha, sigma = number(alpha, x, "alpha"), number(sigma, x, "sigma")
     total = alpha + sigma
     if not _every(total > 0):
@@ -61,7 +61,7 @@ def on_gaussian(kind: str, alpha: float | Tensor, sigma: float | Tensor, x: Tens
     return Affine(a, k, alpha / total, 1 / total)
 
 
-def number(v: float | Tensor, x: Tensor, name: str, last: float = math.inf) -> Number:
+def number(v: Number, x: Tensor | None, name: str, last: float = math.inf) -> Number:
     """A number from 0 to `last`: a float, one value per sample of `x`, or one for all with shape (1,)."""
     if not isinstance(v, Tensor):
         v = float(v)

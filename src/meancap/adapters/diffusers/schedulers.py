@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...path import Affine
+from ...path import Affine, on_gaussian
 
 FAMILIES: dict[str, str] = {
     "FlowMatchEulerDiscreteScheduler": "flow",
@@ -62,12 +62,17 @@ class PathReader:
             product = float(scheduler.alphas_cumprod[int(timestep)])
             return _on_path(kind, math.sqrt(product), math.sqrt(1 - product))
         s = self._sigmas(scheduler)[_index(scheduler, timestep)]
-        if family == "ve":
-            return _on_path(kind, 1.0, s, stretch=math.hypot(1, s))
         if family == "edm":
-            return _preconditioned(kind, s, float(config.sigma_data))
+            # Their "epsilon" is the output of a network trained with EDM's preconditioning: v, negated.
+            sign = {"epsilon": -1.0, "v_prediction": 1.0}.get(kind)
+            if sign is None:
+                raise _undetermined(kind)
+            return _scaled_v(s, float(config.sigma_data), sign)
+        if family == "ve":
+            return _scaled_v(s) if kind == "v_prediction" else _on_path(kind, 1.0, s)
         if config.get("use_flow_sigmas", False):
-            return _on_path(kind, 1 - s, s)
+            flow = Affine(1.0, -s, t=1 - s)
+            return flow if kind == "flow_prediction" else _on_path(kind, 1 - s, s)
         alpha = 1 / math.hypot(1, s)
         return _on_path(kind, alpha, s * alpha)
 
@@ -118,37 +123,26 @@ def _index(scheduler: Any, timestep: Any) -> int:
     return int(scheduler.index_for_timestep(timestep))
 
 
-def _on_path(kind: str, alpha: float, sigma: float, stretch: float = 1.0) -> Affine:
-    """On x = alpha data + sigma noise, the network's input is x / stretch."""
-    total = alpha + sigma
-    if kind == "epsilon" and alpha > 0:
-        a, k = 1 / alpha, -sigma / alpha
-    elif kind == "v_prediction":
-        a, k = alpha / stretch**2, -sigma / stretch
-    elif kind == "sample":
-        a, k = 0.0, 1.0
-    elif kind == "flow_prediction" and stretch == 1:
-        a, k = 1.0, -sigma
-    else:
-        raise _silent(kind)
-    return Affine(a, k, t=alpha / total, unit=1 / total)
+_KINDS = {"epsilon": "noise", "v_prediction": "v", "sample": "mean"}
 
 
-def _preconditioned(kind: str, s: float, data: float) -> Affine:
-    """On x = data + s noise, where the scheduler mixes the output with the sample."""
-    root = math.hypot(s, data)
-    # Their "epsilon" is the output of a network trained with EDM's preconditioning, hence the other sign.
-    signs = {"epsilon": 1.0, "v_prediction": -1.0}
-    if kind not in signs:
-        raise _silent(kind)
-    return Affine((data / root) ** 2, signs[kind] * s * data / root, t=1 / (1 + s), unit=1 / (1 + s))
+def _on_path(kind: str, alpha: float, sigma: float) -> Affine:
+    if kind not in _KINDS or (kind == "epsilon" and alpha == 0):
+        raise _undetermined(kind)
+    return on_gaussian(_KINDS[kind], alpha, sigma)
 
 
-def _silent(kind: str) -> NotImplementedError:
+def _undetermined(kind: str) -> NotImplementedError:
     return NotImplementedError(
-        f"prediction_type {kind!r} states no posterior mean here; use epsilon (not at pure noise), "
-        "v_prediction, sample, or flow_prediction with flow sigmas"
+        f"prediction_type {kind!r} does not determine the posterior mean here; use epsilon (not at pure "
+        "noise), v_prediction, sample, or flow_prediction with flow sigmas"
     )
+
+
+def _scaled_v(s: float, data: float = 1.0, sign: float = 1.0) -> Affine:
+    """On x = data + s noise, if the network's v belongs to x divided by its standard deviation."""
+    a, k, *_ = on_gaussian("v", data, s)
+    return Affine(data * a, sign * data * math.hypot(s, data) * k, t=1 / (1 + s), unit=1 / (1 + s))
 
 
 def first_stage(scheduler: Any) -> bool:
