@@ -29,7 +29,7 @@ from studies.common import with_parts
 
 PAGES = ("benchmark.md", "choosing.md")
 _PAPER = "Cap 1.1 (the paper)"
-_LEARNED = "learned λ(t), 512 examples, shrunk"
+_LEARNED = "learned λ(t), 512 examples"
 # The one table of the page: recipes without a knob, then rules with knobs.
 TABLE = (
     _LEARNED, "learned λ(t), 64 examples", "learned λ(t), 512, labels as in training",

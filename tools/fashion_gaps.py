@@ -16,11 +16,11 @@ import torch
 import meancap_lab.explorer
 from meancap import Record, noise, sample
 from meancap.files import write_whole
-from meancap.rules.path_matching import Follow, digits
 from meancap_lab.models.checkpoint import load_sit
 from meancap_lab.models.classes import SHIPPED, fashion
 from meancap_lab.models.data import FASHION
 from meancap_lab.models.data import fashion as read_pictures
+from meancap_lab.runs.path_matching import Follow, digits
 from meancap_lab.torch_settings import torch_settings
 
 OUT = Path(meancap_lab.explorer.__file__).with_name("fashion_gaps.json")

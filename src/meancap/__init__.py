@@ -14,6 +14,7 @@ with _warnings.catch_warnings():
 from .record import Certificate, Measure, Record, measure
 from .rules import (
     CFG,
+    Calibration,
     Cap,
     CapDisplacement,
     Clip,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CFG",
+    "Calibration",
     "Cap",
     "CapDisplacement",
     "Certificate",

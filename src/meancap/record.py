@@ -28,7 +28,7 @@ from .cap import Lengths, lengths
 from .extras import need
 from .files import write_whole, writing
 from .prediction import Prediction, need_same_shapes
-from .rules.path_matching import STATISTICS, PathMatch
+from .rules.calibration import Calibration
 from .rules.rule import Displacement, Rule
 from .schedules import at
 from .tensors import Number, vector
@@ -100,11 +100,11 @@ def _measure(
 class Record:
     """The meter over a whole run: pass it as `record=` to `sample`, `guide` or `guided_velocity`.
 
-    If `reference` is a calibration (`meancap.rules.path_matching`), the summary and the plot compare the gap
-    with that of its examples.
+    If `reference` is a calibration by path matching, the summary and the plot compare the gap with that of
+    its examples.
     """
 
-    reference: PathMatch | None = None
+    reference: Calibration | None = None
 
     def __init__(self) -> None:
         self._seen: list[Measure | _Displacement] = []
@@ -293,9 +293,9 @@ class Record:
             axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
             middle = s[name].square().mean(1).sqrt() if name == "gap" else s[name].mean(1)
             axes.plot(s["t"].mean(1), middle, color="#0072B2", linewidth=2)
-            if name in STATISTICS and self.reference is not None:
-                curve = self.reference.real[name]
-                axes.plot(self.reference.times, curve, ":", color="#222222", label="real examples")
+            if name in ("gap", "cosine") and self.reference is not None:
+                curves = self.reference.curves
+                axes.plot(curves["t"], curves[name], ":", color="#222222", label="real examples")
                 axes.legend(frameon=False)
             if name == "scale":
                 axes.plot(s["t"].mean(1), s["asked"].mean(1), "--", color="#D55E00", label="requested")

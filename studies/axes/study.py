@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from meancap.files import write_whole
-from meancap.rules import apg, parse
+from meancap.rules import Calibration, apg, parse
 from meancap.sampling import Predict, Times, noise, sample, shifted, uniform
 from meancap.sampling.stochastic import generator_of
 from meancap_lab.metrics.score import Estimate
@@ -34,7 +34,7 @@ from meancap_lab.models import data
 from meancap_lab.models.checkpoint import load_sit
 from meancap_lab.models.classes import SHIPPED, ClassModel, fashion
 from meancap_lab.models.scenes import SceneModel, draw, scenes
-from meancap_lab.runs.calibrate import calibrate, learn_scale
+from meancap_lab.runs.calibrate import learn_scale, run_pilot
 from meancap_lab.runs.config import sample_seed
 from studies.common import Cells, Row, chosen, command, option, write_csv, write_figures, write_page
 
@@ -195,10 +195,10 @@ def find_pilots(study: Study, truth: Truth, model: str) -> dict[str, Any]:
         return numbers["FD"] * numbers["SW2"]
 
     wanted = conditions(model, count, PILOT_SEED)
-    cap = calibrate(list(batches(net, wanted, PILOT_SEED)), grid(model, EVALUATIONS), model=net.name).cap()
+    cap = run_pilot(batches(net, wanted, PILOT_SEED), grid(model, EVALUATIONS)).cap("rms")
     clean, own = truth.examples(model, 2 * count)
     pairs = zip(own.split(BATCH), clean.split(BATCH), strict=True)
-    learned = learn_scale([(net.predict(c), x) for c, x in pairs], model=net.name).rule
+    learned = learn_scale([(net.predict(c), x) for c, x in pairs], model=net.name)
     return {
         "apg": {f"{s:g}": min((str(apg(s, radius=r)) for r in RADII), key=product) for s in TUNED},
         "calibrated": str(cap),
@@ -210,7 +210,7 @@ def path_rule(model: str) -> str:
     """What path matching chose for the model; nothing with wrong captions."""
     names = {"garments": "fashion-320", "scenes": "scenes-128"}
     path = HERE.parent / "path_matching" / f"{names.get(model)}.json"
-    return str(json.loads(path.read_text(encoding="utf-8"))["rule"]) if path.is_file() else ""
+    return str(Calibration.load(path)) if path.is_file() else ""
 
 
 def jobs(study: Study, models: Sequence[str]) -> Iterator[tuple[str, int, int]]:

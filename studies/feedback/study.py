@@ -17,11 +17,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap.rules import CFG, Rule, density_feedback
+from meancap.rules import CFG, Calibration, Rule, density_feedback
 from meancap.sampling import ancestral, noise, sample, uniform
 from meancap_lab.mixtures.measures import Ruler
 from meancap_lab.mixtures.problems import Cloud, Problem
-from meancap_lab.runs.calibrate import load_scale
 from studies import common
 from studies.common import Cells, Row, option
 
@@ -120,10 +119,10 @@ def parts(folder: Path) -> dict[str, str]:
              f"{float(mean['feedback over CFG']):.2f} [{float(mean['from']):.2f}, {float(mean['to']):.2f}]",
              f"{perfect[0]:.2f}–{perfect[-1]:.2f}"]
         )  # fmt: skip
-    learned = load_scale(folder / "fashion-scale.json")
+    curves = Calibration.load(folder / "fashion-scale.json").curves
     curve = "; ".join(
         f"t = {t:g}: {value:.2f} [{low:.2f}, {high:.2f}]"
-        for t, value, low, high in zip(learned.times, learned.values, learned.low, learned.high, strict=True)
+        for t, value, low, high in zip(*(curves[k] for k in ("t", "estimate", "low", "high")), strict=True)
     )
     head = ["SW2 over that of tuned CFG", *mixtures, "geometric mean", "a perfect model"]
     return {"readings": common.markdown(head, table), "scale": f"{curve}."}

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from meancap.files import sha256_of
-from meancap.rules import CFG, Cap, Rule, apg, density_feedback, fbg
+from meancap.rules import CFG, Calibration, Cap, Rule, apg, density_feedback, fbg
 from meancap.sampling import ancestral, noise, trajectory, uniform
 from meancap.sampling.ratio_tracker import memoryless_gain
 from meancap_lab.metrics.classifiers import fashion_classifier
@@ -34,7 +34,7 @@ from meancap_lab.metrics.per_image import class_hits
 from meancap_lab.metrics.score import Estimate, difference, mean_estimate
 from meancap_lab.models.classes import ClassModel, open_sit
 from meancap_lab.report.style import BLUE, GREY, PAGE, VERMILION, panels
-from meancap_lab.runs.calibrate import LearnedScale, examples, learn_scale, load_scale
+from meancap_lab.runs.calibrate import examples, learn_scale
 from meancap_lab.runs.config import sample_seed
 from meancap_lab.runs.scoring import shipped_fashion
 from meancap_lab.tensor_files import read_tensors
@@ -71,14 +71,14 @@ class Arm:
         return f"noise{share:g}-{self.name.replace('π', 'pi')}-{candidate}-seed{seed}"
 
 
-def arms(share: float, learned: LearnedScale, calls: int) -> list[Arm]:
+def arms(share: float, learned: Rule, calls: int) -> list[Arm]:
     """What is compared on a model with this share of wrong labels; every arm on the noisiest kind."""
     pi = round(1 - share * 10 / 9, 4) if share else 0.8333
     noisy = share >= 0.2
     plain = [
         Arm("unguided", (CFG(1.0),)),
         Arm("CFG", tuple(CFG(v) for v in (1.5, 2.0, 3.0, 5.0, *([8.0] if noisy else [])))),
-        Arm("scale from data", (learned.rule,)),
+        Arm("scale from data", (learned,)),
         Arm("CFG, ancestral", tuple(CFG(v) for v in (1.5, 2.0, 3.0, *([5.0] if noisy else []))), eta=1.0),
         Arm("feedback, known π, ancestral", (density_feedback(pi, most=10.0),), eta=1.0),
     ]
@@ -169,7 +169,7 @@ def measure_model(study: Study, cells: Cells, path: Path, data: Path) -> Iterato
     kept = cells.folder / f"scale-{share:g}.json"
     if not kept.is_file():
         learn_scale(examples(f"sit:{path}", study.trusted, data=data)).save(kept)
-    todo = arms(share, load_scale(kept), study.calls)
+    todo = arms(share, Calibration.load(kept), study.calls)
     for arm in sorted(todo, key=lambda arm: arm.name != "CFG"):  # the others are compared with it
         best = best_candidate(cells, model, share, arm, study)
         rule = arm.candidates[best]

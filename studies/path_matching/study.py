@@ -20,16 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meancap import Record, noise, parse, trajectory, uniform
+from meancap import Calibration, Record, noise, parse, trajectory, uniform
 from meancap.rules import Rule
-from meancap.rules.path_matching import (
-    Follow,
-    PathMatch,
-    PathStatistics,
-    load_path_match,
-    match_paths,
-    path_statistics,
-)  # fmt: skip
 from meancap_lab.bench.cases import KINDS, Case, read_cases
 from meancap_lab.bench.families import FIXED, Family
 from meancap_lab.bench.predictors import examples
@@ -37,6 +29,7 @@ from meancap_lab.bench.ratios import stratified_mean
 from meancap_lab.bench.trials import Bench, score_cell
 from meancap_lab.report.style import BLUE, PAGE, panels
 from meancap_lab.runs.calibrate import CANDIDATES
+from meancap_lab.runs.path_matching import Follow, PathStatistics, match_paths, path_statistics
 from studies import common
 from studies.common import Cells, Row, markdown, option, read_csv
 
@@ -179,7 +172,7 @@ def parts(folder: Path) -> dict[str, str]:
     by_kind = regrets(filter(is_fresh, rows), "kind", "variant")
     shown = ("path matching", "auto", "no guidance", "CFG 5")
     kinds = [[kind, *(mean_of(by_kind[kind, name]) for name in shown)] for kind in KINDS]
-    networks = [_network_line(path.stem, load_path_match(path)) for path in sorted(folder.glob("*.json"))]
+    networks = [_network_line(path.stem, Calibration.load(path)) for path in sorted(folder.glob("*.json"))]
     head = ["variant", "regret", "q90", "worst", "regret, first 84"]
     columns = ["calibration", "choice", "mismatch", "best in", "others within the error"]
     return {
@@ -190,10 +183,12 @@ def parts(folder: Path) -> dict[str, str]:
     }
 
 
-def _network_line(name: str, match: PathMatch) -> list[str]:
-    best, ties = match.best, sum(one.excess <= 0 for one in match.candidates) - 1
-    mismatch = f"{best.mismatch:.2f} [{best.low:.2f}, {best.high:.2f}]"
-    return [name, "`" + match.rule.replace("|", "\\|") + "`", mismatch, f"{best.chosen:.0%}", str(ties)]
+def _network_line(name: str, found: Calibration) -> list[str]:
+    rule, candidates = str(found), found.details["candidates"]
+    best = next(one for one in candidates if one["rule"] == rule)
+    ties = sum(one["excess"] <= 0 for one in candidates) - 1
+    mismatch = "{mismatch:.2f} [{low:.2f}, {high:.2f}]".format(**best)
+    return [name, "`" + rule.replace("|", "\\|") + "`", mismatch, f"{best['chosen']:.0%}", str(ties)]
 
 
 def _line(name: str, values: Sequence[float]) -> list[str]:

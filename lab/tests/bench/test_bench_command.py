@@ -131,7 +131,7 @@ def test_an_empty_folder_has_no_result(tmp_path):
 
 def test_the_list_names_every_rule(capsys):
     assert main(["bench", "run", "--list"]) == 0
-    assert "learned λ(t), 512 examples, shrunk" in capsys.readouterr().out
+    assert "learned λ(t), 512 examples" in capsys.readouterr().out
 
 
 @pytest.mark.slow

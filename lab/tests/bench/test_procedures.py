@@ -8,10 +8,10 @@ import torch
 from meancap import parse, sample, uniform
 from meancap_lab.bench.cases import read_cases, starts
 from meancap_lab.bench.families import families
-from meancap_lab.bench.predictors import predictor
-from meancap_lab.bench.procedures import sample_together, shrink
+from meancap_lab.bench.predictors import examples, predictor
+from meancap_lab.bench.procedures import Subject, learn_rule, sample_together
 from meancap_lab.bench.trials import Bench
-from meancap_lab.runs.calibrate import LearnedScale
+from meancap_lab.runs.calibrate import learn_scale
 
 LEAK = next(one for one in read_cases() if one.kind == "leak" and one.dimension == 4)
 
@@ -34,10 +34,10 @@ def test_rules_that_run_together_run_as_alone(texts):
         )
 
 
-def test_a_shrunk_curve_goes_to_one_where_nothing_is_known():
-    learned = LearnedScale((0.1, 0.5, 0.9), (2.0, 2.0, 1.0), (1.999, -3.0, 0.9), (2.001, 7.0, 1.1), 512)
-    sure, unsure, one = shrink(learned).values
-    assert sure == pytest.approx(2, abs=1e-3) and 1 < unsure < 1.2 and one == 1
+@pytest.mark.parametrize("count", [64, 512])
+def test_the_benchmark_learns_by_the_function_that_users_call(count):
+    subject, data = Subject(LEAK), examples(LEAK, count).float()
+    assert learn_rule(subject, count) == learn_scale([(subject.predict, data)])
 
 
 def test_every_family_runs_on_a_problem():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from meancap import CFG, Cap, Record, sample, uniform
-from meancap.rules.path_matching import GapCurve, load_path_match
+from meancap.rules.calibration import Calibration, GapCurve
 from meancap.sampling import noise, shifted
 from meancap_lab.cli import main
 from meancap_lab.explorer import image_view as studio
@@ -213,7 +213,7 @@ def test_real_scenes_follow_the_law_of_the_sentence():
 
 def test_the_gaps_of_garments_agree_with_a_calibration_on_other_pictures():
     times, squares = studio._garment_gaps()
-    match = load_path_match(ROOT / "studies" / "path_matching" / "fashion-320.json")
+    match = Calibration.load(ROOT / "studies" / "path_matching" / "fashion-320.json")
     assert squares.shape == (10, len(times)) and len(times) == len(fashion_gaps.TIMES) - 1
     for t, square in zip(times, squares.mean(0), strict=True):
         assert match.gaps.ratio(t, float(square.sqrt())) == pytest.approx(1, rel=0.15)

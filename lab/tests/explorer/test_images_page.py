@@ -10,7 +10,7 @@ import torch
 from browser import until
 
 from meancap import CFG, Cap, Record, sample, uniform
-from meancap.rules.path_matching import GapCurve
+from meancap.rules.calibration import GapCurve
 from meancap.sampling import noise
 from meancap_lab.explorer import image_view
 from meancap_lab.explorer import server as server_module

@@ -1,15 +1,20 @@
-"""`meancap calibrate` by path matching: batches, stops, files, figures, pipelines, `generate --rule auto`."""
+"""`meancap calibrate` by path matching: batches, stops, files, figures, pipelines, `generate --rule FILE`."""
 
 import json
 
 import pytest
 import torch
 
-from meancap import uniform
-from meancap.rules.path_matching import load_path_match
+from meancap import Calibration, uniform
 from meancap_lab.cli import main
 from meancap_lab.mixtures.problems import problem
-from meancap_lab.runs.calibrate import encode_pictures, examples, match_examples, match_pipeline
+from meancap_lab.runs.calibrate import (
+    encode_pictures,
+    examples,
+    match_examples,
+    match_pipeline,
+    run_pipeline_pilot,
+)
 
 RULES = ["CFG(1)", "CFG(2)"]
 
@@ -55,16 +60,18 @@ def test_the_command_chooses_and_generate_follows_it(tmp_path, capsys):
     assert main([*command, "--model", "scenes", *rules]) == 0
     said = capsys.readouterr().out
     assert said.startswith("16 examples, 3 steps, 2 rules and the examples themselves: 288 network calls\n")
-    match = load_path_match(out)
-    assert f"c.json: {match.rule}: mismatch" in said and match.model == "scenes" and match.examples == 16
+    found = Calibration.load(out)
+    assert f"c.json: {found}: mismatch" in said
+    assert (found.model, found.examples, found.seed, found.calls) == ("scenes", 16, 0, 288)
+    assert [one["rule"] for one in found.details["candidates"]] == ["CFG(1)", "CFG(2) | Cap(1.1)"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.json", "c.json.png"]
     run = ["generate", "--model", "scenes", "--prompt", "a red disc", "--steps", "2", "--per-class", "1"]
-    assert main([*run, "--rule", "auto", "--calibration", str(out), "--out", str(tmp_path / "a")]) == 0
-    assert json.loads((tmp_path / "a" / "run.json").read_text())["config"]["rule"] == match.rule
+    assert main([*run, "--rule", str(out), "--out", str(tmp_path / "a")]) == 0
+    assert json.loads((tmp_path / "a" / "run.json").read_text())["config"]["rule"] == str(found)
     assert main([*run, "--rule", "auto", "--out", str(tmp_path / "b")]) == 0
     assert capsys.readouterr().out.endswith("b: 1 samples, CFG(2) | Cap(1.1, anchor='first')\n")
-    assert main([*run, "--rule", "CFG(2)", "--calibration", str(out), "--out", str(tmp_path / "d")]) == 2
-    assert "--calibration FILE chooses the rule of --rule auto" in capsys.readouterr().err
+    assert main([*run, "--rule", str(tmp_path / "a" / "run.json"), "--out", str(tmp_path / "d")]) == 2
+    assert "cannot be read as a calibration (it has another format)" in capsys.readouterr().err
     assert main([*command, "--model", "fashion"]) == 2
     assert "needs --data DIR" in capsys.readouterr().err
 
@@ -92,7 +99,7 @@ def test_a_pipeline_walks_its_encoded_pictures_and_its_rules(tiny):
     from PIL import Image
 
     from meancap.adapters.diffusers import guided
-    from meancap.rules.path_matching import Follow
+    from meancap_lab.runs.path_matching import Follow
     from meancap_lab.runs.prompts import open_pipeline
 
     source, data = tiny
@@ -110,3 +117,11 @@ def test_a_pipeline_walks_its_encoded_pictures_and_its_rules(tiny):
     assert match == again and match.examples == 8 and match.model == "StableDiffusion3Pipeline"
     with pytest.raises(ValueError, match="each picture needs its caption"):
         match_pipeline(pipe, pictures, captions[:3], RULES)
+    call = {"num_inference_steps": 2, "height": 16, "width": 16, "guidance_scale": 7.0}
+    found = run_pipeline_pilot(pipe, captions * 2, **call).calibration("rms", model="tiny", seed=0)
+    assert (found.examples, found.calls, found.method) == (16, 64, "pilot")
+    with torch.no_grad(), guided(pipe, found) as record:
+        pipe("a cat", **call)
+    assert record.about["rule"] == str(found)
+    with pytest.raises(ValueError, match="at least 16 samples"):
+        run_pipeline_pilot(pipe, captions, **call).cap()

@@ -7,13 +7,12 @@ from meancap import CFG, sample
 from meancap.rules import Threshold
 from meancap_lab.models.classes import ClassModel
 from meancap_lab.models.sit import NetworkPredictor, SiTConfig
-from meancap_lab.runs.calibrate import LearnedScale
 from small_sit import pixels, random_sit
 from studies.feedback.study import geometric_mean
 from studies.label_noise.study import Study, arms, make_cell
 
 GARMENT = SiTConfig(size=28, channels=1, patch=14, width=8, depth=1, heads=2, classes=10, learn_sigma=False)
-LEARNED = LearnedScale((0.5,), (1.2,), (1.1,), (1.3,), 32)
+LEARNED = CFG(1.2)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A rule applied in a host, from call to call; the record of a run; the pilot of a calibration.
+"""A rule applied in a host, from call to call, and the record of a run.
 
 A rule that only caps keeps the host's nominal output and moves it towards the conditional one; other chains
 replace it (`meancap.rules.respond`).
@@ -16,16 +16,12 @@ from ..path import Affine
 from ..prediction import Prediction
 from ..record import Record
 from ..rules import Rule, Stepper, parse
-from ..rules.caps import Calibration, anchor_of, from_pilot
-from ..rules.rule import Displacement
 from ..sampling.checks import need_scale_first
 from ..tensors import promoted
 
 
 class RunRecord(Record):
     """What guidance did in the latest call of a pipeline: per sample and evaluation, and in one line."""
-
-    needs_both = False  # whether a host must make both predictions even if the rule needs one
 
     def __init__(self) -> None:
         self.beside: list[RunRecord] = []  # of the other states of the run, where it has any: its audio
@@ -87,7 +83,7 @@ def need_cap_inside(rule: Rule, outer: Rule) -> None:
 class Session:
     """One rule, its state between steps, and the record of what it did."""
 
-    def __init__(self, rule: Rule | str, record: RunRecord | None = None) -> None:
+    def __init__(self, rule: Rule | str) -> None:
         if isinstance(rule, str):
             rule = parse(rule)
         if not isinstance(rule, Rule):
@@ -96,7 +92,7 @@ class Session:
             )
         need_scale_first(rule)
         self.rule = rule
-        self.record = RunRecord() if record is None else record
+        self.record = RunRecord()
         self._stepper = Stepper(rule)
         self._beside: list[Session] = []
         self.begin()
@@ -120,7 +116,7 @@ class Session:
 
         A host that skips it passes the conditional output in its place, so that the rule's state advances.
         """
-        return not (self.rule.caps or self.record.needs_both) and self._stepper.idle(t, first=first)
+        return not self.rule.caps and self._stepper.idle(t, first=first)
 
     def guide(
         self, how: Affine, x: Tensor, c: Tensor, u: Tensor, nominal: Tensor, *, first: bool = True,
@@ -152,61 +148,3 @@ class Session:
                 f"{name} guides by a formula of its own, on whose result only a cap can act, such as "
                 f"Cap(1.1) or CapDisplacement(1.15); got {self.rule}"
             )
-
-
-class Pilot(RunRecord):
-    """A record of unguided runs, `Session(CFG(1), Pilot())`, that keeps only what a calibration needs.
-
-        sums     of each channel of m_c (axis 1), for each evaluation and sample
-        squares  |m_c|^2
-        first    the channel means of m_u at the first evaluation, whose average is the anchor r
-
-    With an anchor per channel, |m_c - r|^2 = |m_c|^2 - 2 sum_k r_k sums_k + n sum_k r_k^2: the means
-    themselves need not be kept until r is known.
-    """
-
-    needs_both = True  # the anchor is made of unconditional means
-
-    def __init__(self) -> None:
-        self._times: list[float] = []
-        self._sums: list[list[Tensor]] = []  # by run, by evaluation: (samples, channels)
-        self._squares: list[list[Tensor]] = []
-        self._first: list[Tensor] = []
-        self._size = 0
-        super().__init__()
-
-    def restart(self) -> None:
-        """A new run; runs in which nothing was seen do not count."""
-        super().restart()
-        if not self._sums or self._sums[-1]:
-            self._sums.append([])
-            self._squares.append([])
-
-    def add(self, g: Displacement, p: Prediction, rule: Rule | None = None) -> None:
-        m_c, m_u = (v.double().flatten(2) if v.dim() > 2 else v.double()[..., None] for v in (p.m_c, p.m_u))
-        if not self._sums[-1]:
-            self._first.append(m_u.mean(2).cpu())
-        if len(self._sums) == 1:
-            self._times.append(float(torch.as_tensor(p.t).flatten()[0]))
-        self._size = m_c.shape[2]
-        self._sums[-1].append(m_c.sum(2).cpu())
-        self._squares[-1].append(m_c.square().sum((1, 2)).cpu())
-
-    def calibration(self, name: str, calls: str) -> Calibration:
-        """The anchor per channel and the radii of all runs, which must have had the same steps.
-
-        `name` is the model and `calls` how often it was run; the cost of the pilot is noted with them.
-        """
-        runs = [run for run in self._sums if run]
-        if not runs:
-            raise ValueError("the pilot recorded no step; call the pipeline inside its block")
-        if {len(run) for run in runs} != {len(self._times)}:
-            raise ValueError("the runs of a pilot must have the same number of steps")
-        anchor = anchor_of(torch.cat(self._first).mean(0)[:, None], "channel")
-        r = anchor.tensor(self._first[0])
-        columns = []
-        for sums, squares in zip(runs, [run for run in self._squares if run], strict=True):
-            away = [q - 2 * s @ r + self._size * r.square().sum() for s, q in zip(sums, squares, strict=True)]
-            columns.append(torch.stack(away).clamp(min=0).sqrt())
-        cost = f"{calls}, {sum(map(len, runs))} steps, two predictions each"
-        return from_pilot(anchor, self._times, torch.cat(columns, dim=1), f"{name}: {cost}")

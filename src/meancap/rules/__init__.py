@@ -6,6 +6,9 @@ benchmark without being listed anywhere else.
 
 from ..schedules import Values as Values
 from .adaptive import *
+from .calibration import Calibration as Calibration
+from .calibration import Pilot as Pilot
+from .calibration import auto as auto
 from .caps import *
 from .density_ratio import *
 from .direction import *
@@ -19,7 +22,6 @@ from .methods import builtin_names as _builtin_names
 from .methods import catalogue as catalogue
 from .methods import register as register
 from .negative import *
-from .path_matching import auto as auto
 from .rescaling import *
 from .rule import *
 from .rule import __all__ as _rule
@@ -27,6 +29,7 @@ from .scale import *
 from .time import *
 
 _OTHERS = (
-    "Entry", "ParseError", "Values", "auto", "by_step", "cap_fraction", "catalogue", "parse", "register",
+    "Calibration", "Entry", "ParseError", "Pilot", "Values", "auto", "by_step", "cap_fraction", "catalogue",
+    "parse", "register",
 )  # fmt: skip
 __all__ = sorted({*_rule, *_OTHERS, *(_builtin_names() & globals().keys())})

@@ -12,21 +12,17 @@ because the largest share in both sets is the smaller of the two.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from functools import partial
 from numbers import Real
-from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..cap import MARGINS, Lengths, cap_share, lengths
-from ..files import write_whole
 from ..prediction import Prediction, need_same_shapes
-from ..schedules import Piecewise, Scale, Schedule, Values, at, finite, finite_scale
+from ..schedules import Scale, Schedule, Values, at, finite, finite_scale
 from ..tensors import Number, compiling, on_host, vector
 from .methods import method
 from .rule import Chain, Displacement, Factor, State
@@ -169,87 +165,6 @@ def _below(a: Number, b: float) -> bool:
     if isinstance(a, Tensor):
         return on_host(a) and bool((a < b).any())
     return not compiling() and a < b
-
-
-_FORMAT = 1
-_QUANTILES = {"q50": 0.5, "q75": 0.75, "q90": 0.9, "q97": 0.97}
-LEVELS = ("rms", *_QUANTILES)
-FEWEST = 16
-_LARGEST = 1024  # elements of an anchor that a text can still hold
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How far a model's conditional means lie from r, measured without guidance; `cap` returns the `Cap`.
-
-    anchor  r, the unconditional mean at the first step, averaged over the samples; ideally E[data]
-    radii   R(t) for each level, at each time: a quantile or the root mean square of |m_c - r|
-    """
-
-    anchor: Values
-    times: tuple[float, ...]
-    radii: Mapping[str, tuple[float, ...]]
-    samples: int
-    model: str = ""
-
-    def cap(self, gamma: float = 1.0, level: str = "rms") -> Cap:
-        """The cap with this anchor and the radii of one level as its floor."""
-        if level not in self.radii:
-            raise ValueError(f"this calibration has the levels {', '.join(self.radii)}; got {level!r}")
-        return Cap(gamma, anchor=self.anchor, floor=Piecewise(self.times, self.radii[level]))
-
-    def save(self, path: str | Path) -> Path:
-        """Writes the file atomically."""
-        content = {"format": _FORMAT, "model": self.model, "samples": self.samples}
-        content |= {"anchor": json.loads(str(self.anchor)), "times": self.times, "radii": self.radii}
-        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
-        return write_whole(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def from_pilot(anchor: Values, times: Sequence[float], radii: Tensor, model: str) -> Calibration:
-    """What a pilot's radii |m_c - r|, (evaluations, samples), say at each of its times."""
-    count = radii.shape[1]
-    if count < FEWEST:
-        raise ValueError(f"a pilot needs at least {FEWEST} samples for its quantiles; got {count}")
-    levels = {"rms": radii.square().mean(1).sqrt()}
-    levels |= {name: radii.quantile(q, dim=1) for name, q in _QUANTILES.items()}
-    return Calibration(anchor, tuple(times), {name: _digits(v) for name, v in levels.items()}, count, model)
-
-
-def load_calibration(path: str | Path) -> Calibration:
-    """Reads a file that `meancap calibrate` wrote."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT:
-            raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
-        radii = {str(k): tuple(float(r) for r in v) for k, v in content["radii"].items()}
-        times = tuple(float(t) for t in content["times"])
-        anchor, samples, model = Values(content["anchor"]), int(content["samples"]), str(content["model"])
-        read = Calibration(anchor, times, radii, samples, model)
-        for level in radii:
-            read.cap(level=level)  # Piecewise raises an error if they do not fit together
-    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is no calibration file ({error}); write one with `meancap calibrate`"
-        ) from None
-    return read
-
-
-def calibrated(path: str | Path, gamma: float = 1.0, level: str = "rms") -> Cap:
-    """The cap that a calibration file stands for, to chain after a rule: `CFG(5) | calibrated("c.json")`."""
-    return load_calibration(path).cap(gamma, level)
-
-
-def anchor_of(mean: Tensor, per: str | None) -> Values:
-    """One value per 'element' or per 'channel'; by default per element up to `_LARGEST` of them."""
-    if mean.dim() > 1 and (per == "channel" or (per is None and mean.numel() > _LARGEST)):
-        mean = mean.flatten(1).mean(1)
-    return Values(torch.tensor(_digits(mean.flatten()), dtype=torch.float64).reshape(mean.shape))
-
-
-def _digits(values: Tensor) -> tuple[float, ...]:
-    """Six digits: far below the error of any pilot, and a file that people can read."""
-    return tuple(float(f"{v:.6g}") for v in values.tolist())
 
 
 @method(call="pmc({scale}, 1.1)", check=(0.425466, -1.576399, 0.574534, 0.776399))

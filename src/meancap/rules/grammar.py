@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from .. import schedules
+from .calibration import auto
 from .methods import builds
-from .path_matching import auto
 from .rule import Chain, Rule
 
 _WORDS = {"True": True, "False": False, "None": None, "nan": float("nan")}
@@ -43,7 +43,7 @@ def part_classes() -> dict[str, Callable[..., Any]]:
         kind.__name__: kind
         for kind in kinds
         if (is_dataclass(kind) or kind is schedules.Values)
-        and kind is not Chain
+        and not issubclass(kind, Chain)
         and kind.__module__.startswith(homes)
     }
 

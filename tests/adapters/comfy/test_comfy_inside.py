@@ -10,7 +10,7 @@ from hook_arguments import KEYS, furthest, prediction
 
 from meancap import Prediction, sample
 from meancap.adapters.comfy.hooks import noise_levels
-from meancap.rules.caps import load_calibration
+from meancap.rules import Calibration
 
 pytestmark = [pytest.mark.usefixtures("comfy"), pytest.mark.filterwarnings("ignore")]
 
@@ -327,7 +327,9 @@ def calibrated(model, prompts, **more):
 def test_calibration_is_a_pilot_by_hand_and_its_rule_holds_its_bound(flow, folder):
     model, prompts = exact(flow=flow), [1, 2] * 4
     rule, text = calibrated(model, prompts)
-    assert text.startswith("BaseModel: 8 runs, 48 steps, two predictions each\n16 samples")
+    assert text.startswith(
+        "BaseModel: 16 samples, 192 network calls, written to calibration/exact_00001_.json\n"
+    )
     m_u, m_c = [], []
     for i, label in enumerate(prompts):
         spy = Spy()
@@ -339,15 +341,17 @@ def test_calibration_is_a_pilot_by_hand_and_its_rule_holds_its_bound(flow, folde
     times = [float(noise_levels(args).time(args["sigma"])[0]) for args in spy.calls]
     anchor = torch.cat(m_u).mean((0, 2, 3))
     radii = (torch.cat(m_c, dim=1) - anchor[:, None, None]).flatten(2).norm(dim=2).quantile(0.9, dim=1)
-    found = load_calibration(folder / "calibration" / "exact_00001_.json")
-    torch.testing.assert_close(found.anchor.tensor(anchor), anchor, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(torch.tensor(found.times), torch.tensor(times), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(torch.tensor(found.radii["q90"]).double(), radii, rtol=1e-5, atol=1e-6)
-    spy = Spy()
+    (cap,) = Calibration.load(folder / "calibration" / "exact_00001_.json").parts
+    assert str(cap) == rule
+    torch.testing.assert_close(cap.anchor.tensor(anchor), anchor, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(cap.floor.times), torch.tensor(times), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(cap.floor.values).double(), radii, rtol=1e-5, atol=1e-6)
+    spy, file = Spy(), "calibration/exact_00001_.json"
     out = sampled(spy.after(node("MeancapGuidanceRule", spy.before(model), rule)[0]), SHAPE, cfg=20.0)
+    assert torch.equal(out, sampled(node("MeancapGuidanceRule", model, file)[0], SHAPE, cfg=20.0))
     assert not torch.equal(out, sampled(model, SHAPE, cfg=20.0))
     for args, guided in zip(spy.calls, spy.out, strict=True):
-        r, floor = anchor[:, None, None], found.cap(level="q90").floor
+        r, floor = anchor[:, None, None], cap.floor
         away, own = ((m.double() - r).flatten(1).norm(dim=1) for m in (guided, args["cond_denoised"]))
         bound = own.clamp(min=floor(float(noise_levels(args).time(args["sigma"])[0])))
         assert bool((away <= bound * (1 + 1e-4)).all())

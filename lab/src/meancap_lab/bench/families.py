@@ -128,9 +128,7 @@ _CAPS = (
 _LEARNED = tuple(
     _recipe(f"learned λ(t), {name}", "CFG(1)", run, "learned")
     for name, run in (
-        ("512 examples, shrunk", learned(512, shrunk=True)),
         ("512 examples", learned(512)),
-        ("64 examples, shrunk", learned(64, shrunk=True)),
         ("64 examples", learned(64)),
         ("512, labels as in training", learned(512, leak=lambda case: case.leak)),
         ("512, a fifth mislabelled", learned(512, leak=lambda case: 0.2)),

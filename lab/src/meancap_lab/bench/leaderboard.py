@@ -33,7 +33,7 @@ _COLOURS = {
 }  # fmt: skip
 _ONE_SCALE = "CFG, one λ for all"
 SHOWN = (
-    "learned λ(t), 512 examples, shrunk", "learned λ(t), 512 examples", "learned λ(t), 64 examples",
+    "learned λ(t), 512 examples", "learned λ(t), 64 examples",
     "learned λ(t), 512, labels as in training", "learned λ(t), 512, calibrated cap q97", FIXED.name,
     "CFG 2, calibrated cap rms", "CFG 1.5", "CFG 5, anchored cap 1.1", UNGUIDED.name, "CFG 2, Cap 1.1",
     "CFG 5, Cap 1.1", "CFG 9, Cap 1.1", "CFG 2", "CFG 5",

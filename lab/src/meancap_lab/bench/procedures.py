@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from meancap.prediction import Prediction
-from meancap.rules import CFG, Displacement, Rule, State, displace
+from meancap.rules import Displacement, Pilot, Rule, State, displace
 from meancap.sampling import (
     Predict,
     autoguidance,
@@ -30,10 +30,10 @@ from meancap.sampling import (
     trajectory,
     uniform,
 )
-from meancap.schedules import Piecewise, Scale, Schedule, at
+from meancap.schedules import Scale, Schedule, at
 from meancap.tensors import Number
 
-from ..runs.calibrate import Calibration, LearnedScale, calibrate, learn_scale
+from ..runs.calibrate import learn_scale, run_pilot
 from .cases import Case, starts, truth
 from .policy import Policy, train_policy
 from .predictors import examples, perfect, predictor, weaker
@@ -98,7 +98,7 @@ def learning(first: Callable[[Subject, Rule, Times], Rule]) -> Procedure:
 
 def pilot_cap(level: str) -> Callable[[Subject, Times], Rule]:
     """The cap at this level of the radii of a pilot of the model."""
-    return lambda subject, times: _pilot(subject, len(times) - 1).cap(level=level)
+    return lambda subject, times: _pilot(subject, len(times) - 1).cap(level)
 
 
 def calibrated(level: str) -> Procedure:
@@ -109,15 +109,13 @@ def calibrated(level: str) -> Procedure:
 def learned(
     count: int,
     *,
-    shrunk: bool = False,
     leak: Callable[[Case], float] = lambda case: 0.0,
     cap: Callable[[Subject, Times], Rule] | None = None,
 ) -> Procedure:
     """The scale learned from `count` examples in the place of the rule, with a share of wrong labels."""
 
     def first(subject: Subject, _rule: Rule, times: Times) -> Rule:
-        found = _learn(subject, count, leak(subject.case))
-        rule = CFG(shrink(found) if shrunk else found.schedule)
+        rule = learn_rule(subject, count, leak(subject.case))
         return rule if cap is None else rule | cap(subject, times)
 
     return learning(first)
@@ -197,26 +195,17 @@ class _InRows(Schedule):
         return torch.cat(values).repeat_interleave(self.n)
 
 
-def shrink(found: LearnedScale) -> Piecewise:
-    """The learned curve drawn to 1 by its standard error e: 1 + a^3 / (a^2 + e^2), a = lambda - 1."""
-    values = []
-    for value, low, high in zip(found.values, found.low, found.high, strict=True):
-        a, error = value - 1, (high - low) / (2 * 1.96)
-        values.append(1 + a**3 / (a * a + error * error) if a else 1.0)
-    return Piecewise(found.times, tuple(values))
-
-
 @lru_cache(maxsize=8)
-def _learn(subject: Subject, count: int, leak: float) -> LearnedScale:
-    data = examples(subject.case, count, leak).float()
-    return learn_scale([(subject.predict, data)], resamples=200)
+def learn_rule(subject: Subject, count: int, leak: float = 0.0) -> Rule:
+    """The learned scale of the model under test, by the function that users call."""
+    return learn_scale([(subject.predict, examples(subject.case, count, leak).float())])
 
 
 @lru_cache(maxsize=2)
-def _pilot(subject: Subject, steps: int) -> Calibration:
+def _pilot(subject: Subject, steps: int) -> Pilot:
     """A pilot of the model under test, from noise of its own."""
     pilot = starts(subject.case.dimension, "pilot").float()
-    return calibrate([(subject.predict, pilot)], uniform(steps))
+    return run_pilot([(subject.predict, pilot)], uniform(steps))
 
 
 @lru_cache(maxsize=1)

@@ -97,17 +97,18 @@ def _show(folder: Path) -> int:
 
 _CALIBRATE = """\
   meancap calibrate --model scenes --samples 64 --out scenes.json
-  meancap calibrate --model fashion --data DIR --out fashion.json
-  meancap generate --model fashion --rule auto --calibration fashion.json --out runs/auto
+  meancap calibrate --model fashion --data DIR --out rule.json
+  meancap generate --model fashion --rule rule.json --out runs/calibrated
   meancap calibrate --learn scale --model lab:under-8 --samples 300 --out scale.json
 
-A rule is chosen by path matching (docs/choosing.md): FILE gets the choice, FILE.png the curves. Rerun a
-command to resume it. For a diffusers pipeline use `meancap_lab.runs.calibrate.match_pipeline`.
+FILE gets a rule, how it was found and the curves of the examples. By default path matching chooses the rule
+(docs/choosing.md), and FILE.png shows the curves. Rerun a command to resume it. For a diffusers pipeline use
+`meancap_lab.runs.calibrate.match_pipeline`.
 """
 
 
 def add_calibrate(commands: Any) -> None:
-    about = "choose a rule by examples of the data, or measure a model for a scale or a cap"
+    about = "choose a rule, or learn a scale, from examples of the data"
     p = add_command(commands, "calibrate", calibrate, about, _CALIBRATE)
     p.add_argument("--model", required=True, metavar="M", help="lab:PROBLEM, scenes, fashion or sit:PATH")
     p.add_argument("--out", required=True, type=Path, metavar="FILE", help="the calibration file, JSON")
@@ -143,9 +144,10 @@ def _learn_rule(args: argparse.Namespace) -> int:
 
     need("matplotlib", "report")
     rules = args.rule or CANDIDATES
+    calls = 2 * args.samples * args.steps * (len(rules) + 1)
     print(
         f"{args.samples} examples, {args.steps} steps, {len(rules)} rules and the examples themselves: "
-        f"{2 * args.samples * args.steps * (len(rules) + 1):,} network calls"
+        f"{calls:,} network calls"
     )
     folder = args.out.with_name(f"{args.out.name}.parts")
     batches = examples(args.model, args.samples, data=args.data, seed=args.seed, batch=args.batch)
@@ -154,7 +156,7 @@ def _learn_rule(args: argparse.Namespace) -> int:
         match = match_examples(
             batches, times, rules, seed=args.seed, model=args.model, folder=folder, tick=bar.update
         )
-    match.save(args.out)
+    match.calibration(seed=args.seed, calls=calls).save(args.out)
     draw_match(match, args.out.with_name(f"{args.out.name}.png"))
     shutil.rmtree(folder)
     shown = [t for t in match.times[1:] if t < 0.8][:: max(1, len(match.times) // 6)]
@@ -170,6 +172,9 @@ def _learn_rule(args: argparse.Namespace) -> int:
 
 
 def _learn_scale(args: argparse.Namespace) -> int:
+    from meancap.rules import CFG
+    from meancap.schedules import at
+
     from ..runs.calibrate import KNOTS, examples, learn_scale
 
     batches = examples(args.model, args.samples, data=args.data, seed=args.seed, batch=args.batch)
@@ -177,9 +182,12 @@ def _learn_scale(args: argparse.Namespace) -> int:
         counted = [(_ticking(predict, bar), x) for predict, x in batches]
         learned = learn_scale(counted, seed=args.seed, model=args.model)
     learned.save(args.out)
-    for t, value, low, high in zip(learned.times, learned.values, learned.low, learned.high, strict=True):
-        print(f"t {t:<5g} scale {value:6.3f}  [{low:.3f}, {high:.3f}]")
-    print(f"{args.out}: {learned.examples} examples; {learned.rule}")
+    (rule,), curves = learned.parts, learned.curves
+    assert isinstance(rule, CFG)
+    print("         scale  estimate and its 95 % interval")
+    for t, value, low, high in zip(*(curves[name] for name in ("t", "estimate", "low", "high")), strict=True):
+        print(f"t {t:<5g} {at(rule.scale, t):6.3f}  {value:.3f} [{low:.3f}, {high:.3f}]")
+    print(f"{args.out}: {learned.examples} examples; {learned}")
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from meancap.rules.path_matching import load_path_match
+from meancap import Calibration
 
 from ..extras import need, pip_command
 from ..runs.config import add_options, config_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _GENERATE = """\
   meancap generate --model fashion --rule "CFG(4) | Cap(1.1)" --per-class 100 --out runs/cap
-  meancap generate --model fashion --rule auto --per-class 10 --out runs/auto
+  meancap generate --model fashion --rule rule.json --per-class 10 --out runs/calibrated
   meancap generate --model scenes --prompt "a red disc left of a blue square" --rule "CFG(4)" --out runs/s
   meancap generate --model sit:SiT-XL-2-256.pt --vae stabilityai/sd-vae-ft-mse --npz --out runs/xl
   meancap generate --model diffusers:DIR --prompts FILE --rule "Cap(1.1)" --guidance-scale 7 --out runs/sd
@@ -40,9 +40,6 @@ def add_generate(commands: Any) -> None:
     )
     p.add_argument("--out", required=True, type=Path, metavar="DIR", help="the run folder")
     add_options(p)
-    p.add_argument(
-        "--calibration", type=Path, metavar="FILE", help="a file of `meancap calibrate`, for --rule auto"
-    )
 
 
 def generate(args: argparse.Namespace) -> int:
@@ -50,12 +47,8 @@ def generate(args: argparse.Namespace) -> int:
 
     rank, world, local = place()
     config = config_of(args)
-    if args.calibration is not None:
-        if config.rule != "auto":
-            raise ValueError(
-                f"--calibration FILE chooses the rule of --rule auto; got --rule {config.rule!r}"
-            )
-        config = replace(config, rule=load_path_match(args.calibration).rule)
+    if config.rule is not None and config.rule.endswith(".json"):
+        config = replace(config, rule=str(Calibration.load(config.rule)))
     prepared = open_model(config, _device_of(args, local)).prepare(config)
     store = prepared.store(args.out)
     mine = range(rank, prepared.config.blocks, world)

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meancap.rules.path_matching import load_path_match
+from meancap import Calibration
 
 from ..extras import need
 from .command import add_command, bar, progress
@@ -33,7 +33,7 @@ Writes report.html, report.md, scores.csv and figures/ into the folder of the ru
 """
 _PICTURES = """\
   meancap pictures runs/none runs/fixed runs/cap --out pictures
-  meancap pictures runs/fixed runs/cap --calibration fashion.json --out pictures
+  meancap pictures runs/fixed runs/cap --calibration rule.json --out pictures
 
 Runs stand side by side if they share their seeds and their classes or prompts. Written are sheet.png (rows
 are seeds, columns are rules), gallery.html, and for runs made with --diagnostics mechanism.png and meter.png.
@@ -161,7 +161,7 @@ def pictures(args: argparse.Namespace) -> int:
 
     if args.rows < 1 or args.gallery < 1:
         raise ValueError("--rows and --gallery must be at least 1")
-    real = None if args.calibration is None else load_path_match(args.calibration).gaps
+    real = None if args.calibration is None else Calibration.load(args.calibration).gaps
     for path in draw_all([Run.open(path) for path in args.runs], args.out, args.rows, args.gallery, real):
         print(path)
     return 0

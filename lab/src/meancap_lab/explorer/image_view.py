@@ -14,7 +14,7 @@ block     pictures made together; the last one is filled up, because a matrix pr
 frame     the guided mean of a step as a picture; the last one is the picture
 work      images × rules × evaluations, bounded; pictures that are kept cost nothing
 gap       of each rule's pictures at each step, squared, over that of noised real examples of the same classes
-          or sentence (`meancap.rules.path_matching`). Scenes are drawn from their law; the gaps of garments
+          or sentence (`runs.path_matching`). Scenes are drawn from their law; the gaps of garments
           are in fashion_gaps.json, which `python -m tools.fashion_gaps` writes
 """
 
@@ -39,7 +39,7 @@ from torch import Tensor
 
 from meancap.record import Record
 from meancap.rules import Rule
-from meancap.rules.path_matching import Follow, GapCurve
+from meancap.rules.calibration import GapCurve
 from meancap.sampling import Predict, Times, noise, sample, shifted, trajectory, uniform
 
 from ..metrics import diversity
@@ -51,6 +51,7 @@ from ..models.scenes import codes, detector, draw, measure_pictures, parse_promp
 from ..models.scenes.model import scenes
 from ..runs.config import sample_seed
 from ..runs.generate import SHIFT
+from ..runs.path_matching import Follow
 from ..torch_settings import torch_settings
 from . import comparison
 from .comparison import RULE_ERRORS

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from meancap.files import write_whole
-from meancap.rules.path_matching import GapCurve
+from meancap.rules.calibration import GapCurve
 
 from ..models.data import FASHION
 from ..runs.folder import Run, png_bytes

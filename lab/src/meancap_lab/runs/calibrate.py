@@ -1,12 +1,14 @@
-"""Calibration: a rule by path matching, a scale from labelled examples, or radii for a cap from a pilot.
+"""What a calibration measures: a rule by path matching, a scale from labelled examples, radii from a pilot.
+
+Each ends in a `meancap.Calibration`: a rule, its provenance and the curves of its examples.
 
 **A rule from examples**: the candidate whose paths look most like those of the examples under their own
-conditions (`meancap.rules.path_matching`). `match_examples` takes predictors and tensors, `match_pipeline` a
-diffusers pipeline and pictures with captions. Finished runs can be kept in a folder, so that a stopped
-calibration resumes.
+conditions (`path_matching`). `match_examples` takes predictors and tensors, `match_pipeline` a diffusers
+pipeline and pictures with captions. Finished runs can be kept in a folder, so that a stopped calibration
+resumes.
 
 **Radii from a pilot** that follows the conditional prediction alone, so that guidance cannot calibrate
-itself. The file and the cap made from it are in `meancap.rules.caps`.
+itself: `run_pilot` and `run_pipeline_pilot` run a `meancap.rules.Pilot`.
 
 **A scale from data**: lambda(t) learned from examples whose label is trusted, with intervals.
 
@@ -27,59 +29,43 @@ It gives the multiple of the gap that predicts data best **on average over the s
 leak needs a scale that differs from sample to sample (`meancap.rules.DensityFeedback`), and means that
 predict best do not always give the pictures that people like best.
 
-Intervals come from resampling whole examples, each with all its times and noises. Late on the path a gap may
-have vanished for all but a few examples; a time whose interval is wider than `WIDEST` is left out of the
-schedule, which uses the values of its neighbours there.
+The error of the estimate comes from leaving out each example in turn, with all its times. Late on the path a
+gap may have vanished for all but a few examples: the error is large, and `shrunk_scale` returns about 1.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from meancap.files import write_whole, writing
+from meancap.files import writing
 from meancap.record import Record
-from meancap.rules import CFG, Rule, Values, parse
-from meancap.rules.caps import (
-    FEWEST,
-    LEVELS,
-    Calibration,
-    anchor_of,
-    calibrated,
-    from_pilot,
-    load_calibration,
-)
-from meancap.rules.path_matching import (
-    FEWEST_EXAMPLES,
-    TAILS,
-    Follow,
-    PathMatch,
-    PathStatistics,
-    digits,
-    load_path_match,
-    match_paths,
-    path_statistics,
-    resample_counts,
-)
-from meancap.rules.spaces import on_samples
-from meancap.sampling import Predict, noise, sample, trajectory
+from meancap.rules import CFG, Calibration, Pilot, Rule, parse
+from meancap.sampling import Predict, noise, sample
 from meancap.sampling.stochastic import generator_of
 from meancap.schedules import Piecewise
 
 from ..extras import need
 from ..mixtures.problems import problem
 from .config import sample_seed
+from .path_matching import (
+    FEWEST_EXAMPLES,
+    Follow,
+    PathMatch,
+    PathStatistics,
+    digits,
+    match_paths,
+    path_statistics,
+)
 
-__all__ = ["LEVELS", "Calibration", "calibrate", "calibrated", "load_calibration", "load_path_match"]
-
-Pilot = tuple[Predict, Tensor]
+_LARGEST_ANCHOR = 1024  # elements that a text can still hold
 _Examples = tuple[Predict, Tensor]  # a predictor under the conditions of a batch, and the batch's data
 _Walk = Callable[[Rule | None], list[PathStatistics]]  # of a rule, or of the examples for None
 
@@ -234,33 +220,43 @@ def draw_match(match: PathMatch, path: str | Path) -> Path:
     return Path(path)
 
 
-def calibrate(pilots: Iterable[Pilot], times: Sequence[float], *, model: str = "") -> Calibration:
-    """Runs a pilot, given as batches of a predictor and its noise (n, ...), and measures it.
+def run_pilot(batches: Iterable[tuple[Predict, Tensor]], times: Sequence[float]) -> Pilot:
+    """Runs a pilot on batches of a predictor and its noise (n, ...), without guidance.
 
     The anchor has one value per element, or per channel if there are more than 1024 elements.
     """
-    batches = list(pilots)
-    count = sum(len(x) for _, x in batches)
-    if count < FEWEST:
-        raise ValueError(f"a pilot needs at least {FEWEST} samples for its quantiles; got {count}")
-    total = sum(predict(x, times[0]).m_u.double().sum(0).cpu() for predict, x in batches)
-    assert isinstance(total, Tensor)
-    anchor = anchor_of(total / count, None)
-    radii = torch.cat([_radii(predict, x, times, anchor) for predict, x in batches], dim=1)
-    return from_pilot(anchor, times[:-1], radii, model)
+    pilot: Pilot | None = None
+    for predict, x in batches:
+        if pilot is None:
+            pilot = Pilot("element" if x[0].numel() <= _LARGEST_ANCHOR or x.dim() == 2 else "channel")
+        sample(predict, pilot, x, times)
+    return pilot or Pilot()
 
 
-def _radii(predict: Predict, x: Tensor, times: Sequence[float], anchor: Values) -> Tensor:
-    """|m_c - r| along the unguided flow, (steps, n)."""
-    radii = []
-    for step in trajectory(predict, CFG(1.0), x, times):
-        m_c = step.prediction.m_c
-        radii.append(
-            torch.linalg.vector_norm(
-                (m_c - on_samples(anchor, m_c, "anchor")).flatten(1).double(), dim=1
-            ).cpu()
-        )
-    return torch.stack(radii)
+def run_pipeline_pilot(
+    pipe: Any, prompts: Sequence[str], *, seed: int = 0, layout: Any = None, **call: Any
+) -> Pilot:
+    """Calls a diffusers pipeline once for each prompt, without guidance, and measures its conditional means.
+
+    `call` holds the further arguments of every call. One must turn guidance on (guidance_scale=7), so that
+    the pipeline computes both predictions; the run follows the conditional one. A cap needs 16 samples; a few
+    hundred give good quantiles:
+
+        pilot = run_pipeline_pilot(pipe, prompts, guidance_scale=7, num_inference_steps=28)
+        pilot.calibration("q90", model="SD3.5").save("rule.json")
+        with guided(pipe, Calibration.load("rule.json")): ...
+    """
+    from meancap.adapters.diffusers import guided
+
+    known = inspect.signature(type(pipe).__call__).parameters
+    if "output_type" in known:
+        call.setdefault("output_type", "latent")  # no picture is wanted
+    pilot = Pilot()
+    with torch.no_grad(), guided(pipe, pilot, layout=layout):
+        for i, prompt in enumerate(prompts):
+            generator = {"generator": generator_of(seed + i)} if "generator" in known else {}
+            pipe(prompt, **{**generator, **call})
+    return pilot
 
 
 def examples(
@@ -314,57 +310,18 @@ def examples(
     ]
 
 
-FORMAT = 1
 _FEWEST_EXAMPLES = 32
-_WIDEST = 1.0
+LARGEST = 10.0  # a learned scale lies between 0 and this
 KNOTS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-@dataclass(frozen=True)
-class LearnedScale:
-    """lambda at each time, and the ends of its interval."""
-
-    times: tuple[float, ...]
-    values: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    examples: int
-    level: float = 0.95
-    model: str = ""
-
-    @property
-    def schedule(self) -> Piecewise:
-        """Straight lines between the times that are known, constant before and after."""
-        curves = zip(self.times, self.values, self.low, self.high, strict=True)
-        known = [(t, value) for t, value, low, high in curves if high - low <= _WIDEST]
-        if not known:
-            return Piecewise((0.0,), (1.0,))
-        return Piecewise(tuple(t for t, _ in known), tuple(value for _, value in known))
-
-    @property
-    def rule(self) -> CFG:
-        """CFG with this scale; a cap may follow it."""
-        return CFG(self.schedule)
-
-    def save(self, path: str | Path) -> Path:
-        """Writes the file atomically."""
-        path = Path(path)
-        fields = {"format": FORMAT, "kind": "scale", **asdict(self)}
-        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items()]
-        return write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
 def learn_scale(
-    batches: Iterable[_Examples],
-    times: Sequence[float] = KNOTS,
-    *,
-    seed: int = 0,
-    resamples: int = 1000,
-    model: str = "",
-) -> LearnedScale:
+    batches: Iterable[_Examples], times: Sequence[float] = KNOTS, *, seed: int = 0, model: str = ""
+) -> Calibration:
     """Learns lambda(t) from batches of examples, with one noise for each example and time.
 
-    The noise of example i has a seed of its own, so that batches change nothing.
+    The rule is CFG(Piecewise(...)) with `shrunk_scale` of the estimate. The curves are the estimate and the
+    ends "low" and "high" of its 95 % interval. Example i has its own noise, so that batches change nothing.
     """
     knots = tuple(float(t) for t in times)
     if not knots or not all(0 < t < 1 for t in knots):
@@ -376,26 +333,26 @@ def learn_scale(
     if first < _FEWEST_EXAMPLES:
         raise ValueError(f"a scale needs at least {_FEWEST_EXAMPLES} examples for its interval; got {first}")
     products = torch.cat(rows)  # (examples, times, 2)
-    counts = resample_counts(first, resamples, 2**31)
-    low, high = _ratio(torch.einsum("rn,ntk->rtk", counts, products)).quantile(TAILS, dim=0)
-    values = _ratio(products.sum(0))
-    return LearnedScale(knots, digits(*values), digits(*low), digits(*high), first, model=model)
+    value, without = _ratio(products.sum(0)), _ratio(products.sum(0) - products)
+    error = ((first - 1) / first * (without - without.mean(0)).square().sum(0)).sqrt()
+    spans = {"estimate": value, "low": value - 1.96 * error, "high": value + 1.96 * error}
+    curves = {"t": knots, **{name: digits(*curve.nan_to_num(1.0)) for name, curve in spans.items()}}
+    rule = CFG(Piecewise(knots, digits(*shrunk_scale(value, error))))
+    calls = 2 * first * len(knots)
+    return Calibration(rule.parts, "least squares", model, first, seed, calls, curves=curves)
 
 
-def load_scale(path: str | Path) -> LearnedScale:
-    """Reads a file that `meancap calibrate --learn scale` wrote."""
-    try:
-        read: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        if (read.pop("format"), read.pop("kind")) != (FORMAT, "scale"):
-            raise ValueError("another kind of file")
-        read |= {name: tuple(map(float, read[name])) for name in ("times", "values", "low", "high")}
-        learned = LearnedScale(**read)
-        for curve in (learned.values, learned.low, learned.high):
-            Piecewise(learned.times, curve)  # raises an error if they do not fit together
-    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
-        hint = "write one with `meancap calibrate --learn scale`"
-        raise ValueError(f"{path} is no scale file ({error}); {hint}") from None
-    return learned
+def shrunk_scale(value: Tensor, error: Tensor) -> Tensor:
+    """An estimated scale drawn towards 1 by its standard error, between 0 and `LARGEST`.
+
+    With a = value - 1 it is 1 + a w / (w + error^2), w = min(a^2, 1): the mean of lambda under a normal prior
+    round 1 that is as wide as the effect itself, 1 at most. So 1 + a / 2 if the error is as large as the
+    effect, and 1 if nothing is known.
+    """
+    a = value - 1
+    width = a.square().clamp(max=1.0)
+    scale = 1 + a * width / (width + error.square())
+    return scale.nan_to_num(1.0).clamp(0.0, LARGEST)  # 0 / 0 is no effect, and no error
 
 
 @torch.no_grad()

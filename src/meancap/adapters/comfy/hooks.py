@@ -26,9 +26,9 @@ from ...extras import need
 from ...path import Affine
 from ...prediction import Prediction
 from ...record import Measure, measure, span
-from ...rules import CFG, Cap, Rule
+from ...rules import Cap, Rule
 from ...tensors import Number, promoted, scalar_dtype
-from ..session import Pilot, RunRecord, Session
+from ..session import RunRecord, Session
 
 _Args = Mapping[str, Any]
 
@@ -148,20 +148,15 @@ class PostCFG(Session):
         return bool(inside[0]) if bool((inside == inside[0]).all()) else inside
 
 
-class PilotHook(Session):
-    """Unguided runs of one patched model; `begin` goes before each of them."""
-
-    def __init__(self) -> None:
-        self.pilot = Pilot()
-        super().__init__(CFG(1.0), self.pilot)
+class PilotHook(PostCFG):
+    """The unguided runs of a pilot; both predictions are needed at every step."""
 
     def __call__(self, args: _Args) -> Tensor:
         if _without_negative(args) or not _negative_in_range(args):
             raise ValueError(
                 "a calibration needs the negative at every step; connect one without a range of steps"
             )
-        means = args["cond_denoised"], _negative(args)[1], args["denoised"]
-        return self.guide(_place(args), args["input"], *means)
+        return super().__call__(args)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """The nodes that ComfyUI loads: Posterior-Mean Cap, Guidance Rule, Guidance Report and Calibrate Guidance.
 
 Only this module imports ComfyUI. It uses only what version 0.3.48 of its node interface has, and never
-changes the model that comes in: a node patches a clone. Calibrate Guidance writes the file that
-`meancap.adapters.diffusers.calibrate` writes.
+changes the model that comes in: a node patches a clone. A file is read from ComfyUI's own folders only.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import folder_paths
 from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import ComfyExtension, io, ui
 
-from ...rules import Cap, CapDisplacement, Rule, parse
-from ...rules.caps import FEWEST, LEVELS
+from ...rules import Calibration, Cap, CapDisplacement, Pilot, Rule, parse
+from ...rules.calibration import FEWEST, LEVELS
 from ...sampling.checks import need_scale_first
 from .hooks import PilotHook, PostCFG, draw_run
 
@@ -123,8 +122,20 @@ class PosteriorMeanCap(io.ComfyNode):
         return io.NodeOutput(_patched(model, _FORMS[form](gamma), start, end))
 
 
+def _rule_of(text: str) -> Rule:
+    """The rule of a text, or of a calibration's file in ComfyUI's output or input folder."""
+    name = text.strip()
+    if not name.endswith(".json"):
+        return parse(text)
+    for folder in (folder_paths.get_output_directory(), folder_paths.get_input_directory()):
+        path = Path(folder, name).resolve()
+        if path.is_relative_to(Path(folder).resolve()) and path.is_file():
+            return Calibration.load(path)
+    raise ValueError(f"ComfyUI's output and input folders hold no file {name}; give its name in one of them")
+
+
 class GuidanceRule(io.ComfyNode):
-    """Any rule, as text."""
+    """Any rule, as text or from the file of a calibration."""
 
     @classmethod
     def define_schema(cls) -> Any:
@@ -141,7 +152,8 @@ class GuidanceRule(io.ComfyNode):
                 io.String.Input(
                     "rule", default="CFG(7) | Cap(1.1)", multiline=True,
                     tooltip="Rules joined by |, applied from left to right; time runs from 0, the noise, "
-                    "to 1, the image.",
+                    "to 1, the image. Or the file of a calibration in the output or input folder, such as "
+                    "calibration/model_00001_.json.",
                 ),
                 *_window(),
             ],
@@ -153,14 +165,14 @@ class GuidanceRule(io.ComfyNode):
         """Of the rule only: ComfyUI leaves to a node what is named here."""
         if isinstance(rule, str):
             try:
-                need_scale_first(parse(rule))
+                need_scale_first(_rule_of(rule))
             except ValueError as error:
                 return str(error)
         return True
 
     @classmethod
     def execute(cls, model: Any, rule: str, start: float = 0.0, end: float = 1.0) -> Any:
-        return io.NodeOutput(_patched(model, parse(rule), start, end))
+        return io.NodeOutput(_patched(model, _rule_of(rule), start, end))
 
 
 class GuidanceReport(io.ComfyNode):
@@ -266,7 +278,7 @@ class CalibrateGuidance(io.ComfyNode):
                 ),
                 io.String.Input(
                     "filename_prefix", default="calibration/model",
-                    tooltip="Where the file with all levels goes in the output folder.",
+                    tooltip="Where the file goes in the output folder; Guidance Rule takes its name.",
                 ),
             ],
             [io.String.Output(display_name="rule"), io.String.Output(display_name="text")],
@@ -287,20 +299,21 @@ class CalibrateGuidance(io.ComfyNode):
             )
         from nodes import common_ksampler  # KSampler's function
 
-        hook, m = PilotHook(), model.clone()
+        pilot, m = Pilot(), model.clone()
+        hook = PilotHook(pilot)
         m.set_model_sampler_post_cfg_function(hook)
         for i, line in enumerate(lines):
             positive = clip.encode_from_tokens_scheduled(clip.tokenize(line))
             hook.begin()
             common_ksampler(m, seed + i, steps, _CFG, "euler", scheduler, positive, negative, latent)
-        measured = hook.pilot.calibration(type(model.model).__name__, f"{len(lines)} runs")
+        found = pilot.calibration(level, model=type(model.model).__name__, seed=seed)
         folder, name, counter, sub, _ = folder_paths.get_save_image_path(
             filename_prefix, folder_paths.get_output_directory()
         )
-        file = measured.save(Path(folder, f"{name}_{counter:05}_.json"))
-        shown = Path(sub, file.name).as_posix()
-        rule = str(measured.cap(level=level))
-        text = f"{measured.model}\n{measured.samples} samples, written to {shown}\n{rule}"
+        file = found.save(Path(folder, f"{name}_{counter:05}_.json"))
+        shown, rule = Path(sub, file.name).as_posix(), str(found)
+        cost = f"{found.examples} samples, {found.calls} network calls"
+        text = f"{found.model}: {cost}, written to {shown}\n{rule}"
         _log.info("%s", text)
         return io.NodeOutput(rule, text, ui={"text": (text,)})
 

@@ -3,7 +3,6 @@
 guided(pipe, rule)            a context manager; yields the record of the pipeline's latest call
 PosteriorMeanCappedGuidance   a guider: classifier-free guidance under the cap
 ChainGuidance                 a guider: any rule, written as text
-calibrate(pipe, prompts)      measures the anchor and the radii of a cap by unguided calls
 Layout                        for `guided` with a pipeline that is not in the table LAYOUTS
 """
 
@@ -15,7 +14,7 @@ from ...extras import pip_command
 if find_spec("diffusers") is None:
     raise ImportError(f"this needs diffusers; run {pip_command('diffusers')}")
 
-from .guided_pipelines import calibrate, guided
+from .guided_pipelines import guided
 from .layouts import Layout, LayoutError
 from .pipeline_table import LAYOUTS, UNSUPPORTED
 
@@ -29,7 +28,6 @@ __all__ = [
     "Layout",
     "LayoutError",
     "PosteriorMeanCappedGuidance",
-    "calibrate",
     "guided",
 ]
 

@@ -10,9 +10,8 @@ After the block the pipeline is as it was.
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from threading import get_ident
@@ -21,10 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...rules import CFG, Rule
-from ...rules.caps import Calibration
+from ...rules import Rule
 from ..attach import listen, override
-from ..session import Pilot, RunRecord, Session, need_cap_inside
+from ..session import RunRecord, Session, need_cap_inside
 from .layouts import Layout, LayoutError, same_state, shown_state, verify_layout
 from .pipeline_table import layout_of
 from .schedulers import PathReader, family_of, first_stage
@@ -392,31 +390,3 @@ def _tap_of(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
     if layout is not None and layout != tap.layout:
         raise ValueError(f"{tap.name} is already guided with another layout; leave that block first")
     return tap
-
-
-def calibrate(
-    pipe: Any, prompts: Sequence[str], *, seed: int = 0, layout: Layout | None = None, **call: Any
-) -> Calibration:
-    """Calls the pipeline once for each prompt, unguided, and measures its conditional means.
-
-    `call` holds the further arguments of every call. One must turn guidance on (guidance_scale=7), so that
-    the pipeline computes both predictions; the run follows the conditional one. Needs at least 16 samples;
-    a few hundred give good quantiles. Save the result, and use its cap:
-
-        found = calibrate(pipe, prompts, guidance_scale=7, num_inference_steps=28)
-        found.save("model.json")
-        with guided(pipe, found.cap(level="q90")): ...
-    """
-    known = inspect.signature(type(pipe).__call__).parameters
-    if "output_type" in known:
-        call.setdefault("output_type", "latent")  # no picture is wanted
-    pilot, tap = Pilot(), _tap_of(pipe, layout, verify=True)
-    session = tap.push(Session(CFG(1.0), pilot))
-    try:
-        for i, prompt in enumerate(prompts):
-            generator = {"generator": torch.Generator().manual_seed(seed + i)} if "generator" in known else {}
-            with torch.no_grad():
-                pipe(prompt, **{**generator, **call})
-    finally:
-        tap.pop(session)
-    return pilot.calibration(type(pipe).__name__, f"{len(prompts)} calls")

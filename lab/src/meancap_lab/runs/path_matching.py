@@ -1,4 +1,4 @@
-"""Path matching: choose the rule whose paths look like those of real examples; and `auto`, a rule by default.
+"""Path matching: choose the rule whose paths look like those of real examples.
 
     path     the states of a run; for an example, x_t = (1 - t) noise + t data
     gap      |m_c - m_u| at a state of the path
@@ -20,31 +20,22 @@ The weight of a time is its rms gap, because guidance moves the mean by multiple
 
 from __future__ import annotations
 
-import json
-import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from ..files import write_whole
-from ..prediction import Prediction, need_same_shapes
-from ..schedules import Piecewise, Scale, at
-from .caps import Cap
-from .rule import Chain, Map
-from .scale import CFG
+from meancap.prediction import Prediction, need_same_shapes
+from meancap.rules import Calibration, Map, parse
+from meancap.rules.calibration import GapCurve
 
 STATISTICS = ("gap", "mean", "cosine")
-_FORMAT, _KIND = 1, "path"
 FEWEST_EXAMPLES, _RESAMPLES = 8, 1000
 TAILS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 _POOR = 0.25
-_HINT = "write one with `meancap calibrate --learn rule`"
 
 
 class Follow(Map):
@@ -83,39 +74,6 @@ def path_statistics(record: _Stacked) -> PathStatistics:
     return PathStatistics(tuple(round(t, 6) for t in s["t"][:, 0].tolist()), values)
 
 
-class GapCurve(NamedTuple):
-    """The rms gap of noised real examples at some times, with which a run is compared."""
-
-    times: tuple[float, ...]
-    gap: tuple[float, ...]
-
-    def ratio(self, t: float, gap: float) -> float:
-        """The squared gap at time t over that of the examples, interpolated in log(gap); 0 if either is 0."""
-        known = [(s, g) for s, g in zip(self.times, self.gap, strict=True) if g > 0]
-        if not known or not gap > 0:
-            return 0.0
-        real = at(Piecewise(tuple(s for s, _ in known), tuple(math.log(g) for _, g in known)), t)
-        return math.exp(min(2 * (math.log(gap) - float(real)), 700.0))
-
-    def farthest(self, times: Sequence[float], gaps: Sequence[float]) -> tuple[int, float] | None:
-        """The index of the rms gap that differs most from that of the examples, and its squared ratio.
-
-        The first time, at which all states are noise, later times than those of the examples, and times at
-        which the examples have less than a tenth of their largest gap do not count.
-        """
-        least, first, last = (0.1 * max(self.gap)) ** 2, self.times[0], self.times[-1]
-        ratios = [(i, self.ratio(t, gaps[i])) for i, t in enumerate(times) if first < t <= last]
-        known = [(i, r) for i, r in ratios if r > 0 and gaps[i] ** 2 > least * r]
-        return max(known, key=lambda one: abs(math.log(one[1])), default=None)
-
-    def compare(self, times: Sequence[float], gaps: Sequence[float]) -> str:
-        """How far rms gaps at these times lie from those of the examples, where that is most."""
-        far = self.farthest(times, gaps)
-        if far is None:
-            return "no gap to compare with that of real examples"
-        return f"squared gap {far[1]:.2g} x that of real examples at t = {times[far[0]]:.2g}"
-
-
 @dataclass(frozen=True)
 class PathCandidate:
     """One rule and what its paths are like.
@@ -137,7 +95,7 @@ class PathCandidate:
 
 @dataclass(frozen=True)
 class PathMatch:
-    """A calibration by path matching: the chosen rule, and the curves of the examples and of all rules."""
+    """The chosen rule, and the curves of the examples and of all rules."""
 
     rule: str
     times: tuple[float, ...]
@@ -173,30 +131,14 @@ class PathMatch:
         """The gap of the examples."""
         return GapCurve(self.times, self.real["gap"])
 
-    def save(self, path: str | Path) -> Path:
-        """Writes the file; it appears whole or not at all."""
-        fields = {"format": _FORMAT, "kind": _KIND, **asdict(self)}
-        lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items()]
-        return write_whole(Path(path), "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def load_path_match(path: str | Path) -> PathMatch:
-    """Reads a file that `meancap calibrate` or `PathMatch.save` wrote; its rule is parsed here."""
-    from .grammar import parse
-
-    path = Path(path)
-    try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(read, dict) or (read.pop("format"), read.pop("kind")) != (_FORMAT, _KIND):
-            raise ValueError("another kind of file")
-        rows = [{**one, "curves": _curves(one["curves"])} for one in read["candidates"]]
-        read["times"], read["real"] = tuple(map(float, read["times"])), _curves(read["real"])
-        match = PathMatch(**{**read, "candidates": tuple(PathCandidate(**row) for row in rows)})
-        match.gaps.ratio(0.5, 1.0)
-        parse(match.best.rule)
-    except (ValueError, OSError, KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise ValueError(f"{path} is no calibration of a rule ({error}); {_HINT}") from None
-    return match
+    def calibration(self, *, seed: int | None = None, calls: int = 0) -> Calibration:
+        """The chosen rule with the curves of the examples; its details are the candidates."""
+        curves = {"t": self.times, **self.real}
+        details = {"error": self.error, "candidates": [asdict(one) for one in self.candidates]}
+        return Calibration(
+            parse(self.rule).parts, "path matching", self.model, self.examples, seed, calls, curves=curves,
+            details=details,
+        )  # fmt: skip
 
 
 def match_paths(
@@ -257,28 +199,6 @@ def _mean_curves(run: PathStatistics) -> dict[str, tuple[float, ...]]:
     return {name: digits(*curve) for name, curve in zip(STATISTICS, curves, strict=True)}
 
 
-def _curves(read: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, ...]]:
-    return {name: tuple(map(float, read[name])) for name in STATISTICS}
-
-
 def digits(*values: Tensor) -> tuple[float, ...]:
     """Five digits, of numbers that JSON can hold."""
-    return tuple(float(f"{min(float(v), 1e9):.5g}") for v in values)
-
-
-def auto(scale: Scale = 2.0) -> Chain:
-    """The rule for people who do not choose one: `CFG(scale) | Cap(1.1, anchor="first")`, which it logs once.
-
-    With a calibration, use its rule: `load_path_match(path).rule`, or in `meancap generate` the option
-    --calibration FILE. docs/choosing.md lists when not to use it.
-    """
-    rule = CFG(scale) | Cap(1.1, anchor="first")
-    _announce(str(rule))
-    return rule
-
-
-@cache
-def _announce(rule: str) -> None:
-    logging.getLogger("meancap").warning(
-        "auto: %s, the default without a calibration; `meancap calibrate` chooses by examples", rule
-    )
+    return tuple(float(f"{min(max(float(v), -1e9), 1e9):.5g}") for v in values)

@@ -1,23 +1,13 @@
-"""Path matching: an exact model walks the path of its examples, a wrong scale leaves it; `auto`."""
+"""Path matching: an exact model walks the path of its examples, a wrong scale leaves it."""
 
-import json
-import logging
 from dataclasses import replace
 
 import pytest
 import torch
 
-from meancap import CFG, Cap, Record, heun, noise, parse, sample, uniform
-from meancap.adapters.session import Session
-from meancap.rules import path_matching
-from meancap.rules.path_matching import (
-    Follow,
-    PathStatistics,
-    load_path_match,
-    match_paths,
-    path_statistics,
-)
+from meancap import Calibration, Record, heun, noise, sample, uniform
 from meancap_lab.mixtures.problems import problem
+from meancap_lab.runs.path_matching import Follow, PathStatistics, match_paths, path_statistics
 
 COUNT = 400
 
@@ -88,29 +78,9 @@ def test_predictions_without_a_gap_match_under_every_rule(tmp_path):
     flat = PathStatistics(real.times, real.values * torch.tensor([0.0, 1.0, 0.0]))
     match = match_paths(flat, {"CFG(1)": flat, "CFG(2)": flat})
     assert match.rule == "CFG(1)" and match.best.mismatch == 0 and match.gaps.ratio(0.5, 1.0) == 0
-    assert load_path_match(match.save(tmp_path / "m.json")) == match
+    found = match.calibration(seed=3, calls=7)
+    assert Calibration.load(found.save(tmp_path / "m.json")) == found and found.gaps == match.gaps
     assert match.gaps.compare([0.5], [1.0]) == "no gap to compare with that of real examples"
-
-
-def test_files_come_back_and_damaged_ones_are_named(tmp_path):
-    match = matched("overlap-triple", "CFG(1)", "CFG(2)", steps=5, count=32)
-    path = match.save(tmp_path / "m.json")
-    assert load_path_match(path) == match
-    good = json.loads(path.read_text())
-    for wrong in (
-        {"kind": "scale"},
-        {"rule": "CFG(7)"},
-        {"times": [0.5]},
-        {"candidates": [{}]},
-        {"real": {}},
-    ):
-        path.write_text(json.dumps({**good, **wrong}))
-        with pytest.raises(ValueError, match="is no calibration of a rule"):
-            load_path_match(path)
-    (rows,) = ([{**one, "rule": "open('x')"} for one in good["candidates"][:1]],)
-    path.write_text(json.dumps({**good, "rule": "open('x')", "candidates": rows}))
-    with pytest.raises(ValueError, match="unknown name 'open'"):
-        load_path_match(path)
 
 
 @pytest.mark.parametrize(
@@ -131,30 +101,15 @@ def test_a_record_compares_its_gap_with_that_of_the_examples(tmp_path):
     match = matched("under-8", "CFG(1)", "CFG(2)", steps=10, count=64)
     record = walked("under-8", "CFG(5)", 10, 64)[0]
     plain = record.summary()
-    record.reference = match
+    record.reference = match.calibration()
     assert record.summary().startswith(f"{plain}; squared gap ")
     record.plot(tmp_path / "meter.png")
     own = walked("under-8", None, 10, 64)[0]
-    own.reference = match
+    own.reference = match.calibration()
     assert "; squared gap 1 x that of real examples" in own.summary()
     late = match.gaps.compare([0.0, 0.1, 0.99], [9e9, match.gaps.gap[1], 9e9])
     assert late == "squared gap 1 x that of real examples at t = 0.1"  # noise and unknown times do not count
     assert match.gaps.ratio(0.5, 1e300) > 1e300
     doubled = replace(match, real={**match.real, "gap": tuple(g / 2 for g in match.real["gap"])})
-    own.reference = doubled
+    own.reference = doubled.calibration()
     assert "; squared gap 4 x that of real examples" in own.summary()
-
-
-def test_auto_is_the_anchored_cap_wherever_a_rule_is_typed_and_is_logged_once(caplog):
-    wanted = CFG(2) | Cap(1.1, anchor="first")
-    path_matching._announce.cache_clear()
-    with caplog.at_level(logging.INFO, "meancap"):
-        assert parse("auto") == parse("auto()") == wanted and parse("auto(5)").parts[0] == CFG(5)
-    assert [r.getMessage().split(",")[0] for r in caplog.records] == [
-        "auto: CFG(2) | Cap(1.1", "auto: CFG(5) | Cap(1.1",
-    ]  # fmt: skip
-    assert Session("auto").rule == wanted
-    x = [walked("overlap-triple", rule, 5, 16)[1] for rule in ("auto", wanted)]
-    assert torch.equal(*x)
-    with pytest.raises(ValueError, match="auto"):
-        parse("auto('calibration.json')")  # a text never opens a file

@@ -1,6 +1,4 @@
-"""Calibration by unguided calls of a pipeline is a pilot by hand; a pipeline can follow encoded pictures."""
-
-import inspect
+"""A pilot in a pipeline measures as by hand; a pipeline can follow encoded pictures."""
 
 import pytest
 import torch
@@ -10,42 +8,27 @@ from spy import Spy
 from tiny_pipelines import call, pipeline
 
 from meancap import Cap
-from meancap.adapters.diffusers import calibrate, guided
-from meancap.rules.caps import load_calibration
-from meancap.rules.path_matching import Follow, path_statistics
+from meancap.adapters.diffusers import guided
+from meancap.rules import Calibration, Pilot
 from meancap.schedules import Piecewise
 from meancap_lab.runs.calibrate import encode_pictures
+from meancap_lab.runs.path_matching import Follow, path_statistics
 
 NAMES = ["StableDiffusion3Pipeline", "FluxPipeline", "WanPipeline", "StableAudio3Pipeline"]
 
 
-class Asked:
-    """A pipeline of the tests, called with a prompt: every prompt has embeddings of its own."""
-
-    def __init__(self, name):
-        self.name, self.pipe = name, pipeline(name)
-        asked, cls = self, type(self.pipe)
-
-        def prompted(self, prompt, **options):
-            type(self).__call__, found = cls.__call__, None
-            try:
-                found = call(asked.name, self, seed=int(prompt), **options)
-            finally:
-                type(self).__call__ = prompted
-            return found
-
-        prompted.__signature__ = inspect.signature(cls.__call__)
-        self.pipe.__class__ = type(cls.__name__, (cls,), {"__call__": prompted})
-
-
-def prompts(count=8):
-    return [str(i) for i in range(count)]  # two samples each
+def piloted(name, runs=8, **options):
+    """A pilot of some runs of two samples each, every run with embeddings of its own."""
+    pilot, pipe = Pilot(), pipeline(name)
+    with guided(pipe, pilot):
+        for i in range(runs):
+            call(name, pipe, seed=i, generator=torch.Generator().manual_seed(i), **options)
+    return pilot
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_anchor_and_radii_are_those_of_a_pilot_by_hand(name, tmp_path):
-    pipe = Asked(name).pipe
-    found = calibrate(pipe, prompts())
+    found = piloted(name)
     plain = pipeline(name)
     end = 1.0 if plain.scheduler.config.get("invert_sigmas", False) else 0.0
     m_u, m_c = [], []
@@ -60,21 +43,18 @@ def test_anchor_and_radii_are_those_of_a_pilot_by_hand(name, tmp_path):
     anchor = torch.cat(m_u).flatten(2).mean((0, 2))
     away = torch.cat(m_c, dim=1) - anchor.reshape(1, 1, -1, *[1] * (m_c[0].dim() - 3))
     radii = away.flatten(2).norm(dim=2)
-    torch.testing.assert_close(found.anchor.tensor(anchor), anchor, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(
-        torch.tensor(found.radii["rms"]).double(), radii.square().mean(1).sqrt(), rtol=1e-4, atol=1e-6
-    )
-    torch.testing.assert_close(
-        torch.tensor(found.radii["q90"]).double(), radii.quantile(0.9, dim=1), rtol=1e-4, atol=1e-6
-    )
-    assert found.samples == 16 and found.model == f"{name}: 8 calls, 24 steps, two predictions each"
-    again = load_calibration(found.save(tmp_path / "model.json"))
-    assert again.cap(level="q90") == found.cap(level="q90")
+    torch.testing.assert_close(found.cap().anchor.tensor(anchor), anchor, rtol=1e-5, atol=1e-6)
+    for level, due in (("rms", radii.square().mean(1).sqrt()), ("q90", radii.quantile(0.9, dim=1))):
+        made = torch.tensor(found.cap(level).floor.values).double()
+        torch.testing.assert_close(made, due, rtol=1e-4, atol=1e-6)
+    made = found.calibration("q90", model=name)
+    assert made.examples == 16 and made.calls == 2 * 16 * 3
+    assert Calibration.load(made.save(tmp_path / "rule.json")) == made
 
 
 def test_the_cap_of_a_calibration_holds_its_bound_in_the_pipeline():
     name = "StableDiffusion3Pipeline"
-    rule = calibrate(Asked(name).pipe, prompts()).cap(level="q50")
+    rule = piloted(name).cap("q50")
     assert isinstance(rule, Cap) and isinstance(rule.floor, Piecewise)
     pipe = pipeline(name)
     spy = Spy(name, pipe)
@@ -89,12 +69,10 @@ def test_the_cap_of_a_calibration_holds_its_bound_in_the_pipeline():
 
 
 def test_too_few_samples_and_a_call_without_guidance_are_refused():
-    asked = Asked("StableDiffusion3Pipeline")
     with pytest.raises(ValueError, match="at least 16 samples"):
-        calibrate(asked.pipe, prompts(2))
+        piloted("StableDiffusion3Pipeline", 2).cap()
     with pytest.raises(ValueError, match="needs two predictions"):
-        calibrate(asked.pipe, prompts(), guidance_scale=1.0)
-    assert not asked.pipe.transformer._forward_hooks
+        piloted("StableDiffusion3Pipeline", guidance_scale=1.0)
 
 
 BLOCKS = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
