@@ -59,7 +59,8 @@ def command(doc: str, example: str, full: Any) -> argparse.ArgumentParser:
     p.add_argument("--quick", action="store_true", help="few samples: the whole way in a minute or two")
     p.add_argument("--page", action="store_true", help="write the study's README.md from its readings.csv")
     p.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
-    add_options(p, full)
+    if full is not None:
+        add_options(p, full)
     return p
 
 
