@@ -18,8 +18,7 @@ from meancap import Record, noise, sample
 from meancap.files import write_whole
 from meancap_lab.models.checkpoint import load_sit
 from meancap_lab.models.classes import SHIPPED, fashion
-from meancap_lab.models.data import FASHION
-from meancap_lab.models.data import fashion as read_pictures
+from meancap_lab.models.data import FASHION, read_fashion
 from meancap_lab.runs.path_matching import Follow, digits
 from meancap_lab.torch_settings import torch_settings
 
@@ -30,7 +29,7 @@ EXAMPLES, BATCH = 400, 50
 
 def class_gaps(label: int, data: Path, count: int) -> tuple[float, ...]:
     """The rms gap at each time but the last, over the first test pictures of a class."""
-    model, pixels, test = fashion(), load_sit(SHIPPED)[1], read_pictures(data, train=False)
+    model, pixels, test = fashion(), load_sit(SHIPPED)[1], read_fashion(data, train=False)
     assert pixels is not None
     squares = []
     for part in (test.labels == label).nonzero().flatten()[:count].split(BATCH):

@@ -32,12 +32,13 @@ _CACHE = __name__.startswith("meancap.")  # ComfyUI imports it under another nam
 _ZERO, _NORMAL = np.float32(-0.0), np.finfo(np.float32).tiny  # adding -0 changes no bit, not even of a -0
 
 
-def _compile(kernel):
+def compile_kernel(kernel: Any, **options: Any) -> Any:
     """Compiled once per machine if numba finds a place for its cache, otherwise once per process."""
+    options = {**_EXACT, **options}
     try:
-        return numba.njit(cache=_CACHE, **_EXACT)(kernel)
+        return numba.njit(cache=_CACHE, **options)(kernel)
     except RuntimeError:
-        return numba.njit(**_EXACT)(kernel)
+        return numba.njit(**options)(kernel)
 
 
 @numba.njit(inline="always", **_EXACT)
@@ -113,7 +114,7 @@ def _sums_by_runs(x, c, u, i, a, k, direct):
     return _sums(x, c, u, i, 0, a, k, direct)
 
 
-@_compile
+@compile_kernel
 def _lengths(x, c, u, a, k, direct, m, d, along):
     for i in range(len(c)):
         a_i, k_i = np.float32(_at(a, i)), np.float32(_at(k, i))
@@ -127,7 +128,7 @@ def _lengths(x, c, u, a, k, direct, m, d, along):
         along[i] = 0.0 if length == 0 else along[i] / (-length if k_i < 0 else length)
 
 
-@_compile
+@compile_kernel
 def _share(m, d, along, c, gamma, floor, ball, margin, found):
     for i in range(len(found)):
         c_i, gamma_i, floor_i = _at(c, i), _at(gamma, i), _at(floor, i)
@@ -142,7 +143,7 @@ def _share(m, d, along, c, gamma, floor, ball, margin, found):
         found[i] = 1.0 if free else limit / length * (1 - margin)
 
 
-@_compile
+@compile_kernel
 def _blend(x, c, u, a, k, s, found):
     for i in range(len(c)):
         a_i, k_i, s_i = np.float32(_at(a, i)), np.float32(_at(k, i)), _at(s, i)

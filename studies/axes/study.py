@@ -154,7 +154,7 @@ class Truth:
 
     @cached_property
     def garments(self) -> Garments:
-        test, pixels = data.fashion(self.folder, train=False), load_sit(SHIPPED)[1]
+        test, pixels = data.read_fashion(self.folder, train=False), load_sit(SHIPPED)[1]
         assert pixels is not None
         return Garments(test.images, test.labels, pixels)
 
@@ -172,7 +172,7 @@ class Truth:
         """Training pictures of Fashion-MNIST, or further renders, as many as a cell has."""
         if model != "garments":
             return renders(conditions(model, count, seed), REAL_SEED + seed)
-        train, each = data.fashion(self.folder), count // 10
+        train, each = data.read_fashion(self.folder), count // 10
         places = [(train.labels == k).nonzero()[seed * each : (seed + 1) * each, 0] for k in range(10)]
         return train.images[torch.stack(places, 1).flatten()]
 
@@ -181,7 +181,7 @@ class Truth:
         if model != "garments":
             codes = prompts_of(count, PILOT_SEED)
             return scenes().pixels.data(renders(codes, PILOT_SEED)), codes
-        train, real = data.fashion(self.folder), self.garments
+        train, real = data.read_fashion(self.folder), self.garments
         return real.pixels.data(train.images[-count:]), train.labels[-count:]
 
 

@@ -22,8 +22,7 @@ from meancap.rules import parse
 from meancap_lab.metrics import extract, frechet_distance, kernel_estimate
 from meancap_lab.metrics.inception import inception
 from meancap_lab.models import fashion
-from meancap_lab.models.data import cifar10
-from meancap_lab.models.data import fashion as fashion_mnist
+from meancap_lab.models.data import read_cifar10, read_fashion
 from meancap_lab.runs.scoring import fashion_folder
 from studies import common
 
@@ -57,9 +56,11 @@ QUICK = Study(100, 100)
 
 def real_sets(cifar: Path, garments: Path) -> dict[str, Tensor]:
     """The sets of real images by name; raises at once if a file is missing."""
-    sets = {f"CIFAR-10 {part}": cifar10(cifar, train=part == "train").images for part in ("train", "test")}
+    sets = {
+        f"CIFAR-10 {part}": read_cifar10(cifar, train=part == "train").images for part in ("train", "test")
+    }
     for part in ("train", "test"):
-        sets[f"Fashion-MNIST {part}"] = fashion_mnist(garments, train=part == "train").images
+        sets[f"Fashion-MNIST {part}"] = read_fashion(garments, train=part == "train").images
     return sets
 
 

@@ -22,7 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from meancap.files import write_whole
 from meancap_lab.metrics import gaussian
 from meancap_lab.metrics.classifiers import FashionClassifier
-from meancap_lab.models.data import FASHION, Pictures, fashion
+from meancap_lab.models.data import FASHION, Pictures, read_fashion
 from meancap_lab.models.scenes import draw, render
 from meancap_lab.models.scenes.measure import SceneDetector, detect
 from meancap_lab.tensor_files import write_tensors
@@ -93,14 +93,14 @@ def train_classifier(data: Path, out: Path, steps: int) -> Path:
     """Writes the classifier with its reference and card; 468 steps are an epoch."""
     begun = time.process_time()
     torch.manual_seed(SEED)
-    model, batches = Unfolded(), garment_batches(fashion(data))
+    model, batches = Unfolded(), garment_batches(read_fashion(data))
 
     def loss_of(_: int) -> Tensor:
         images, labels = next(batches)
         return F.cross_entropy(model(images), labels)
 
     train_one_cycle(model, loss_of, steps, decay=0.02, rise=0.3)
-    network, test = model.folded(), fashion(data, train=False)
+    network, test = model.folded(), read_fashion(data, train=False)
     with torch.no_grad():
         blocks = [network(block.float()) for block in test.images.split(500)]
     logits, pool, spatial = (torch.cat([b[name] for b in blocks]) for name in ("logits", "pool", "spatial"))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from meancap_lab.models.data import cifar10, fashion
+from meancap_lab.models.data import read_cifar10, read_fashion
 from studies.common import add_options, with_given
 
 from .flow import RECIPES, CifarTraining, GarmentTraining, SceneTraining, Training
@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     recipe = with_given(args, RECIPES[args.network])
     training: Training
     if args.network == "fashion":
-        training = GarmentTraining(args.out, recipe, fashion(args.folder), args.start)
+        training = GarmentTraining(args.out, recipe, read_fashion(args.folder), args.start)
     elif args.network == "cifar":
-        training = CifarTraining(args.out, recipe, cifar10(args.folder), args.start)
+        training = CifarTraining(args.out, recipe, read_cifar10(args.folder), args.start)
     else:
         training = SceneTraining(args.out, recipe, args.start)
     for row in training.rows():

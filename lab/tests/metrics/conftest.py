@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from meancap_lab.models.data import fashion
+from meancap_lab.models.data import read_fashion
 from meancap_lab.runs.scoring import fashion_folder, shipped_fashion
 
 
@@ -22,5 +22,5 @@ def garments():
     """600 test images of Fashion-MNIST, NHWC, with their labels."""
     if not (fashion_folder() / "t10k-images-idx3-ubyte.gz").is_file():
         pytest.skip("needs Fashion-MNIST: apt-get install dataset-fashion-mnist")
-    found = fashion(fashion_folder(), train=False)
+    found = read_fashion(fashion_folder(), train=False)
     return found.images[:600].permute(0, 2, 3, 1).contiguous(), found.labels[:600]

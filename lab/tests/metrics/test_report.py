@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from made import made_run
 
+from made import made_run
 from meancap_lab.cli import main
 from meancap_lab.metrics import Estimate, mean_estimate
 from meancap_lab.models import classes
@@ -33,9 +33,14 @@ from small_sit import random_sit
         ("apg(4, radius=2.5)", Name("APG", 4.0)),
         ("CFG(4) | Cap(1.05)", Name("PMC-CFG", 4.0, 1.05)),
         ("CFG(4) | Cap(1.1, anchor='first')", Name("PMC-CFG, anchored", 4.0, 1.1)),
-        ("CFG(4) | Cap(1, anchor=[0], floor=Piecewise([0, 1], [2, 3]))", Name("PMC-CFG, calibrated", 4.0)),
+        (
+            "CFG(4) | Cap(1, anchor=[0], floor=Piecewise([0, 1], [2, 3]))",
+            Name("PMC-CFG, calibrated", 4.0, 1.0),
+        ),
         ("CFG(7) | CapDisplacement(1.15)", Name("PMC-CFG, displacement", 7.0, 1.15)),
-        ("CFG(3) | Rescale(0.7)", Name("CFG(3) | Rescale(0.7)")),
+        ("CFG(3) | Rescale(phi=0.6)", Name("CFG(λ) | Rescale(phi=0.6)", 3.0)),
+        ("apg(4, radius=3)", Name("Momentum(-0.5) | Clip(3) | Project() | CFG(λ)", 4.0)),
+        ("CFG(Linear(1, 4)) | Cap(1.1)", Name("CFG(Linear(1, 4)) | Cap(Γ)", None, 1.1)),
     ],
 )
 def test_rules_get_the_names_of_the_paper(rule, expected):

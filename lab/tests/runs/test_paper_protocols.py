@@ -64,7 +64,7 @@ def test_the_figure_of_categories_rehearses(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "p",
-    [protocols.imagenet(), protocols.sd35(), protocols.sd35_categories(), protocols.fashion()],
+    [protocols.imagenet(), protocols.sd35(), protocols.sd35_categories(), protocols.fashion_protocol()],
     ids=lambda p: p.name,
 )
 def test_names_are_distinct_and_rules_parse(p):

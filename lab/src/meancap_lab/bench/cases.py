@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ..mixtures.condition import Condition
-from ..mixtures.mixture import Mixture
+from ..mixtures.mixture import Mixture, sobol_noise
 
 KINDS = ("exact", "under-conditioned", "leak", "both", "rough", "smeared", "network")
 DIMENSIONS = (2, 4, 8, 16, 32, 64)
@@ -106,7 +106,4 @@ def widths(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 def starts(dimension: int, block: str) -> Tensor:
     """Scrambled Sobol points as Gaussian noise, (POINTS, d); every block is drawn by itself."""
     seed = int.from_bytes(hashlib.sha256(f"bench {block} {dimension}".encode()).digest()[:4], "big")
-    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
-    draws = engine.draw(POINTS, dtype=torch.float64)
-    noise: Tensor = torch.special.ndtri(draws.clamp(2.0**-31, 1 - 2.0**-31))
-    return noise
+    return sobol_noise(POINTS, dimension, seed)

@@ -157,7 +157,9 @@ def _add_sd35(kinds: Any) -> None:
 
 
 def _add_fashion(kinds: Any) -> None:
-    p = _parser(kinds, "fashion", fashion, "the ImageNet protocol on the shipped model", "--per-class 20")
+    p = _parser(
+        kinds, "fashion", reproduce_fashion, "the ImageNet protocol on the shipped model", "--per-class 20"
+    )
     p.add_argument("--scales", default="2,3,6", type=_floats, metavar="L", help="guidance scales (2,3,6)")
     how = "network evaluations, like 20,50 (20)"
     p.add_argument("--evaluations", default="20", type=_integers, metavar="N", help=how)
@@ -294,10 +296,10 @@ def _print_plan(protocol: ImageProtocol, needs: list[Any], args: argparse.Namesp
     return 0
 
 
-def fashion(args: argparse.Namespace) -> int:
+def reproduce_fashion(args: argparse.Namespace) -> int:
     from ..runs import paper_protocols
 
-    protocol = paper_protocols.fashion(args.per_class, args.scales, args.evaluations, args.seed)
+    protocol = paper_protocols.fashion_protocol(args.per_class, args.scales, args.evaluations, args.seed)
     return _run(protocol, config_of(args, model="fashion", images="npz", diagnostics=True), args, "fashion")
 
 

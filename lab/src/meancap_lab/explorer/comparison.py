@@ -256,12 +256,7 @@ def read_rule(template: str, scale: float, gamma: float) -> Rule:
     """The rule that a template stands for."""
     if not template.strip():
         raise ValueError("type a rule, such as CFG(λ) | Cap(Γ), or pick one")
-    try:
-        return parse(fill_sliders(template, scale, gamma))
-    except ValueError as error:
-        # The full list of names would fill the page, and the menu beside the field has it.
-        what, known, _ = str(error).partition("; known are ")
-        raise ValueError(f"{what}; pick one from the list beside it" if known else what) from None
+    return parse(fill_sliders(template, scale, gamma))
 
 
 def rule_or_error(template: str, scale: float, gamma: float, shape: Sequence[int] = ()) -> Rule | str:

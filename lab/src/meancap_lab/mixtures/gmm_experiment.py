@@ -36,7 +36,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from meancap.files import csv_text, remove_leftovers, write_whole, writing
 from meancap.record import Record
@@ -49,7 +48,7 @@ from ..runs.paper_protocols import paper_table
 from .branches import branches
 from .condition import STD, TRIPLE, Condition, Scene
 from .gmm_settings import PAPER_SAMPLES, SETTINGS, STEPS, TIMES, GMMConfig, Setting, start_noise
-from .mixture import Mixture
+from .mixture import Mixture, sobol_noise
 from .sampler import engine_for, flow
 from .theory import euler_variance_ratio, graded_times
 
@@ -156,7 +155,7 @@ def expectations(setting: Setting) -> list[dict[str, Any]]:
     `grid_error` is what halving the number of Runge-Kutta steps changes.
     """
     condition, rule = setting.scene.condition(), setting.rule
-    starts = torch.cat([_sobol_noise(scrambling) for scrambling in range(_SCRAMBLINGS)])
+    starts = torch.cat([sobol_noise(_POINTS, 2, seed) for seed in range(_SCRAMBLINGS)]).float()
 
     def metrics(end: Tensor) -> Tensor:
         """One row per scrambling."""
@@ -184,13 +183,6 @@ def expectations(setting: Setting) -> list[dict[str, Any]]:
 def _length(metric: str, members: str) -> int:
     """How many numbers a metric has."""
     return 1 if metric in ("tv", "mean_error") else len(members.split(","))
-
-
-def _sobol_noise(scrambling: int) -> Tensor:
-    engine = SobolEngine(2, scramble=True, seed=scrambling)  # type: ignore[no-untyped-call]
-    points: Tensor = engine.draw(_POINTS, dtype=torch.float64)
-    normal: Tensor = torch.special.ndtri(points.clamp(2.0**-31, 1 - 2.0**-31))
-    return normal.float()
 
 
 def _table(rows: Rows, config: GMMConfig, limits: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

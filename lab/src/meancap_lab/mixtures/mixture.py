@@ -206,3 +206,11 @@ def _eigen(cov: Tensor, count: int, d: int) -> tuple[Tensor, Tensor | None]:
     if not (variances >= -rounding).all():
         raise ValueError(f"a covariance has no negative eigenvalue; got {float(variances.min()):.3g}")
     return variances.clamp_min(0).expand(count, d), axes
+
+
+def sobol_noise(n: int, dimension: int, seed: int) -> Tensor:
+    """n scrambled Sobol points as Gaussian noise, (n, d) in float64; n is a power of two."""
+    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+    draws: Tensor = engine.draw(n, dtype=torch.float64)
+    noise: Tensor = torch.special.ndtri(draws.clamp(2.0**-31, 1 - 2.0**-31))
+    return noise

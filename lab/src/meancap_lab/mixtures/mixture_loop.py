@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from meancap.cap import MARGINS
-from meancap.fast import capped_length
+from meancap.fast import capped_length, compile_kernel
 
 from .sampler import Plan
 
@@ -151,12 +151,4 @@ def _kernel(inside: int, k: int) -> Callable[..., None]:
             for j in range(size):
                 end[low + j, 0], end[low + j, 1] = state[j], state[_BLOCK + j]
 
-    return _compiled(run)
-
-
-def _compiled(run: Callable[..., None]) -> Callable[..., None]:
-    """Compiled once per machine if numba has a cache folder, otherwise once per process."""
-    try:
-        return numba.njit(cache=True, **_OPTIONS)(run)  # type: ignore[no-any-return]
-    except RuntimeError:
-        return numba.njit(**_OPTIONS)(run)  # type: ignore[no-any-return]
+    return compile_kernel(run, **_OPTIONS)  # type: ignore[no-any-return]

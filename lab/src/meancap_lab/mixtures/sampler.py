@@ -31,12 +31,12 @@ import torch
 from torch import Tensor
 
 from meancap.cap import import_fast
+from meancap.extras import pip_command
 from meancap.rules import CFG, Cap, CapDisplacement, Interval, Rule
 from meancap.sampling import StepMethod, Times, euler, trajectory
 from meancap.sampling.grids import checked
 from meancap.schedules import at
 
-from ..extras import pip_command
 from .condition import Condition
 
 ENGINES = ("numba", "library")

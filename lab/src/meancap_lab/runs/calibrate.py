@@ -295,14 +295,14 @@ def examples(
         raise ValueError(f"{model} needs --data DIR, the folder of Fashion-MNIST's idx files")
     from ..models.checkpoint import load_sit
     from ..models.classes import SHIPPED, fashion, open_sit
-    from ..models.data import fashion as pictures
+    from ..models.data import read_fashion
 
     path = SHIPPED if kind == "fashion" else Path(where)
     network = fashion() if kind == "fashion" else open_sit(path)
     pixels = load_sit(path)[1]
     if pixels is None:
         raise ValueError(f"{path.name} generates latents; a calibration needs a model of pixels")
-    test = pictures(data, train=False)
+    test = read_fashion(data, train=False)
     order = torch.randperm(len(test.images), generator=draw)[:count]
     return [
         (network.predict(test.labels[part].tolist()), pixels.data(test.images[part]))

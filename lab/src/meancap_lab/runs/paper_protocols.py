@@ -209,7 +209,7 @@ def sd35_categories() -> ImageProtocol:
     )
 
 
-def fashion(
+def fashion_protocol(
     per_class: int = 100,
     scales: Sequence[float] = (1.5, 2.0, 4.0, 6.0),
     evaluations: Sequence[int] = (20, 50),

@@ -40,7 +40,7 @@ from ..metrics.images import (
 )
 from ..metrics.protocols import Generated, Protocol, Reference, adm_reference, protocol
 from ..metrics.score import Estimate, Score
-from ..models.data import cifar10, fashion
+from ..models.data import read_cifar10, read_fashion
 from .folder import Run, folder_lock
 
 _FIELDS = {field.name for field in fields(Score)}
@@ -280,11 +280,11 @@ def reference_images(source: str) -> Images:
     """The images that a name or a path refers to."""
     name, _, part = source.partition(":")
     if name == "fashion-mnist" and part in ("", "test", "train"):
-        pictures = fashion(fashion_folder(), train=part == "train")
+        pictures = read_fashion(fashion_folder(), train=part == "train")
         images = pictures.images.permute(0, 2, 3, 1).contiguous()
         return PicturesInMemory(images, f"Fashion-MNIST {part or 'test'}")
     if name == "cifar-10" and part in ("", "test", "train"):
-        pictures = cifar10(os.environ.get("MEANCAP_CIFAR10") or "package", train=part == "train")
+        pictures = read_cifar10(os.environ.get("MEANCAP_CIFAR10") or "package", train=part == "train")
         return PicturesInMemory(
             pictures.images.permute(0, 2, 3, 1).contiguous(), f"CIFAR-10 {part or 'test'}"
         )
