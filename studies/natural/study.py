@@ -27,7 +27,7 @@ from meancap.files import writing
 from meancap_lab.metrics import extract
 from meancap_lab.metrics.inception import inception
 from meancap_lab.metrics.score import Estimate
-from meancap_lab.models.data import Pictures, cifar10
+from meancap_lab.models.data import Pictures, read_cifar10
 from meancap_lab.report import style
 from meancap_lab.report.scored_runs import ScoredRun, collect, contrast, sweeps
 from meancap_lab.runs.scoring import read_estimates, results_folder
@@ -155,7 +155,7 @@ def make_probe(path: Path, cifar: Path, count: int, weights: Path | None) -> Non
     def features(pictures: Pictures) -> Tensor:
         return extract(network, pictures.images[:count].permute(0, 2, 3, 1).contiguous())["pool"]
 
-    train, test = (cifar10(cifar, train=part) for part in (True, False))
+    train, test = (read_cifar10(cifar, train=part) for part in (True, False))
     probe = fit_probe(features(train), train.labels[:count])
     hits = (features(test) @ probe["weight"].T + probe["bias"]).argmax(1) == test.labels[:count]
     share = float(hits.double().mean())
@@ -170,7 +170,7 @@ def make_probe(path: Path, cifar: Path, count: int, weights: Path | None) -> Non
 
 def write_floor(path: Path, cifar: Path, count: int) -> None:
     """The first training pictures as an .npz, which `meancap score` takes like a run."""
-    train = cifar10(cifar, train=True)
+    train = read_cifar10(cifar, train=True)
     with writing(path) as temporary, temporary.open("wb") as file:
         images = train.images[:count].permute(0, 2, 3, 1)
         np.savez(file, arr_0=images.numpy(), arr_1=train.labels[:count].numpy())
