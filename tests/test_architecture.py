@@ -81,6 +81,20 @@ def test_the_library_names_nothing_of_the_laboratory():
     assert not named
 
 
+def test_the_laboratory_s_tests_stand_where_the_modules_stand():
+    """test_X.py or test_X_more.py is about the module or package X of its folder, or a script of the page."""
+    source, tests = ROOT / "lab" / "src" / "meancap_lab", ROOT / "lab" / "tests"
+    wrong = []
+    for path in tests.rglob("test_*.py"):
+        folder = path.parent.relative_to(tests)
+        if folder.parts[:1] in (("repository",), ("studies",)):  # of what stands outside the packages
+            continue
+        names = [folder.name, *(file.stem for file in (source / folder).glob("[!_]*.*"))]
+        if not any(f"{path.stem}_".startswith(f"test_{name}_") for name in names):
+            wrong.append(str(path.relative_to(ROOT)))
+    assert not wrong
+
+
 def test_the_core_imports_torch_alone():
     wrong = []
     for path, own in modules():

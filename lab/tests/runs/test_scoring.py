@@ -6,8 +6,8 @@ from threading import Thread
 
 import pytest
 import torch
-from made import made_run
 
+from made import made_run
 from meancap_lab.cli import main
 from meancap_lab.metrics import Estimate, difference, frechet_distance, protocol
 from meancap_lab.metrics.classifiers import fashion_classifier

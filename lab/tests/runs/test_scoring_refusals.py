@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from made import made_run
 
+from made import made_run
 from meancap_lab.cli import main
 from meancap_lab.metrics import protocol
 from meancap_lab.metrics.extractor import Extractor
