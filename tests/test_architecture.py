@@ -20,7 +20,7 @@ LAYERS = {
     "meancap_lab.models": 8,
     "meancap_lab.runs": 9,
     "meancap_lab.report": 10,
-    "meancap_lab.mixtures.gmm_": 11, "meancap_lab.bench": 11,
+    "meancap_lab.mixtures.gmm_": 11, "meancap_lab.bench": 11, "meancap_lab.conformance": 11,
     "meancap_lab.explorer": 12,
     "meancap_lab.cli": 13, "meancap_lab.__main__": 14,
 }  # fmt: skip

@@ -12,6 +12,7 @@ PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "studies").rglob("*.md")),
+    *sorted((ROOT / "conformance").glob("*.md")),
     *sorted(CARDS.glob("*.md")),
 )
 FENCE = re.compile(r"^( *)(```+|~~~+)(.*)$")

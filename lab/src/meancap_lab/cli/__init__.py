@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from meancap import __version__
 
-from .lab_commands import add_bench, add_calibrate
+from .lab_commands import add_bench, add_calibrate, add_conformance
 from .run_commands import add_generate, add_reproduce
 from .score_commands import add_demo, add_pictures, add_report, add_score, add_weights
 from .show_commands import add_explore, add_pipelines, add_rules
@@ -33,6 +33,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_rules,
     add_bench,
     add_calibrate,
+    add_conformance,
     add_demo,
     add_explore,
 )

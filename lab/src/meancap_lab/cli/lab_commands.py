@@ -1,4 +1,4 @@
-"""`meancap bench` and `meancap calibrate`: measure rules on exact problems, or choose a rule for a model."""
+"""`meancap bench`, `calibrate` and `conformance`: measure rules, choose one, check an implementation."""
 
 from __future__ import annotations
 
@@ -199,3 +199,58 @@ def _ticking(predict: Any, bar: Any) -> Any:
         return predict(x, t)
 
     return counted
+
+
+_CONFORMANCE = """\
+  meancap conformance check conformance.example:pmc_cfg
+  meancap conformance check mine.guidance:velocity --arrays mlx --dtype float32
+  meancap conformance check --command "node conformance/example.mjs"
+  meancap conformance report out/a.json out/b.json
+
+conformance/README.md explains the cases and what a function or a program must take and return. The exit code
+is 1 if a case fails. `report` makes a Markdown table of files that `check --json FILE` wrote.
+"""
+
+
+def add_conformance(commands: Any) -> None:
+    from ..conformance import ARRAYS
+
+    p = add_command(
+        commands, "conformance", _conformance, "check an implementation against exact values", _CONFORMANCE
+    )
+    p.add_argument("what", choices=("check", "report"), help="check one, or tabulate the results of several")
+    p.add_argument("names", nargs="*", metavar="NAME", help="module:function, or files for report")
+    p.add_argument("--command", metavar="PROG", help="a program that answers each line of JSON with one")
+    p.add_argument("--arrays", choices=ARRAYS, default="torch", help="the arrays of a function (torch)")
+    p.add_argument("--dtype", choices=("float32",), help="run the cases in float64 in this precision instead")
+    p.add_argument(
+        "--vectors", type=Path, default=Path("conformance/vectors.json"), metavar="FILE",
+        help="the cases (conformance/vectors.json of a clone)",
+    )  # fmt: skip
+    p.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
+    p.add_argument("--label", metavar="TEXT", help="what the report calls it: name, version, commit")
+
+
+def _conformance(args: argparse.Namespace) -> int:
+    from ..conformance import (
+        check_function,
+        check_program,
+        outcome_table,
+        read_cases,
+        report_page,
+        write_outcomes,
+    )
+
+    if args.what == "report":
+        print(report_page([Path(name) for name in args.names]), end="")
+        return 0
+    if bool(args.command) == bool(args.names) or len(args.names) > 1:
+        raise ValueError("check needs one module:function, or --command PROG")
+    cases = read_cases(args.vectors, args.dtype)
+    name = args.command or args.names[0]
+    checked = check_program(name, cases) if args.command else check_function(name, cases, args.arrays)
+    outcomes = list(checked)
+    if args.json:
+        write_outcomes(args.json, args.label or name, outcomes)
+    print(outcome_table(outcomes))
+    return int(any(o.verdict == "fail" for o in outcomes))
