@@ -79,6 +79,13 @@ def test_a_link_to_nowhere_is_named(tmp_path, capsys):
     assert f"is a link to {tmp_path / 'gone'}, which does not exist" in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [["demo"], ["pictures", "r"], ["reproduce", "fashion"]])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, capsys, command):
+    (tmp_path / "afile").write_text("mine")
+    assert main([*command, "--out", str(tmp_path / "afile")]) == 2
+    assert f"--out {tmp_path / 'afile'} is a file; give a folder" in capsys.readouterr().err
+
+
 def test_python_m_meancap_is_the_same_program_also_without_numpy(tmp_path, capsys):
     """A stand-in that fails as a missing NumPy does."""
     (tmp_path / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")\n")

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,30 @@ def test_a_damaged_download_is_named(tmp_path, content):
     (tmp_path / "x.tar.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"x\.tar\.gz is no readable archive"):
         convert_inception(tmp_path / "x.tar.gz", tmp_path)
+
+
+def linked(path):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, target in (("a/default_1.pt", "b/default_1.pt"), ("b/default_1.pt", "a/default_1.pt")):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            archive.addfile(link)
+
+
+def damaged(path, suffix):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=f"w:{suffix}") as archive:
+        archive.add(__file__, "a/default_1.pt")
+    torn = bytearray(content.getvalue())
+    torn[len(torn) // 2] ^= 255
+    path.write_bytes(torn)
+
+
+@pytest.mark.parametrize("damage", [linked, *(partial(damaged, suffix=end) for end in ("gz", "bz2", "xz"))])
+def test_links_loops_and_damage_in_an_archive_are_one_sentence(tmp_path, damage):
+    damage(tmp_path / "x.tar")
+    with pytest.raises(ValueError, match=r"x\.tar (is no readable archive|does not hold)"):
+        convert_inception(tmp_path / "x.tar", tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -108,3 +108,14 @@ def test_a_latent_model_asks_for_its_autoencoder(tmp_path, released):
     torch.save(released.state_dict(), tmp_path / "sit.pt")
     with pytest.raises(ValueError, match="--vae"):
         open_sit(tmp_path / "sit.pt")
+
+
+def test_a_pixel_map_of_another_shape_and_a_needless_autoencoder_are_refused(tmp_path):
+    map_ = replace(pixels(), mean=pixels().mean[None])
+    path = save_sit(tmp_path / "m.safetensors", random_sit(), map_)
+    with pytest.raises(
+        ValueError, match=r"pixels\.mean has shape \(1, 1, 8, 8\); this network needs \(1, 8, 8\)"
+    ):
+        load_sit(path)
+    with pytest.raises(ValueError, match="makes pixels, which need no autoencoder; leave --vae out"):
+        open_sit(save_sit(path, random_sit(), pixels()), decode=lambda z: z)

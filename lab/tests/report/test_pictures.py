@@ -12,8 +12,8 @@ from PIL import Image
 
 from meancap_lab.cli import main
 from meancap_lab.report.pictures import gallery, mean_lengths, need_matched, sheet
-from meancap_lab.runs.config import RunConfig, versions
-from meancap_lab.runs.folder import Run, Store
+from meancap_lab.runs.config import RunConfig, RunIdentity, versions
+from meancap_lab.runs.folder import Run, Store, write_npz
 from meancap_lab.runs.generate import generate
 
 PROMPT = '</td><script>alert("x")</script> & "cats"'
@@ -23,7 +23,7 @@ def run_of(folder, rule="CFG(4)", seed=0, prompts=(), images="png", diagnostics=
     """A finished run whose picture i is all i: the folder format without a model."""
     times, classes = (0.0, 0.5, 1.0), (0, 1)
     more = {"seed": seed, "batch": 3, "images": images, "diagnostics": diagnostics}
-    config = RunConfig("made", "0", rule, times, count, classes, **more)
+    config = RunIdentity("made", "0", rule, times, count, classes, **more)
     store = Store(folder, config, versions())
     for block in range(config.blocks):
         indices = list(config.indices(block))
@@ -52,6 +52,27 @@ def test_runs_with_other_noise_or_conditions_are_refused(tmp_path):
     with pytest.raises(ValueError, match="differ in their prompts"):
         sheet([c, d])
     need_matched([a, run_of(tmp_path / "e", rule="CFG(1)", count=4)])
+
+
+def test_an_empty_meter_changed_bytes_and_other_sizes_are_no_crash(tmp_path, capsys):
+    empty = run_of(tmp_path / "empty", diagnostics=True)
+    with (empty.folder / "diagnostics.npz").open("wb") as file:
+        write_npz(file, {}, {})  # as a pipeline without a rule leaves it
+    assert main(["pictures", str(empty.folder), "--out", str(tmp_path / "p")]) == 0
+    assert sorted(p.name for p in (tmp_path / "p").iterdir()) == ["gallery.html", "sheet.png"]
+    flipped = run_of(tmp_path / "flipped", images="npz").folder / "samples.npz"
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 3] ^= 255
+    flipped.write_bytes(content)
+    other = run_of(tmp_path / "other").folder
+    Image.new("RGB", (7, 4)).save(other / "samples" / "000002.png")
+    for folder, words in (
+        (flipped.parent, "samples.npz is damaged"),
+        (other, "pictures of one size and kind"),
+    ):
+        assert main(["pictures", str(folder), "--out", str(tmp_path / "q")]) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
 
 
 def test_a_sheet_has_a_row_per_seed_and_a_column_per_rule(tmp_path):

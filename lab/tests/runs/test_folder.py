@@ -12,9 +12,9 @@ from killing import contents
 from meancap import noise, parse, sample, uniform
 from meancap_lab.models.checkpoint import save_sit
 from meancap_lab.models.classes import open_sit
-from meancap_lab.runs.config import RunConfig, sample_seed, versions
+from meancap_lab.runs.config import RunConfig, RunIdentity, sample_seed, versions
 from meancap_lab.runs.folder import Run, RunRefused, Store, write_npz
-from meancap_lab.runs.generate import ClassSource, make_run
+from meancap_lab.runs.generate import ClassSource, generate, make_run
 from meancap_lab.runs.processes import place
 from small_sit import pixels, random_sit
 
@@ -27,49 +27,49 @@ def model(tmp_path_factory):
 
 def settings(model, rule="CFG(4) | Cap(1.1)", **changes):
     options = {"per_class": 3, "times": uniform(4), "batch": 7} | changes
-    return ClassSource(model).prepare(RunConfig(model.name, rule=str(rule), **options)).config
+    return ClassSource(model).prepare(RunConfig(model.name, rule=str(rule), **options))
 
 
-def run(folder, model, config, rank=0, world=1):
-    return make_run(Store(folder, config, versions()), ClassSource(model).prepare(config).make, rank, world)
+def run(folder, prepared, rank=0, world=1):
+    return make_run(prepared.store(folder), prepared.make, rank, world)
 
 
-def finished(folder, model, config):
-    assert list(run(folder, model, config)) == list(range(config.blocks))
+def finished(folder, prepared):
+    assert list(run(folder, prepared)) == list(range(prepared.config.blocks))
     return contents(folder)
 
 
 @pytest.mark.parametrize("images", ["png", "npz"])
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_files_do_not_depend_on_the_number_of_processes(tmp_path, model, images, world):
-    config = settings(model, images=images, diagnostics=True)
-    whole = finished(tmp_path / "one", model, config)
+    prepared = settings(model, images=images, diagnostics=True)
+    whole = finished(tmp_path / "one", prepared)
     for rank in reversed(range(world)):
-        list(run(tmp_path / "many", model, config, rank=rank, world=world))
+        list(run(tmp_path / "many", prepared, rank=rank, world=world))
     assert contents(tmp_path / "many") == whole
     assert not (tmp_path / "many" / "blocks").exists()
 
 
 def test_a_run_stopped_anywhere_ends_in_the_same_files(tmp_path, model):
-    config = settings(model, images="npz", diagnostics=True)
-    whole = finished(tmp_path / "one", model, config)
-    for stop in range(1, config.blocks):
+    prepared = settings(model, images="npz", diagnostics=True)
+    whole = finished(tmp_path / "one", prepared)
+    for stop in range(1, prepared.config.blocks):
         folder = tmp_path / f"stopped{stop}"
-        steps = run(folder, model, config)
+        steps = run(folder, prepared)
         for _ in range(stop):
             next(steps)
         steps.close()
         with pytest.raises(ValueError, match="not finished"):
             Run.open(folder)
         (folder / ".part-123-123-samples.npz").write_bytes(b"torn")
-        made = list(run(folder, model, config))
-        assert made == list(range(stop, config.blocks))
+        made = list(run(folder, prepared))
+        assert made == list(range(stop, prepared.config.blocks))
         assert contents(folder) == whole
 
 
 def test_a_sample_is_what_its_record_says(tmp_path, model):
-    config = settings(model, diagnostics=True)
-    finished(tmp_path / "r", model, config)
+    prepared = settings(model, diagnostics=True)
+    finished(tmp_path / "r", prepared)
     found = Run.open(tmp_path / "r")
     assert len(found) == 30 and found.rule == "CFG(4) | Cap(1.1)"
     assert [found.labels.count(c) for c in range(10)] == [3] * 10
@@ -85,8 +85,8 @@ def test_a_sample_is_what_its_record_says(tmp_path, model):
 
 def test_png_and_npz_hold_the_same_pixels(tmp_path, model):
     png, npz = settings(model), settings(model, images="npz")
-    finished(tmp_path / "png", model, png)
-    finished(tmp_path / "npz", model, npz)
+    finished(tmp_path / "png", png)
+    finished(tmp_path / "npz", npz)
     a, b = Run.open(tmp_path / "png"), Run.open(tmp_path / "npz")
     assert np.array_equal(a.images(), b.images())
     with np.load(tmp_path / "npz" / "samples.npz") as file:  # as the ADM evaluator reads it
@@ -96,15 +96,15 @@ def test_png_and_npz_hold_the_same_pixels(tmp_path, model):
 
 
 def test_a_longer_run_begins_with_the_shorter_one(tmp_path, model):
-    finished(tmp_path / "short", model, settings(model, per_class=2))
-    finished(tmp_path / "long", model, settings(model, per_class=3))
+    finished(tmp_path / "short", settings(model, per_class=2))
+    finished(tmp_path / "long", settings(model, per_class=3))
     short, long = Run.open(tmp_path / "short"), Run.open(tmp_path / "long")
     assert np.array_equal(short.images(), long.images(range(20)))
 
 
 def test_rules_share_their_noise_and_seeds_do_not(model):
     a, b = settings(model), settings(model, seed=1)
-    seeds = [{sample_seed(c.seed, i) for i in range(c.count)} for c in (a, b)]
+    seeds = [{sample_seed(p.config.seed, i) for i in range(p.config.count)} for p in (a, b)]
     assert not seeds[0] & seeds[1]
     assert len({sample_seed(3, i) for i in range(50_000)}) == 50_000
 
@@ -124,7 +124,7 @@ def test_no_two_samples_of_any_runs_share_their_noise():
 
 
 def test_another_configuration_is_refused_and_named(tmp_path, model):
-    before = finished(tmp_path / "r", model, settings(model))
+    before = finished(tmp_path / "r", settings(model))
     for changes, words in (
         ({"per_class": 4}, "count was 30, now 40"),
         ({"times": uniform(5)}, "times was"),
@@ -134,14 +134,14 @@ def test_another_configuration_is_refused_and_named(tmp_path, model):
         ({"rule": "CFG(4) | Cap(1.05)"}, r"rule was .*Cap\(1.1\).*, now .*Cap\(1.05\)"),
     ):
         with pytest.raises(RunRefused, match=words):
-            list(run(tmp_path / "r", model, settings(model, **changes)))
+            list(run(tmp_path / "r", settings(model, **changes)))
     with pytest.raises(RunRefused, match="torch was"):
-        Store(tmp_path / "r", settings(model), versions() | {"torch": "1.0"})
+        Store(tmp_path / "r", settings(model).config, versions() | {"torch": "1.0"})
     assert contents(tmp_path / "r") == before
 
 
 def test_a_damaged_meter_is_named(tmp_path, model):
-    finished(tmp_path / "r", model, settings(model, diagnostics=True))
+    finished(tmp_path / "r", settings(model, diagnostics=True))
     path = tmp_path / "r" / "diagnostics.npz"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -152,20 +152,48 @@ def test_a_damaged_meter_is_named(tmp_path, model):
 
 
 def test_a_finished_run_is_not_made_again(tmp_path, model):
-    config = settings(model)
-    finished(tmp_path / "r", model, config)
+    prepared = settings(model)
+    finished(tmp_path / "r", prepared)
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "r").rglob("*")}
     (tmp_path / "r" / "blocks").mkdir()  # as a kill during the last tidying leaves it
-    assert list(run(tmp_path / "r", model, config)) == []
+    assert list(run(tmp_path / "r", prepared)) == []
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "r").rglob("*") if p.is_file()} == {
         p: s for p, s in stamps.items() if p.is_file()
     }
     assert not (tmp_path / "r" / "blocks").exists()
 
 
+@pytest.mark.parametrize("images", ["png", "npz"])
+def test_a_finished_run_without_all_of_its_pictures_is_refused(tmp_path, model, images):
+    prepared = settings(model, images=images)
+    finished(tmp_path / "r", prepared)
+    path = tmp_path / "r" / ("samples.npz" if images == "npz" else "samples/000011.png")
+    for damage in (lambda: path.write_bytes(path.read_bytes()[:-7]), path.unlink):
+        damage()
+        with pytest.raises(RunRefused, match=rf"{path.name} is missing or cut; delete .*r and rerun"):
+            list(run(tmp_path / "r", prepared))
+
+
+def test_steps_inside_a_block_are_told(tmp_path):
+    told = []
+    few = RunConfig("fashion", rule="CFG(2)", per_class=2, steps=3, batch=10, device="cpu")
+    assert list(generate(tmp_path / "r", few, tick=lambda *steps: told.append(steps))) == [0, 1]
+    assert told == [(done, 6) for done in (0, 1, 2, 3, 3, 4, 5, 6)]
+
+
+def test_the_identity_of_a_run_keeps_its_names_and_their_order(model):
+    """A folder that was begun by another version of the package goes on under these names."""
+    names = list(settings(model, sampler="ancestral", negative="c").config.as_json())
+    assert " ".join(names) == (
+        "model model_sha256 rule times count classes solver seed batch dtype channels decoder noise images "
+        "diagnostics device threads prompts_sha256 guidance_scale size sigmas eta negative"
+    )
+    assert list(settings(model).config.as_json()) == names[:-2]
+
+
 def test_run_json_tells_everything_that_decides_the_bytes(tmp_path, model):
-    config = settings(model, solver="heun")
-    finished(tmp_path / "r", model, config)
+    prepared = settings(model, solver="heun")
+    finished(tmp_path / "r", prepared)
     found = json.loads((tmp_path / "r" / "run.json").read_text())
     c = found["config"]
     assert c["model_sha256"] == model.sha256 and len(model.sha256) == 64
@@ -206,7 +234,7 @@ def test_the_place_among_processes_comes_from_the_environment(monkeypatch, varia
 
 
 def test_putting_an_npz_together_holds_one_block_at_a_time(tmp_path):
-    config = RunConfig("made", "0", "CFG(1)", (0.0, 1.0), 64, (0,), batch=1, images="npz")
+    config = RunIdentity("made", "0", "CFG(1)", (0.0, 1.0), 64, (0,), batch=1, images="npz")
     store = Store(tmp_path / "r", config, versions())
     for i in range(64):
         picture = np.full((1, 512, 512, 3), i, np.uint8)
@@ -229,5 +257,5 @@ def test_pieces_that_do_not_fill_an_array_are_noticed(tmp_path):
 def test_a_run_leaves_the_threads_and_the_precision_of_torch_as_they_were(tmp_path, model):
     torch.set_num_threads(2)
     before = torch.backends.cuda.matmul.allow_tf32
-    finished(tmp_path / "r", model, replace(settings(model), dtype="tf32", threads=1))
+    finished(tmp_path / "r", replace(settings(model), dtype="tf32", threads=1))
     assert torch.get_num_threads() == 2 and torch.backends.cuda.matmul.allow_tf32 == before

@@ -4,12 +4,12 @@ import pytest
 
 from meancap_lab.mixtures.gmm_experiment import begin_run
 from meancap_lab.mixtures.gmm_settings import GMMConfig
-from meancap_lab.runs.config import RunConfig, versions
+from meancap_lab.runs.config import RunIdentity, versions
 from meancap_lab.runs.folder import Ledger, RunRefused, Store
 
 
 def begin_images(folder, **changes):
-    Store(folder, RunConfig("m", "0", "CFG(1)", times=(0.0, 1.0), count=1, **changes), versions())
+    Store(folder, RunIdentity("m", "0", "CFG(1)", times=(0.0, 1.0), count=1, **changes), versions())
 
 
 def begin_mixture(folder, **changes):

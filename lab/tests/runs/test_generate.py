@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -73,18 +74,25 @@ def test_classes_by_number_and_name(tmp_path, model):
         (("--rule", "Interval(0, 1)"), "has no scale"),
         (("--rule", "CFG(4) | CFG(2)"), "has two scales"),
         (("--rule", "perp_neg(4)"), "give --negative"),
+        (("--rule", ""), "--rule needs a rule"),
         (("--steps", "0"), "at least 1"),
+        (("--steps", "1000000000"), "--steps must be at least 1 and at most 10000"),
+        (("--per-class", "9999999"), "at most 10,000,000 samples; got 99,999,990"),
         (("--per-class", "0"), "--per-class must be at least 1"),
         (("--batch", "-1"), "--batch must be at least 1"),
         (("--seed", "-1"), "--seed must be at least 0"),
+        (("--seed", str(2**64)), "--seed must be at least 0 and at most 18446744073709551615"),
         (("--solver", "magic"), "known solvers"),
         (("--model", "sit:/nowhere.pt"), "no file of weights at"),
-        (("--model", "magic"), "fashion, scenes, sit:PATH or diffusers:PATH"),
+        (("--model", "magic"), "fashion, cifar[:PATH], scenes[:PATH], sit:PATH or diffusers:PATH"),
+        (("--model", "fashion", "--vae", "x"), "--vae goes with sit:PATH; got --model fashion"),
         (("--channels", "2"), "1 channels"),
         (("--prompts", "p.txt"), "--prompts goes with scenes"),
         (("--prompt", "a disc"), "--prompt goes with scenes"),
         (("--model", "scenes"), "the scenes need --prompt"),
         (("--model", "scenes", "--prompt", "a cat"), "unknown word 'cat'"),
+        (("--model", "scenes", "--prompt", ""), "--prompt needs a sentence"),
+        (("--model", "scenes", "--prompt", "a disc", "--prompts", "p"), "--prompts FILE; got both"),
         (("--guidance-scale", "3"), "--guidance-scale goes with"),
         (("--threads", "0"), "--threads"),
         (("--device", "abacus"), "--device abacus is not on this machine; it has cpu"),
@@ -106,6 +114,26 @@ def test_an_unreadable_checkpoint_keeps_what_was_done(tmp_path, model, capsys):
     assert main(options(model, tmp_path / "r", "--seed", "1")) == 2
     assert "seed was 0, now 1" in capsys.readouterr().err
     assert contents(tmp_path / "r") == before
+
+
+def test_samples_that_are_not_finite_are_counted_and_the_exit_code_says_so(tmp_path, capsys):
+    path = save_sit(tmp_path / "nan.safetensors", random_sit(spread=float("nan")), pixels())
+    for _ in range(2):  # the second time the run is finished
+        with nullcontext() if (tmp_path / "r").exists() else pytest.warns(UserWarning, match="ended as NaN"):
+            assert main(options(path, tmp_path / "r", "--per-class", "1", "--rule", "CFG(1)")) == 1
+        assert "10 of 10 samples in" in capsys.readouterr().err
+    assert json.loads((tmp_path / "r" / "run.json").read_text())["finished"]["not_finite"] == 10
+
+
+def test_garments_import_neither_scenes_nor_metrics(tmp_path):
+    few = ["--classes", "0", "--per-class", "1", "--batch", "1", "--steps", "1", "--out", str(tmp_path / "r")]
+    code = (
+        "import sys; from meancap_lab.cli import main\n"
+        f"code = main(['generate', '--model', 'fashion', *{few}])\n"
+        "print(code, [m for m in sys.modules if 'lab.models.scenes' in m or 'lab.metrics' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
 
 
 def test_a_full_disk_keeps_the_blocks_and_the_same_command_finishes(tmp_path, model):

@@ -111,7 +111,7 @@ def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines)
         ({"prompts": None}, "--prompts"),
         ({"classes": ("1",)}, "--classes"),
         ({"guidance_scale": None}, "--guidance-scale"),
-        ({"rule": "", "guidance_scale": None}, "--guidance-scale"),
+        ({"rule": None, "guidance_scale": None}, "--guidance-scale"),
         ({"rule": "Interval(0, 1)"}, "has no scale"),
         ({"rule": "perp_neg(4)"}, "'negative', which no pipeline makes"),
     ],

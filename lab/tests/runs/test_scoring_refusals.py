@@ -37,6 +37,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, garments, capsys, m
     for command, words in (
         ("{run}", "at least one RUN and one --protocol"),
         ("{run} --protocol fid", "unknown protocol 'fid'"),
+        ("{run} --protocol fashion --threads 0", "--threads must be at least 1"),
         ("{here}/none --protocol fashion", "there is no"),
         ("{run} --protocol adm-imagenet256", "weights-inception-2015-12-05"),
         ("{run} --protocol efficientnet-lite0", "needs --reference"),

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     try:
         options = parser().parse_args(argv)
-        _check_out(getattr(options, "out", None))
+        _check_out(getattr(options, "out", None), getattr(options, "out_is_file", False))
         code = int(options.run(options) or 0)
         sys.stdout.flush()
         return code
@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _check_out(out: Path | None) -> None:
+def _check_out(out: Path | None, out_is_file: bool) -> None:
+    if out is not None and out.is_file() and not out_is_file:
+        raise ValueError(f"--out {out} is a file; give a folder")
     if out is not None and out.is_symlink() and not out.exists():
         raise ValueError(
             f"--out {out} is a link to {out.readlink()}, which does not exist; make it or give another folder"

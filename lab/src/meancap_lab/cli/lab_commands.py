@@ -112,6 +112,7 @@ def add_calibrate(commands: Any) -> None:
     p = add_command(commands, "calibrate", calibrate, about, _CALIBRATE)
     p.add_argument("--model", required=True, metavar="M", help="lab:PROBLEM, scenes, fashion or sit:PATH")
     p.add_argument("--out", required=True, type=Path, metavar="FILE", help="the calibration file, JSON")
+    p.set_defaults(out_is_file=True)
     p.add_argument(
         "--learn", choices=("rule", "scale"), default="rule",
         help="a rule by path matching (default), or lambda(t) by least squares",
@@ -129,6 +130,9 @@ def add_calibrate(commands: Any) -> None:
 def calibrate(args: argparse.Namespace) -> int:
     import torch
 
+    for name, most in (("steps", 10_000), ("samples", 1_000_000)):
+        if not 1 <= getattr(args, name) <= most:
+            raise ValueError(f"--{name} must be at least 1 and at most {most}; got {getattr(args, name)}")
     if args.model.startswith("lab:"):
         torch.set_num_threads(1)
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from meancap import Calibration
 
 from ..extras import need, pip_command
-from ..runs.config import add_options, config_of
 from ..runs.processes import launched, place
-from .command import add_command, bar, progress
+from .command import add_command, progress
+from .run_options import add_options, config_of
 
 if TYPE_CHECKING:
     from ..runs.config import RunConfig
@@ -43,27 +44,53 @@ def add_generate(commands: Any) -> None:
 
 
 def generate(args: argparse.Namespace) -> int:
-    from ..runs.generate import make_run, open_model
+    from ..runs.folder import Ledger
+    from ..runs.generate import generate
 
-    rank, world, local = place()
-    config = config_of(args)
+    here, config = place(), config_of(args)
     if config.rule is not None and config.rule.endswith(".json"):
         config = replace(config, rule=str(Calibration.load(config.rule)))
-    prepared = open_model(config, _device_of(args, local)).prepare(config)
-    store = prepared.store(args.out)
-    mine = range(rank, prepared.config.blocks, world)
+    rank, world, _ = here
+
+    def tick(done: int, todo: int) -> None:
+        line.total = todo
+        line.update(done - line.n)
+
+    blocks = generate(args.out, config, here, tick)
     try:
-        name = args.out.name if world == 1 else f"{args.out.name} [{rank}]"
-        for _ in bar(make_run(store, prepared.make, rank, world), len(store.missing(mine)), name):
-            pass
+        with progress(None, args.out.name if world == 1 else f"{args.out.name} [{rank}]", "step") as line:
+            for _ in blocks:
+                pass
     except OSError as error:
-        kept = len(mine) - len(store.missing(mine))
-        raise SystemExit(_unwritable(args.out, error, f"{kept} of {len(mine)} blocks are kept")) from None
-    if store.finished:
-        print(f"{args.out}: {prepared.config.count} samples, {prepared.config.rule or 'no rule'}")
-        return 0
-    missing = len(store.missing(range(prepared.config.blocks)))
-    return _unfinished(args.out, f"{missing} of {prepared.config.blocks} blocks are missing", rank, world)
+        saved, total = _blocks(args.out)
+        raise SystemExit(_unwritable(args.out, error, f"{saved} of {total} blocks are kept")) from None
+    content = Ledger(args.out, "images").read() or {}
+    counts = content["finished"]
+    if counts is None:
+        saved, total = _blocks(args.out)
+        return _unfinished(args.out, f"{total - saved} of {total} blocks are missing", rank, world)
+    print(f"{args.out}: {counts['samples']} samples, {content['config']['rule'] or 'no rule'}")
+    return _not_finite({args.out: counts})
+
+
+def _blocks(out: Path) -> tuple[int, int]:
+    """How many blocks of an unfinished run are saved, and how many it has."""
+    from ..runs.folder import Ledger
+
+    config = (Ledger(out, "images").read() or {})["config"]
+    return len(list(out.glob("blocks/*.json"))), -(-config["count"] // config["batch"])
+
+
+def _not_finite(counts: Mapping[Path, Mapping[str, int]]) -> int:
+    """Prints which runs hold samples that are NaN or infinite; returns the exit code."""
+    lost = {out: one["not_finite"] for out, one in counts.items() if "not_finite" in one}
+    for out, count in lost.items():
+        print(
+            f"meancap: {count} of {counts[out]['samples']} samples in {out} ended as NaN or infinity; check "
+            "the weights and the rule",
+            file=sys.stderr,
+        )
+    return 1 if lost else 0
 
 
 def _unfinished(out: Path, state: str, rank: int, world: int) -> int:
@@ -83,20 +110,6 @@ def _unwritable(out: Path, error: OSError, kept: str) -> int:
         file=sys.stderr,
     )
     return 1
-
-
-def _device_of(args: argparse.Namespace, local: int = 0) -> str:
-    """The device of this process; on a CPU it also fixes the number of threads, on which bits depend."""
-    import torch
-
-    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    device: str = args.device or ("cuda" if here["cuda"] else "cpu")
-    if not here.get(device.partition(":")[0]):
-        present = ", ".join(kind for kind, there in here.items() if there)
-        raise ValueError(f"--device {device} is not on this machine; it has {present}")
-    if device == "cpu":
-        torch.set_num_threads(args.threads)
-    return f"cuda:{local % torch.cuda.device_count()}" if device == "cuda" else device
 
 
 _MACHINE = ("dtype", "device", "threads")
@@ -319,10 +332,11 @@ def cifar(args: argparse.Namespace) -> int:
 
 def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, score_by: str = "") -> int:
     """Makes the runs of a protocol and shows the table."""
+    from ..runs.folder import Run
     from ..runs.reproduce import finish, reproduce
 
     rank, world, local = place()
-    steps = reproduce(protocol, base, args.out, device=_device_of(args, local), rank=rank, world=world)
+    steps = reproduce(protocol, base, args.out, local=local, rank=rank, world=world)
     try:
         with progress(None, protocol.name, "block") as line:
             for step in steps:
@@ -335,7 +349,8 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
         if protocol.figures:
             _draw(protocol, args.out)
         print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
-        return 0
+        runs = [args.out / setting.name for setting in protocol.settings]
+        return _not_finite({run: Run.open(run).finished for run in runs})
     return _unfinished(args.out, "blocks are missing", rank, world)
 
 

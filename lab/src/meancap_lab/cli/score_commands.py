@@ -73,7 +73,9 @@ def score(args: argparse.Namespace) -> int:
 
     from ..runs.scoring import score_runs
 
-    torch.set_num_threads(_idle_cores() if args.threads is None else max(1, args.threads))
+    if args.threads is not None and not 1 <= args.threads <= 1024:
+        raise ValueError(f"--threads must be at least 1 and at most 1024; got {args.threads}")
+    torch.set_num_threads(args.threads or _idle_cores())
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
     _watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
     print(_score_table(args.runs, protocols))

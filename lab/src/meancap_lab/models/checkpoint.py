@@ -58,9 +58,7 @@ def load_sit(path: str | Path) -> tuple[SiT, Pixels | None, tuple[str, ...]]:
     """The model in float32, the pixel map of a model that makes pixels, and the class names if known."""
     tensors, header = read_tensors(path)
     config = SiTConfig(**json.loads(header["config"])) if "config" in header else _config_of(tensors, path)
-    pixels = None
-    if "pixels.mean" in tensors:
-        pixels = Pixels(tensors.pop("pixels.mean").float(), float(header["pixels.std"]))
+    pixels = pop_pixels(tensors, header, config, path) if "pixels.mean" in tensors else None
     with torch.device("meta"):
         model = SiT(config)
     if "pos_embed" not in tensors:
@@ -105,6 +103,16 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: str | Pa
             )
     model.load_state_dict({name: value.float() for name, value in tensors.items()}, assign=True)
     model.requires_grad_(False).eval()
+
+
+def pop_pixels(
+    tensors: dict[str, Tensor], header: Mapping[str, str], config: Any, path: str | Path
+) -> Pixels:
+    """The pixel map of a network with this configuration, taken out of its file's tensors."""
+    mean, shape = tensors.pop("pixels.mean").float(), (config.channels, config.size, config.size)
+    if mean.shape != shape:
+        raise ValueError(f"{path}: pixels.mean has shape {tuple(mean.shape)}; this network needs {shape}")
+    return Pixels(mean, float(header["pixels.std"]))
 
 
 def local_folder(source: str | Path) -> Path:

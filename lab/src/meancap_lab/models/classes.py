@@ -90,7 +90,9 @@ def open_sit(path: str | Path, *, name: str = "", decode: _Decode | None = None)
     """A SiT from a file; a latent model needs `decode`, a pixel model brings its own."""
     path = Path(path)
     network, pixels, names = load_sit(path)
-    if decode is None and pixels is not None:
+    if decode is not None and pixels is not None:
+        raise ValueError(f"{path.name} makes pixels, which need no autoencoder; leave --vae out")
+    if pixels is not None:
         decode = pixels.pictures
     if decode is None:
         raise ValueError(

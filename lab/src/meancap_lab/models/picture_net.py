@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..tensor_files import read_tensors
-from .checkpoint import load_weights, save_network
+from .checkpoint import load_weights, pop_pixels, save_network
 from .data import Pixels
 from .sit import TimeEmbedder, attend, modulate, position_embedding
 
@@ -209,10 +209,10 @@ def fill(
     path: str | Path, tensors: dict[str, Tensor], header: Mapping[str, str], make: Callable[[], PictureNet]
 ) -> tuple[PictureNet, Pixels]:
     """The network that `make` describes with the weights of a file, and the `Pixels` of its data."""
-    pixels = Pixels(tensors.pop("pixels.mean").float(), float(header["pixels.std"]))
     with torch.device("meta"):
         model = make()
     c = model.config
+    pixels = pop_pixels(tensors, header, c, path)
     tensors["pos_embed"] = position_embedding(c.width, c.size // 4)[None]
     load_weights(model, tensors, path)
     return model.to(memory_format=torch.channels_last), pixels  # type: ignore[call-overload]

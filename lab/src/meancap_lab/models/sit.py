@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
@@ -269,6 +270,7 @@ class NetworkPredictor:
         self.empty = torch.full_like(wanted, empty)
         self.rows = [wanted, self.empty if negative is None else negative]
         self.calls: list[float] = []  # the time of every evaluation, shared with what `including` returns
+        self.tick: Callable[[float], object] = float  # is told each of these times
 
     def including(self, names: tuple[str, ...]) -> Self:
         """The same predictor, with the negative condition beside the empty one for a rule that reads it."""
@@ -295,6 +297,7 @@ class NetworkPredictor:
         if len(x) != len(self.wanted):
             raise ValueError(f"got {len(x)} samples for {len(self.wanted)} conditions; give one each")
         self.calls.append(float(t))
+        self.tick(t)
         return self.velocities(x, t, count)
 
     def velocities(self, x: Tensor, t: float, count: int) -> Tensor:

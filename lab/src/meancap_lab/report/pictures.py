@@ -244,7 +244,7 @@ def draw_all(
     written = [write_whole(out / "gallery.html", gallery(runs, shown))]
     with look():
         written.append(save_png(sheet(runs, range(min(rows, *map(len, runs)))), out / "sheet.png"))
-        if all((run.folder / "diagnostics.npz").is_file() for run in runs):
+        if all((run.folder / "diagnostics.npz").is_file() and run.meter for run in runs):
             written.append(save_png(mechanism([(run, run) for run in runs]), out / "mechanism.png"))
             written.append(save_png(meters(runs, real=real), out / "meter.png"))
     return written

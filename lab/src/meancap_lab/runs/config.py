@@ -1,27 +1,55 @@
-"""What a run is: one frozen value whose fields are the options of `meancap generate` and of run.json.
+"""What a user chooses of a run, and what decides its bytes.
 
-    block   `batch` neighbouring indices; made together, saved together, the most that a kill can lose
-    seed    of sample i: 1,000,003 times the run's seed, plus i, and 2^64 seeds further for every 1,000,003
-            samples. Two runs of one seed share all their noise, and two runs of different seeds none of it
-
-A user gives the options; opening the model (`meancap_lab.runs.generate`) fills in the rest: hashes, the grid,
-the number of samples. Fields up to `negative` are in run.json, in this order; the others only lead to them.
+RunConfig     the options of `meancap generate`, checked before a model is opened
+RunIdentity   the run once its model is open, with hashes, the grid and the number of samples: the
+              configuration in run.json. Folders with the same identity hold the same bytes
+block         `batch` neighbouring indices; made together, saved together, the most that a kill can lose
+seed          of sample i: 1,000,003 times the run's seed, plus i, and 2^64 seeds further for every
+              1,000,003 samples. Two runs of one seed share all their noise, two of different seeds none
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 _STRIDE = 1_000_003
 _SEEDS = 2**64
-_DTYPES = ("float32", "tf32", "bfloat16", "float16")
-# Which models take an option, as help and error messages name them.
-_MODELS = {"class": "fashion, cifar, sit:PATH", "scenes": "scenes", "pipeline": "diffusers:PATH"}
+_MOST_SAMPLES = 10_000_000
+# Every kind of model, as a user writes it.
+MODELS = {
+    "fashion": "fashion",
+    "cifar": "cifar[:PATH]",
+    "scenes": "scenes[:PATH]",
+    "sit": "sit:PATH",
+    "diffusers": "diffusers:PATH",
+}
+_CLASSES = ("fashion", "cifar", "sit")
+# Options that only some kinds of models take.
+TAKERS = {
+    **dict.fromkeys(("classes", "channels", "sampler", "eta"), _CLASSES),
+    **dict.fromkeys(("solver", "batch", "negative", "per_class"), (*_CLASSES, "scenes")),
+    **dict.fromkeys(("noise", "guidance_scale", "size", "sigmas"), ("diffusers",)),
+    "vae": ("sit",),
+    "prompt": ("scenes",),
+    "prompts": ("scenes", "diffusers"),
+}
+CHOICES = {
+    "dtype": ("float32", "tf32", "bfloat16", "float16"),
+    "noise": ("per sample", "stream"),
+    "images": ("png", "npz"),
+    "sampler": ("ode", "ancestral"),
+}
+_RANGES = {
+    "seed": (0, _SEEDS - 1),
+    "batch": (1, 100_000),
+    "threads": (1, 1024),
+    "steps": (1, 10_000),
+    "per_class": (1, _MOST_SAMPLES),
+}
 
 
 def sample_seed(seed: int, index: int) -> int:
@@ -34,120 +62,59 @@ def sample_seed(seed: int, index: int) -> int:
     return (page * _SEEDS + seed) * _STRIDE + row
 
 
-def _option(help: str, default: Any = MISSING, *kinds: str, least: int | None = None, **argument: Any) -> Any:
-    """A field that is an option too, for the models `kinds` (none: all); `argument` goes to argparse."""
-    return field(
-        default=default,
-        metadata={"argument": {"help": help, **argument}, "kinds": kinds, "least": least},
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))
-
-
-def _square(text: str) -> tuple[int, int]:
-    return int(text), int(text)
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """A run: `RunConfig("fashion", rule="CFG(4)", per_class=2)` is `meancap generate` in Python."""
 
-    model: str = _option(
-        "fashion, cifar[:PATH], scenes[:PATH], sit:PATH or diffusers:PATH", metavar="M", required=True
-    )
-    model_sha256: str = ""
-    rule: str = _option('guidance, such as "CFG(4) | Cap(1.1)"; none if not given', "", metavar="R")
-    times: tuple[float, ...] = ()  # the grid, data at 1
-    count: int = 0
-    classes: tuple[int | str, ...] = _option(
-        "only these classes, by number or name", (), "class", metavar="A,B", type=_names
-    )
-    solver: str = _option("euler (default), heun, midpoint or rk4", "euler", "class", "scenes")
-    seed: int = _option("of the run; each sample has one of its own (%(default)s)", 0, least=0, type=int)
-    batch: int = _option(
-        "made and saved at once (%(default)s)", 50, "class", "scenes", least=1, metavar="N", type=int
-    )
-    # Of the network; guidance is computed in float32 at least, whatever this is.
-    dtype: str = _option(
-        "precision of the network (%(default)s); guidance stays in float32", "float32", choices=_DTYPES
-    )
-    channels: int | None = _option(
-        "guide only the first N latent channels", None, "class", metavar="N", type=int
-    )
-    decoder: str = ""  # SHA-256 of the autoencoder's folder, for latent models
-    noise: str = _option(
-        "'stream' is one generator over all prompts in order, as in the paper's SD3.5 runs",
-        "per sample", "pipeline", choices=("per sample", "stream"),
-    )  # fmt: skip
-    images: str = _option(
-        "one samples.npz (arr_0 uint8 NHWC), no PNG files",
-        "png",
-        flag="npz",
-        action="store_const",
-        const="npz",
-    )
-    diagnostics: bool = _option("keep the guidance meter of every step", False, action="store_true")
-    device: str = _option("cpu, cuda or mps; default cuda if there is one, else cpu", "")
-    threads: int = _option("CPU threads; they are part of the run (%(default)s)", 1, least=1, type=int)
-    prompts_sha256: str = ""
-    # What the pipeline itself is told.
-    guidance_scale: float | None = _option(
-        "the pipeline's own scale", None, "pipeline", metavar="S", type=float
-    )
-    size: tuple[int, int] | None = _option(
-        "height and width of the pictures", None, "pipeline", metavar="PX", type=_square
-    )
-    sigmas: tuple[float, ...] = ()  # given to the pipeline in place of its own grid
-    # Noise level of the sampler; 0 is the ODE, which `solver` integrates.
-    eta: float | None = _option(
-        "its noise level, 0 (ODE) to 1 (default)", None, "class", metavar="E", type=float
-    )
-    # The reference prediction, or one beside it for rules that need both.
-    negative: int | str | None = _option("a sentence or class to avoid", None, "class", "scenes", metavar="S")
-    # Not in run.json:
-    steps: int = _option("with Euler also evaluations (%(default)s)", 50, metavar="N", type=int)
-    per_class: int = _option(
-        "samples of each class or prompt (%(default)s)", 10, "class", "scenes", least=1, metavar="N", type=int
-    )
-    sampler: str = _option(
-        "'ancestral' adds fresh noise in each step; a scale means another strength there (ode)",
-        "ode", "class", choices=("ode", "ancestral"),
-    )  # fmt: skip
-    vae: str | None = _option(
-        "autoencoder of a latent model: folder or cached name", None, "class", metavar="DIR"
-    )
-    prompts: Path | None = _option(  # noqa: RUF009
-        "one prompt per line", None, "scenes", "pipeline", metavar="FILE", type=Path
-    )
-    prompt: str | None = _option(
-        'one sentence, such as "a red disc above a square"', None, "scenes", metavar="S"
-    )
+    model: str
+    rule: str | None = None
+    classes: tuple[int | str, ...] = ()
+    solver: str = "euler"
+    sampler: str = "ode"
+    eta: float | None = None  # noise level of the ancestral sampler
+    negative: int | str | None = None  # the reference, or a prediction beside it for rules that need both
+    seed: int = 0
+    batch: int = 50
+    dtype: str = "float32"  # of the network; guidance is computed in float32 at least
+    channels: int | None = None
+    noise: str = "per sample"
+    images: str = "png"
+    diagnostics: bool = False
+    device: str = ""
+    threads: int = 1
+    guidance_scale: float | None = None
+    size: tuple[int, int] | None = None
+    steps: int = 50
+    per_class: int = 10
+    vae: str | None = None
+    prompts: Path | None = None
+    prompt: str | None = None
+    times: tuple[float, ...] = ()  # a grid, in place of `steps`
+    sigmas: tuple[float, ...] = ()  # a grid for the pipeline, in place of its own
 
     def __post_init__(self) -> None:
-        if self.images not in ("png", "npz"):
-            raise ValueError(f"images must be png or npz; got {self.images!r}")
+        kind, _, where = self.model.partition(":")
+        form = MODELS.get(kind, "")
+        if not form or (where and "PATH" not in form) or (not where and form.endswith(":PATH")):
+            *first, last = MODELS.values()
+            raise ValueError(f"a model is {', '.join(first)} or {last}; got {self.model!r}")
         for f in fields(self):
-            value, argument = getattr(self, f.name), f.metadata.get("argument", {})
-            if (choices := argument.get("choices")) and value not in choices:
-                raise ValueError(f"{f.name} must be one of {', '.join(choices)}; got {value!r}")
-            least = f.metadata.get("least")
-            if least is not None and value < least:
-                raise ValueError(f"--{_flag(f)} must be at least {least}; got {value}")
-        eta = self.eta or 0.0
+            value, name = getattr(self, f.name), f"--{f.name.replace('_', '-')}"
+            if value != f.default and kind not in TAKERS.get(f.name, MODELS):
+                raise ValueError(f"{name} goes with {takers(f.name)}; got --model {self.model}")
+            if value not in CHOICES.get(f.name, (value,)):
+                raise ValueError(f"{f.name} must be one of {', '.join(CHOICES[f.name])}; got {value!r}")
+            least, most = _RANGES.get(f.name, (None, None))
+            if least is not None and not least <= value <= most:
+                raise ValueError(f"{name} must be at least {least} and at most {most}; got {value}")
+        if self.rule is not None and not self.rule.strip():
+            raise ValueError('--rule needs a rule, such as "CFG(4) | Cap(1.1)"; leave it out for no guidance')
+        eta = self.noise_level
         if not 0 <= eta <= 1 or (eta and self.solver != "euler"):
             raise ValueError(
                 f"eta runs from 0 (the ODE) to 1 (memoryless), above 0 with the Euler solver only; "
                 f"got eta {eta} and solver {self.solver}"
             )
-
-    def require_kind(self, kind: str) -> None:
-        """Raises an error for an option that a model of this kind does not take."""
-        for f in fields(self):
-            kinds = f.metadata.get("kinds", ())
-            if kinds and kind not in kinds and getattr(self, f.name) != f.default:
-                raise ValueError(f"--{_flag(f)} goes with {_takers(kinds)}; got --model {self.model}")
 
     @property
     def noise_level(self) -> float:
@@ -157,6 +124,45 @@ class RunConfig:
         if self.eta:
             raise ValueError(f"--eta {self.eta:g} goes with --sampler ancestral; the ODE adds no noise")
         return 0.0
+
+    def identity(self, **opened: Any) -> RunIdentity:
+        """The run, with what its open model brought or changed."""
+        names = {f.name for f in fields(RunIdentity)}
+        chosen = {f.name: getattr(self, f.name) for f in fields(self) if f.name in names}
+        return RunIdentity(**{**chosen, "eta": self.noise_level, **opened})
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Everything that decides the bytes of a run, in the order of run.json."""
+
+    model: str
+    model_sha256: str
+    rule: str
+    times: tuple[float, ...]  # the grid, data at 1
+    count: int
+    classes: tuple[int | str, ...] = ()
+    solver: str = "euler"
+    seed: int = 0
+    batch: int = 50
+    dtype: str = "float32"
+    channels: int | None = None
+    decoder: str = ""  # SHA-256 of the autoencoder's folder, for latent models
+    noise: str = "per sample"
+    images: str = "png"
+    diagnostics: bool = False
+    device: str = ""
+    threads: int = 1
+    prompts_sha256: str = ""
+    guidance_scale: float | None = None
+    size: tuple[int, int] | None = None
+    sigmas: tuple[float, ...] = ()
+    eta: float = 0.0  # 0 is the ODE, which `solver` integrates
+    negative: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count > _MOST_SAMPLES:
+            raise ValueError(f"a run has at most {_MOST_SAMPLES:,} samples; got {self.count:,}")
 
     @property
     def blocks(self) -> int:
@@ -168,44 +174,15 @@ class RunConfig:
 
     def as_json(self) -> dict[str, Any]:
         """As it comes back from a file: tuples are lists. Unset eta and negative are left out."""
-        names = [f.name for f in fields(self)]
-        plain = {name: getattr(self, name) for name in names[: names.index("negative") + 1]}
-        if not self.eta:
-            del plain["eta"]
-        if self.negative is None:
-            del plain["negative"]
-        copied: dict[str, Any] = json.loads(json.dumps(plain))
-        return copied
+        unset = {"eta"} if not self.eta else set()
+        unset |= {"negative"} if self.negative is None else set()
+        copied: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return {name: value for name, value in copied.items() if name not in unset}
 
 
-def add_options(parser: argparse.ArgumentParser, *only: str) -> None:
-    """The options of a run, all or some by name, each under the heading of the models that take it."""
-    groups: dict[tuple[str, ...], Any] = {(): parser}
-    for f in fields(RunConfig):
-        if "argument" not in f.metadata or (only and f.name not in only):
-            continue
-        kinds = f.metadata["kinds"]
-        if kinds not in groups:
-            groups[kinds] = parser if only else parser.add_argument_group(f"for {_takers(kinds)}")
-        argument = dict(f.metadata["argument"])
-        argument.pop("flag", None)
-        default = {} if f.default is MISSING else {"default": f.default}
-        groups[kinds].add_argument(f"--{_flag(f)}", dest=f.name, **default, **argument)
-
-
-def config_of(args: argparse.Namespace, **given: Any) -> RunConfig:
-    """The run that parsed options describe, and what is given beside them."""
-    named = {f.name: getattr(args, f.name) for f in fields(RunConfig) if hasattr(args, f.name)}
-    return RunConfig(**{**named, **given})
-
-
-def _takers(kinds: Sequence[str]) -> str:
-    return " and ".join(_MODELS[kind] for kind in kinds)
-
-
-def _flag(f: Any) -> str:
-    argument: Mapping[str, Any] = f.metadata.get("argument", {})
-    return str(argument.get("flag", f.name)).replace("_", "-")
+def takers(option: str) -> str:
+    """The models that take an option, as help and error messages name them."""
+    return ", ".join(MODELS[kind] for kind in TAKERS[option])
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str]:

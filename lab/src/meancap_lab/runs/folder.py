@@ -1,7 +1,8 @@
 """A run as a folder, safe against a kill at any moment: its run.json, writing it, reading it when finished.
 
-    run.json           configuration, versions; `finished` holds the counts once the run is complete;
-                       `left_open` of a run of `reproduce` has what the paper does not state
+    run.json           configuration, versions; `finished` holds the counts once the run is complete, with
+                       `not_finite` if samples are NaN; `left_open` of a run of `reproduce` has what the
+                       paper does not state
     samples/000000.png or samples.npz (arr_0 uint8 NHWC, arr_1 labels)
     records.jsonl      one line per sample: index, seed, label or prompt, evaluations
     diagnostics.npz    with --diagnostics: each field of the meter as (evaluations, samples)
@@ -26,12 +27,12 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo, is_zipfile
 
 from meancap.files import is_temporary, remove_leftovers, write_whole, writing
 
 from ..extras import need
-from .config import RunConfig
+from .config import RunIdentity
 
 need("numpy", "images")
 import numpy as np  # noqa: E402
@@ -178,7 +179,7 @@ class Store:
     """The writing side of a run folder. Several processes may hold one each, on disjoint blocks."""
 
     def __init__(
-        self, folder: str | Path, config: RunConfig, made_with: Mapping[str, str], **notes: Any
+        self, folder: str | Path, config: RunIdentity, made_with: Mapping[str, str], **notes: Any
     ) -> None:
         self.folder, self.config = Path(folder), config
         self.ledger = Ledger(self.folder, "images")
@@ -186,6 +187,7 @@ class Store:
             identity = {"config": config.as_json(), "made_with": made_with}
             if self.ledger.begin(identity, **notes, finished=None)["finished"] is not None:
                 self._tidy()
+                self._need_pictures()
             else:
                 (self.folder / "blocks").mkdir(exist_ok=True)
                 if config.images == "png":
@@ -214,7 +216,9 @@ class Store:
             for record, image in zip(records, images, strict=True):
                 self._write(_sample_name(record["index"]), png_bytes(image))
         else:
-            self._write(f"blocks/{block:06d}.npy", _filled(lambda file: np.save(file, images)))
+            self._write(
+                f"blocks/{block:06d}.npy", _filled(lambda file: np.save(file, images, allow_pickle=False))
+            )
         if meter is not None:
             arrays = {name: np.asarray(value) for name, value in meter.items()}
             content = _filled(lambda file: write_npz(file, {}, arrays))
@@ -252,16 +256,27 @@ class Store:
         self._write("records.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
         evaluations = sum(r["evaluations"] for r in records)
         counts = {"samples": len(records), "evaluations": evaluations}
+        if lost := sum(not r.get("finite", True) for r in records):
+            counts["not_finite"] = lost
         self.ledger.write({**(self.ledger.read() or {}), "finished": counts})
         self._tidy()
 
+    def _need_pictures(self) -> None:
+        """Raises an error if a picture of a finished run is missing or cut."""
+        paths = [self.folder / "samples.npz"]
+        if self.config.images == "png":
+            paths = [self.folder / _sample_name(r["index"]) for r in Run.open(self.folder).records]
+        for path in paths:
+            if not _ends_whole(path):
+                raise RunRefused(f"{path} is missing or cut; delete {self.folder} and rerun the command")
+
     def _pixels(self) -> Iterator[bytes]:
         for block in range(self.config.blocks):
-            yield np.load(self._block(block, "npy")).tobytes()
+            yield np.load(self._block(block, "npy"), allow_pickle=False).tobytes()
 
     def _shape(self, count: int) -> tuple[int, ...]:
         for block in range(self.config.blocks):
-            head = np.load(self._block(block, "npy"), mmap_mode="r")
+            head = np.load(self._block(block, "npy"), mmap_mode="r", allow_pickle=False)
             if len(head):
                 return (count, *head.shape[1:])
         return (0, 1, 1, 1)
@@ -282,6 +297,18 @@ class Store:
 def _sample_name(index: int) -> str:
     """The file of one sample inside a run."""
     return f"samples/{index:06d}.png"
+
+
+def _ends_whole(path: Path) -> bool:
+    """Whether a file ends as a PNG or a zip does."""
+    try:
+        with path.open("rb") as file:
+            if path.suffix == ".npz":
+                return is_zipfile(file)
+            file.seek(-12, os.SEEK_END)
+            return file.read() == b"\0\0\0\0IEND\xaeB`\x82"
+    except OSError:
+        return False
 
 
 def _filled(write: Callable[[BytesIO], object]) -> bytes:
@@ -359,8 +386,13 @@ class Run:
 
     def images(self, positions: Sequence[int] | None = None) -> Bytes:
         """Some pictures, or all, as (count, height, width, channels) uint8."""
-        chosen = range(len(self)) if positions is None else positions
-        return np.concatenate([self.pictures.read(i, 1)[0].numpy() for i in chosen])
+        chosen, pictures = range(len(self)) if positions is None else positions, self.pictures
+        read = [pictures.read(i, 1)[0].numpy() for i in chosen]
+        for i, one in zip(chosen, read, strict=True):
+            if one.shape != read[0].shape:
+                shapes = f"{one.shape[1:]} for sample {i} and {read[0].shape[1:]} for sample {chosen[0]}"
+                raise ValueError(f"{self.folder} needs pictures of one size and kind; got {shapes}")
+        return np.concatenate(read)
 
     @cached_property
     def meter(self) -> dict[str, npt.NDArray[Any]]:

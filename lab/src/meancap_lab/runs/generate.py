@@ -15,10 +15,11 @@ puts most evaluations where the state is mostly noise, which is where shapes and
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -31,12 +32,13 @@ from meancap.sampling.solvers import StepMethod
 
 from ..models.checkpoint import local_folder
 from ..models.classes import ClassModel, cifar, decoder, fashion, open_sit
-from ..models.scenes import parse_prompt
-from ..models.scenes.model import SceneModel, scenes
 from ..models.sit import NetworkPredictor
 from ..torch_settings import torch_settings
-from .config import RunConfig, sample_seed, versions
+from .config import RunConfig, RunIdentity, sample_seed, versions
 from .folder import Bytes, Store
+
+if TYPE_CHECKING:
+    from ..models.scenes.model import SceneModel
 
 SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
 SHIFT = 3.0  # of the scenes' grid
@@ -51,14 +53,15 @@ class MadeBlock:
     meter: Mapping[str, Any] | None = None
 
 
-MakeBlock = Callable[[int], MadeBlock]
+Tick = Callable[[int], object]  # told the number of steps that are done
+MakeBlock = Callable[[int, Tick], MadeBlock]
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
     """Everything that a run needs."""
 
-    config: RunConfig
+    config: RunIdentity
     make: MakeBlock
     made_with: dict[str, str]
 
@@ -73,26 +76,54 @@ class RunSource(Protocol):
     def prepare(self, config: RunConfig) -> PreparedRun: ...
 
 
-def generate(folder: str | Path, config: RunConfig) -> Iterator[int]:
-    """Makes a run in `folder`, or resumes it; yields each block that is saved."""
-    prepared = open_model(config, config.device or "cpu").prepare(config)
-    yield from make_run(prepared.store(folder), prepared.make)
+def generate(
+    folder: str | Path,
+    config: RunConfig,
+    place: tuple[int, int, int] = (0, 1, 0),
+    tick: Callable[[int, int], object] = max,
+) -> Iterator[int]:
+    """Makes a run in `folder`, or resumes it; yields each block that is saved.
+
+    The model is opened at once. `place` is that of this process (`meancap_lab.runs.processes.place`); `tick`
+    is called during a block with the steps that are done and the steps to do, of all blocks of this process.
+    """
+    rank, world, local = place
+    prepared = open_model(config, device_of(config, local)).prepare(config)
+    store, steps = prepared.store(folder), len(prepared.config.times) - 1
+    todo = len(store.missing(range(rank, prepared.config.blocks, world))) * steps
+    return make_run(store, prepared.make, rank, world, lambda done: tick(done, todo))
 
 
-def make_run(store: Store, make: MakeBlock, rank: int = 0, world: int = 1) -> Iterator[int]:
+def make_run(store: Store, make: MakeBlock, rank: int = 0, world: int = 1, tick: Tick = abs) -> Iterator[int]:
     """Makes, saves and yields this process's missing blocks; the last process to end finishes the run."""
     threads = store.config.threads if store.config.device == "cpu" else None
-    for block in store.missing(range(rank, store.config.blocks, world)):
+    steps = len(store.config.times) - 1
+    for k, block in enumerate(store.missing(range(rank, store.config.blocks, world))):
         with torch_settings(threads, tf32=store.config.dtype == "tf32"):
-            made = make(block)
+            made = make(block, _after(k * steps, tick))
         try:
             store.save(block, made.images, made.records, made.meter)
         except FileNotFoundError:
             if store.finished:  # another launch of the same run was faster
                 break
             raise
+        tick((k + 1) * steps)
         yield block
     store.finish()
+
+
+def _after(steps: int, tick: Tick) -> Tick:
+    return lambda done: tick(steps + done)
+
+
+def device_of(config: RunConfig, local: int = 0) -> str:
+    """The device of this process, which is number `local` on its machine."""
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    device = config.device or ("cuda" if here["cuda"] else "cpu")
+    if not here.get(device.partition(":")[0]):
+        present = ", ".join(kind for kind, there in here.items() if there)
+        raise ValueError(f"--device {device} is not on this machine; it has {present}")
+    return f"cuda:{local % torch.cuda.device_count()}" if device == "cuda" else device
 
 
 def open_model(config: RunConfig, device: str = "cpu") -> RunSource:
@@ -100,24 +131,22 @@ def open_model(config: RunConfig, device: str = "cpu") -> RunSource:
     kind, _, where = config.model.partition(":")
     # tf32: float32 weights whose matrix products an NVIDIA GPU takes in TF32, as SiT's own sampler does.
     dtype = getattr(torch, "float32" if config.dtype == "tf32" else config.dtype)
-    if kind == "diffusers" and where:
+    if kind == "diffusers":
         from .prompts import PipelineSource, open_pipeline
 
         pipe = open_pipeline(where, dtype=dtype, device=device)
         return PipelineSource(pipe, f"diffusers:{Path(where).name}", _source_hash(where))
     if kind == "scenes":
+        from ..models.scenes.model import scenes
+
         return SceneSource(scenes(where or None).to(device, dtype))
-    if kind == "fashion" and not where:
+    if kind == "fashion":
         return ClassSource(fashion().to(device, dtype))
     if kind == "cifar":
         return ClassSource(cifar(where or None).to(device, dtype))
-    if kind == "sit" and where:
-        decode = None if config.vae is None else decoder(config.vae, device=device)
-        model = open_sit(where, decode=decode).to(device, dtype)
-        return ClassSource(model, "" if config.vae is None else _source_hash(config.vae))
-    raise ValueError(
-        f"a model is fashion, cifar[:PATH], scenes[:PATH], sit:PATH or diffusers:PATH; got {config.model!r}"
-    )
+    decode = None if config.vae is None else decoder(config.vae, device=device)
+    model = open_sit(where, decode=decode).to(device, dtype)
+    return ClassSource(model, "" if config.vae is None else _source_hash(config.vae))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,17 +157,15 @@ class ClassSource:
     decoded_by: str = ""
 
     def prepare(self, config: RunConfig) -> PreparedRun:
-        config.require_kind("class")
         model = replace(self.model, channels=config.channels)
         labels = tuple(model.label(str(name)) for name in config.classes) or tuple(range(model.classes))
         negative = None if config.negative is None else model.label(str(config.negative))
-        config = replace(
-            _opened(config, model),
+        run = config.identity(
+            **_facts(config, model),
             times=config.times or uniform(config.steps),
             count=config.per_class * len(labels),
             classes=labels,
             decoder=self.decoded_by,
-            eta=config.noise_level,
             negative=negative,
         )
 
@@ -146,8 +173,8 @@ class ClassSource:
             own = [labels[i % len(labels)] for i in indices]
             return model.predict(own, negative=negative)
 
-        make = _blocks(model, config, predictor, lambda i: {"label": labels[i % len(labels)]})
-        return PreparedRun(config, make, versions(("diffusers",) if self.decoded_by else ()))
+        make = _blocks(model, run, predictor, lambda i: {"label": labels[i % len(labels)]})
+        return PreparedRun(run, make, versions(("diffusers",) if self.decoded_by else ()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +184,15 @@ class SceneSource:
     model: SceneModel
 
     def prepare(self, config: RunConfig) -> PreparedRun:
-        config.require_kind("scenes")
         if (config.prompt is None) == (config.prompts is None):
-            raise ValueError('the scenes need --prompt "a red disc left of a blue square" or --prompts FILE')
+            both = "; got both" if config.prompt is not None else ""
+            raise ValueError(
+                f'the scenes need --prompt "a red disc left of a blue square" or --prompts FILE{both}'
+            )
+        if config.prompt is not None and not config.prompt.strip():
+            raise ValueError(
+                '--prompt needs a sentence, such as "a red disc left of a blue square"; got none'
+            )
         prompts = [config.prompt or ""]
         if config.prompts is not None:
             prompts = [line for line in read_prompts(config.prompts) if line]
@@ -167,12 +200,14 @@ class SceneSource:
 
     def prepare_lines(self, config: RunConfig, prompts: Sequence[str]) -> PreparedRun:
         """A run of these sentences, `per_class` samples each."""
+        from ..models.scenes.prompt import parse_prompt
+
         avoided = str(config.negative or "")
         for text in (*prompts, avoided):
             parse_prompt(text)
         lines = "\n".join(f"{prompt}\t{avoided}" for prompt in prompts)
-        config = replace(
-            _opened(config, self.model),
+        run = config.identity(
+            **_facts(config, self.model),
             times=config.times or shifted(config.steps, SHIFT),
             count=config.per_class * len(prompts),
             prompts_sha256=hashlib.sha256(lines.encode()).hexdigest(),
@@ -183,12 +218,12 @@ class SceneSource:
             return self.model.predict([prompts[i % len(prompts)] for i in indices], avoided)
 
         more = {"negative": avoided} if avoided else {}
-        make = _blocks(self.model, config, predictor, lambda i: {"prompt": prompts[i % len(prompts)]}, more)
-        return PreparedRun(config, make, versions())
+        make = _blocks(self.model, run, predictor, lambda i: {"prompt": prompts[i % len(prompts)]}, more)
+        return PreparedRun(run, make, versions())
 
 
-def _opened(config: RunConfig, model: ClassModel | SceneModel) -> RunConfig:
-    """The configuration with the model's facts; raises an error for a rule that this model cannot serve."""
+def _facts(config: RunConfig, model: ClassModel | SceneModel) -> dict[str, Any]:
+    """The open model's part of a run's identity; raises an error for a rule that it cannot serve."""
     if config.solver not in SOLVERS:
         raise ValueError(f"known solvers are {', '.join(SOLVERS)}; got {config.solver!r}")
     needs = need_guidance(config.rule).needs if config.rule else ()
@@ -196,14 +231,13 @@ def _opened(config: RunConfig, model: ClassModel | SceneModel) -> RunConfig:
         raise ValueError(f"{config.rule} needs the prediction {unknown[0]!r}, which no shipped model makes")
     if needs and config.negative is None:
         raise ValueError(f"{config.rule} needs a negative prompt or class; give --negative")
-    return replace(
-        config,
-        model=model.name,
-        model_sha256=model.sha256,
-        rule=str(parse(config.rule or "CFG(1)")),
-        dtype=dtype_name(config, model.dtype),
-        device=model.device.type,
-    )
+    return {
+        "model": model.name,
+        "model_sha256": model.sha256,
+        "rule": str(parse(config.rule or "CFG(1)")),
+        "dtype": dtype_name(config, model.dtype),
+        "device": model.device.type,
+    }
 
 
 def dtype_name(config: RunConfig, dtype: torch.dtype) -> str:
@@ -236,28 +270,31 @@ def read_prompts(path: str | Path) -> list[str]:
 
 def _blocks(
     model: ClassModel | SceneModel,
-    config: RunConfig,
+    run: RunIdentity,
     predictor: Callable[[Sequence[int]], NetworkPredictor],  # for the samples with these indices
     condition: Callable[[int], dict[str, Any]],
     more: Mapping[str, Any] | None = None,
 ) -> MakeBlock:
     """`condition` and `more` are what a sample's record says before and after its evaluations."""
-    rule, solver = parse(config.rule), SOLVERS[config.solver]
+    rule, solver = parse(run.rule), SOLVERS[run.solver]
 
-    def make(block: int) -> MadeBlock:
-        indices = range(block * config.batch, (block + 1) * config.batch)
-        seeds = [sample_seed(config.seed, i) for i in indices]
+    def make(block: int, tick: Tick) -> MadeBlock:
+        indices = range(block * run.batch, (block + 1) * run.batch)
+        seeds = [sample_seed(run.seed, i) for i in indices]
         predict = predictor(indices)
-        step = ancestral(seeds, config.eta) if config.eta else solver
-        record = Record() if config.diagnostics else None
+        predict.tick = lambda t: tick(bisect(run.times, t) - 1)
+        step = ancestral(seeds, run.eta) if run.eta else solver
+        record = Record() if run.diagnostics else None
         start = noise(seeds, model.shape, device=model.device)
-        pictures = model.decode(sample(predict, rule, start, config.times, step, record=record))
-        own = config.indices(block)
+        x = sample(predict, rule, start, run.times, step, record=record)
+        own = run.indices(block)
         records = [
             {"index": i, "seed": seed, **condition(i), "evaluations": len(predict.calls), **(more or {})}
             for i, seed in zip(own, seeds, strict=False)
         ]
-        array: Bytes = pictures[: len(own)].permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        for line, whole in zip(records, x.isfinite().flatten(1).all(1).tolist(), strict=False):
+            line |= {} if whole else {"finite": False}
+        array: Bytes = model.decode(x)[: len(own)].permute(0, 2, 3, 1).contiguous().cpu().numpy()
         meter = None
         if record is not None:
             meter = {name: value[:, : len(own)].numpy() for name, value in record.stacked().items()}

@@ -15,7 +15,7 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from meancap.sampling.stochastic import generator_of
 
 from ..extras import need
 from ..models.checkpoint import load_pretrained
-from .config import RunConfig, sample_seed, versions
-from .generate import MadeBlock, MakeBlock, PreparedRun, dtype_name, read_prompts
+from .config import RunConfig, RunIdentity, sample_seed, versions
+from .generate import MadeBlock, MakeBlock, PreparedRun, Tick, dtype_name, read_prompts
 
 Pipeline = Any  # a diffusers pipeline
 
@@ -51,7 +51,6 @@ class PipelineSource:
 
     def prepare(self, config: RunConfig) -> PreparedRun:
         """A run of one picture per prompt; without a rule the pipeline guides by its own scale."""
-        config.require_kind("pipeline")
         if config.prompts is None:
             raise ValueError("a pipeline needs --prompts FILE, one prompt per line")
         prompts, rule = read_prompts(config.prompts), parse(config.rule) if config.rule else None
@@ -65,8 +64,7 @@ class PipelineSource:
                 "applies its own guidance"
             )
         network = _denoiser(self.pipe)
-        config = replace(
-            config,
+        run = config.identity(
             model=self.name,
             model_sha256=self.sha256,
             rule="" if rule is None else str(rule),
@@ -82,7 +80,7 @@ class PipelineSource:
             sigmas=tuple(float(s) for s in config.sigmas),
         )
         made_with = versions(("diffusers", "transformers"))
-        return PreparedRun(config, _prompt_blocks(self.pipe, config, prompts), made_with)
+        return PreparedRun(run, _prompt_blocks(self.pipe, run, prompts), made_with)
 
 
 def _scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
@@ -100,35 +98,47 @@ def _scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tupl
     return tuple(1 - float(s) for s in scheduler.sigmas)
 
 
-def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) -> MakeBlock:
+def _prompt_blocks(pipe: Pipeline, run: RunIdentity, prompts: Sequence[str]) -> MakeBlock:
     """The maker of a prompt run's blocks, one prompt each."""
     from meancap.adapters.diffusers import guided
 
-    stream = _NoiseStream(pipe, config)
+    stream = _NoiseStream(pipe, run)
 
-    def make(block: int) -> MadeBlock:
+    def make(block: int, tick: Tick) -> MadeBlock:
         prompt = prompts[block]
         if not prompt:
             return MadeBlock(np.zeros((0, 1, 1, 3), np.uint8), [])
-        seed = sample_seed(config.seed, block) if config.noise == "per sample" else config.seed
-        generator = stream.at(block) if config.noise == "stream" else generator_of(seed)
+        seed = sample_seed(run.seed, block) if run.noise == "per sample" else run.seed
+        generator = stream.at(block) if run.noise == "stream" else generator_of(seed)
         call: dict[str, Any] = {
-            "guidance_scale": config.guidance_scale,
-            "num_inference_steps": len(config.times) - 1,
+            "guidance_scale": run.guidance_scale,
+            "num_inference_steps": len(run.times) - 1,
         }
-        if config.sigmas:
-            call["sigmas"] = list(config.sigmas)
-        if config.size is not None:
-            call["height"], call["width"] = config.size
-        meter, calls = None, []
-        guidance = guided(pipe, parse(config.rule)) if config.rule else nullcontext()
-        count = _denoiser(pipe).register_forward_pre_hook(lambda *_: calls.append(1))
-        with torch.no_grad(), count, guidance as record:
+        if run.sigmas:
+            call["sigmas"] = list(run.sigmas)
+        if run.size is not None:
+            call["height"], call["width"] = run.size
+        meter, calls = None, list[int]()
+        guidance = guided(pipe, parse(run.rule)) if run.rule else nullcontext()
+
+        def count(*_: Any) -> None:
+            tick(min(len(calls), len(run.times) - 1))
+            calls.append(1)
+
+        counting = _denoiser(pipe).register_forward_pre_hook(count)
+        with torch.no_grad(), counting, guidance as record:
             image = pipe(prompt, generator=generator, output_type="np", **call).images[0]
-        if config.diagnostics and record:
+        if run.diagnostics and record:
             meter = {name: value.numpy() for name, value in record.stacked().items()}
-        record_line = {"index": block, "seed": seed, "prompt": prompt, "evaluations": len(calls)}
-        picture = (np.asarray(image) * 255).round().clip(0, 255).astype(np.uint8)
+        record_line: dict[str, Any] = {
+            "index": block,
+            "seed": seed,
+            "prompt": prompt,
+            "evaluations": len(calls),
+        }
+        if not np.isfinite(image).all():
+            record_line["finite"] = False
+        picture = np.nan_to_num(np.asarray(image) * 255).round().clip(0, 255).astype(np.uint8)
         return MadeBlock(picture[None], [record_line], meter)
 
     return make
@@ -137,7 +147,7 @@ def _prompt_blocks(pipe: Pipeline, config: RunConfig, prompts: Sequence[str]) ->
 class _NoiseStream:
     """One generator for all prompts in order, wound forward to any of them."""
 
-    def __init__(self, pipe: Pipeline, config: RunConfig) -> None:
+    def __init__(self, pipe: Pipeline, config: RunIdentity) -> None:
         self.config, self.dtype = config, _denoiser(pipe).dtype
         height, width = config.size or (pipe.default_sample_size * pipe.vae_scale_factor,) * 2
         channels = _denoiser(pipe).config.in_channels

@@ -32,7 +32,7 @@ from ..models.sit import SiT, SiTConfig
 from ..tensor_files import write_tensors
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
-from .generate import ClassSource, SceneSource, make_run, open_model
+from .generate import ClassSource, SceneSource, device_of, make_run, open_model
 from .paper_protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
 from .scoring import read_scores, score_runs
 
@@ -69,10 +69,10 @@ def _setting_config(protocol: ImageProtocol, s: ImageSetting, base: RunConfig) -
 
 
 def reproduce(
-    protocol: ImageProtocol, base: RunConfig, out: Path, *, device: str = "cpu", rank: int = 0, world: int = 1
+    protocol: ImageProtocol, base: RunConfig, out: Path, *, local: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
-    source = open_model(base, device)
+    source = open_model(base, device_of(base, local))
     runs = {name: source.prepare(config) for name, config in setting_configs(protocol, base).items()}
     chosen = {"left_open": [asdict(choice) for choice in protocol.choices]}
     shares = {name: range(rank, run.config.blocks, world) for name, run in runs.items()}
