@@ -95,7 +95,7 @@ def pages(docs: Path) -> dict[str, str]:
 
 
 def ran(result: Result) -> str:
-    """Exactly what was run, and the CPU time that it took."""
+    """Exactly what was run, and the CPU time that it took, if the result has it."""
     sentences = [
         f"**{len(result.problems(n))} of {len(result.cases)} problems at {n} evaluations**"
         for n in result.runs
@@ -106,7 +106,8 @@ def ran(result: Result) -> str:
     missing = [str(n) for n in EVALUATIONS if n not in result.runs]
     lacks = f" Nothing was run at {' and '.join(missing)} evaluations." if missing else ""
     spent = sum(result.cpu_minutes.values())
-    return f"This run: {'; '.join(sentences)}.{also}{lacks} It took {spent:.0f} CPU minutes."
+    cost = f" It took {spent:.0f} CPU minutes." if spent else ""
+    return f"This run: {'; '.join(sentences)}.{also}{lacks}{cost}"
 
 
 def headline(result: Result) -> str:

@@ -1,4 +1,7 @@
-"""Files of named tensors: safetensors, or `.pt` by `torch.load(weights_only=True)`, which runs no code."""
+"""Files of named tensors: safetensors, or `.pt` by `torch.load(weights_only=True)`, which runs no code.
+
+Folders of published models are local, or in the local Hugging Face cache: nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -60,3 +63,17 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except (library.SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no readable safetensors file ({error})") from None
+
+
+def local_folder(source: str | Path) -> Path:
+    """The folder itself, or the cached snapshot of a repository's name."""
+    if Path(source).is_dir():
+        return Path(source)
+    hub = need("huggingface_hub", "diffusers")
+    try:
+        return Path(hub.snapshot_download(str(source), local_files_only=True))
+    except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError):
+        raise ValueError(
+            f"{source} is neither a folder nor in the local Hugging Face cache; meancap downloads nothing: "
+            f"fetch it first with `hf download {source}`, or give a folder"
+        ) from None

@@ -146,3 +146,17 @@ def test_clip_pairs_each_image_with_its_own_prompt(tiny_clip):
     torch.testing.assert_close(alone["text"][0], found["text"][2], rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="one prompt per image"):
         extractor(images, prompts[:2])
+
+
+def test_a_cached_clip_is_opened_without_the_network(tiny_clip, tmp_path, monkeypatch):
+    cache = tmp_path / "hub" / "models--openai--clip-vit-base-patch32"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("f" * 40)
+    (cache / "snapshots").mkdir()
+    tiny_clip.rename(cache / "snapshots" / ("f" * 40))
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: asked.append(host) or [])
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.delenv("MEANCAP_CLIP", raising=False)
+    assert "CLIP openai/clip-vit-base-patch32 (" in clip_b32().identity
+    assert asked == []

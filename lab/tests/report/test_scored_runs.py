@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from made import made_run
 from meancap_lab.cli import main
 from meancap_lab.metrics import Estimate, mean_estimate
+from meancap_lab.metrics.images import Unreadable
 from meancap_lab.models import classes
 from meancap_lab.models.checkpoint import save_sit
 from meancap_lab.models.data import FASHION, Pixels
@@ -19,6 +21,7 @@ from meancap_lab.report import score_page as tables
 from meancap_lab.report.score_page import blocks
 from meancap_lab.report.scored_runs import Name, ScoredRun, at_level, collect, method_name
 from meancap_lab.runs.paper_protocols import paper_source, paper_table
+from meancap_lab.runs.scoring import open_target
 from small_sit import random_sit
 
 
@@ -124,6 +127,18 @@ def test_a_report_orders_compares_and_judges(scored, capsys):
     assert "<script" not in page and "PMC-CFG" in page and "data:image/png;base64" in page
 
 
+def test_a_folder_of_runs_is_scored_run_by_run(scored, tmp_path, capsys):
+    """Not the figures that a report has drawn into it."""
+    for name in ("run0", "run1"):
+        shutil.copytree(scored / name, tmp_path / name)
+    (tmp_path / "figure.png").write_bytes(b"no sample")
+    assert main(["score", str(tmp_path), "--protocol", "hsv"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"{tmp_path / name}  300" in printed for name in ("run0", "run1"))
+    with pytest.raises(Unreadable, match="is a folder of runs; give one of them: run0, run1"):
+        open_target(tmp_path)
+
+
 def test_the_csv_holds_every_number_with_its_protocol(scored):
     main(["report", str(scored)])
     page = (scored / "report.html").read_bytes()
@@ -184,15 +199,26 @@ def test_few_images_have_no_interval_and_nothing_is_better():
     assert "not which rule" not in str(blocks([entry("CFG(2)", FD_fashion=3.0)], Path("nowhere"))[1])
 
 
+@pytest.mark.parametrize("n", [20, 100])
+def test_a_front_has_whiskers_if_there_are_intervals_and_names_no_rule_that_is_absent(n):
+    runs = [entry(f"CFG({s})", n=n, FD_fashion=3.0 + s, alignment=0.1 * s, recall=0.5) for s in (2, 4)]
+    for plain in (False, True):
+        figure = tables.fronts([*runs, *[entry("CFG(1)", n=n, FD_fashion=9.0, recall=0.4)] * plain], "fashion")
+        named = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert named == ["Conditional"] * plain + ["Fixed CFG"]
+        drawn = [bar for axis in figure.axes for bar in axis.collections]
+        assert bool(drawn) == (n >= 50)
+
+
 def test_only_the_papers_own_cap_stands_beside_the_papers_numbers():
     def ours(protocol, *rules):
         number = "FID" if protocol == "adm-imagenet256" else "saturation"
         runs = [entry(rule, **{number: float(i)}) for i, rule in enumerate(rules)]
-        n = 50 if protocol == "adm-imagenet256" else 10
+        n, model = (50, "sit:xl.pt") if protocol == "adm-imagenet256" else (10, "diffusers:sd35")
         runs = [replace(e, evaluations=n, scores={protocol: e.scores["fashion"]}) for e in runs]
-        found = tables.beside_paper(runs, protocol)
-        assert found is not None
-        return [line[0] for line in found.groups[0] if line[5] != "—"]
+        assert tables.beside_paper(runs, protocol) is None  # of another model
+        found = tables.beside_paper([replace(e, model=model) for e in runs], protocol)
+        return [] if found is None else [line[0] for line in found.groups[0] if line[5] != "—"]
 
     caps = ("CFG(2) | Cap(1.1, anchor='first')", "CFG(2) | CapDisplacement(1.1)")
     assert ours("adm-imagenet256", *caps) == []

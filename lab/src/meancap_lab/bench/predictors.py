@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meancap.files import writing
+from meancap.files import write_whole
 from meancap.prediction import Prediction
 from meancap.sampling import Predict
 
@@ -195,8 +196,9 @@ def _trained(case: Case, folder: Path | None) -> tuple[_VelocityNet, _VelocityNe
             net.load_state_dict(state)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with writing(path) as part:
-                torch.save(states, part)
+            content = BytesIO()  # a file would hold its temporary name
+            torch.save(states, content)
+            write_whole(path, content.getvalue())
     for net in nets:
         net.requires_grad_(False)
     return nets

@@ -20,7 +20,6 @@ import json
 import math
 import multiprocessing
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -146,7 +145,6 @@ def _begin_worker() -> None:
 
 def _measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting]) -> None:
     """Measures one cell and writes its file."""
-    began = time.process_time()
     with torch_settings(threads=1):  # these tensors are small: more threads cost more than they give
         bench = Bench(cell.case, cell.evaluations, root / "networks")
         families = plan.families(cell.part)
@@ -156,8 +154,7 @@ def _measure_cell(root: Path, cell: Cell, plan: Plan, carried: dict[str, Setting
             found = score_cell(bench, families, carried, plan.matched(cell.part))
     path = root / cell.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    spent = round(time.process_time() - began, 3)
-    content = {"case": cell.case.name, "evaluations": cell.evaluations, "cpu_seconds": spent, **found}
+    content = {"case": cell.case.name, "evaluations": cell.evaluations, **found}
     write_whole(path, json.dumps(content, ensure_ascii=False))
 
 
@@ -188,10 +185,7 @@ def write_result(root: str | Path) -> Path:
                         for part in ("main", "others"))  # fmt: skip
         runs[n] = _columns([name for name in order if name in main], main, others)
     groups = {one.name: one.group for one in choose_families(plan.rules, plan.own)}
-    spent = {path.name: round(sum(_read(one)["cpu_seconds"] for one in path.glob("*.json")) / 60, 1)
-             for path in sorted((root / "cells").iterdir())}  # fmt: skip
-    head = {"format": FORMAT, **begun["config"], "cpu_minutes": spent, "groups": groups,
-            "carried": _choose_settings(root, plan)}  # fmt: skip
+    head = {"format": FORMAT, **begun["config"], "groups": groups, "carried": _choose_settings(root, plan)}
     lines = ",\n".join(f"{_json(str(n))}:{_lines(run)}" for n, run in runs.items())
     return write_whole(root / "result.json", f'{_json(head)[:-1]},\n"runs":{{\n{lines}\n}}}}\n')
 

@@ -46,7 +46,7 @@ def add_score(commands: Any) -> None:
         commands, "score", score, "measure runs: Frechet distances, recall, alignment, ...", _SCORE
     )
     p.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="run folders, folders of pictures, or .npz"
+        "runs", nargs="*", type=Path, metavar="RUN", help="run folders, folders of runs or of pictures, or .npz"
     )
     p.add_argument(
         "--protocol", action="append", metavar="NAME", help="see --list; several separated by commas"
@@ -71,14 +71,15 @@ def score(args: argparse.Namespace) -> int:
         raise ValueError("give at least one RUN and one --protocol (meancap score --list names them)")
     import torch
 
-    from ..runs.scoring import score_runs
+    from ..runs.scoring import runs_in, score_runs
 
     if args.threads is not None and not 1 <= args.threads <= 1024:
         raise ValueError(f"--threads must be at least 1 and at most 1024; got {args.threads}")
     torch.set_num_threads(args.threads or _idle_cores())
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
-    _watch(score_runs(args.runs, protocols, args.reference, args.weights, force=args.force))
-    print(_score_table(args.runs, protocols))
+    runs = [run for path in args.runs for run in runs_in(path) or [path]]
+    _watch(score_runs(runs, protocols, args.reference, args.weights, force=args.force))
+    print(_score_table(runs, protocols))
     return 0
 
 

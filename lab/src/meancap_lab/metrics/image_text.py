@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from meancap.files import sha256_of
 
 from ..extras import need
+from ..tensor_files import local_folder
 from .extractor import Extractor, Features, MissingWeights, Weights, load_network
 from .images import three_channels
 
@@ -52,8 +53,9 @@ def clip_b32(weights: str | Path | None = None) -> Extractor:
     transformers = need("transformers", "metrics")
     place = str(weights or os.environ.get(CLIP_VARIABLE) or CLIP_NAME)
     try:
-        model = transformers.CLIPModel.from_pretrained(place, local_files_only=True).train(False)
-        tokenizer = transformers.CLIPTokenizer.from_pretrained(place, local_files_only=True)
+        folder = str(local_folder(place))  # by a name, transformers would look for adapters on the network
+        model = transformers.CLIPModel.from_pretrained(folder, local_files_only=True).train(False)
+        tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise MissingWeights(
             f"CLIP ViT-B/32 is not on this machine (looked at {place}): put {CLIP_NAME} with its tokenizer "

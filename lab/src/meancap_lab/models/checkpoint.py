@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..extras import need
-from ..tensor_files import read_tensors, write_tensors
+from ..tensor_files import local_folder, read_tensors, write_tensors
 from .data import Pixels
 from .sit import SiT, SiTConfig, position_embedding
 
@@ -113,20 +113,6 @@ def pop_pixels(
     if mean.shape != shape:
         raise ValueError(f"{path}: pixels.mean has shape {tuple(mean.shape)}; this network needs {shape}")
     return Pixels(mean, float(header["pixels.std"]))
-
-
-def local_folder(source: str | Path) -> Path:
-    """The folder itself, or the cached snapshot of a repository's name."""
-    if Path(source).is_dir():
-        return Path(source)
-    hub = need("huggingface_hub", "diffusers")
-    try:
-        return Path(hub.snapshot_download(str(source), local_files_only=True))
-    except (hub.errors.HFValidationError, hub.errors.LocalEntryNotFoundError):
-        raise ValueError(
-            f"{source} is neither a folder nor in the local Hugging Face cache; meancap downloads nothing: "
-            f"fetch it first with `hf download {source}`, or give a folder"
-        ) from None
 
 
 def load_pretrained(kind: Any, source: str | Path, dtype: torch.dtype) -> Any:

@@ -1,8 +1,8 @@
 """One page about all scored runs of a folder: `report.html`, `report.md`, `scores.csv` and the figures.
 
 A front shows what a rule gives up in one number to win in another, as its scale grows: one curve per rule,
-one point per scale (the size of the point grows with it), whiskers of 95 %. The unguided run is the blue
-diamond where all curves begin. No table claims more than an interval supports.
+one point per scale (the size of the point grows with it), whiskers of 95 % if there are enough images. An
+unguided run is the blue diamond where all curves begin. No table claims more than an interval supports.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from .scored_runs import (
     collect,
     companions,
     contrast,
+    interval_of,
     sweeps,
 )
 
@@ -54,6 +55,7 @@ _PAPER = {
 
 # Which of our caps the paper's PMC-CFG is in each table; an anchored or a calibrated one is another method.
 _CAPS = {"imagenet": "PMC-CFG", "sd35": "PMC-CFG, displacement"}
+_PAPER_MODELS = {"imagenet": "sit:", "sd35": "diffusers:"}
 
 
 def _numbers_of(entries: Sequence[ScoredRun], protocol: str) -> list[str]:
@@ -76,9 +78,9 @@ def cell(e: Estimate | None, *, sign: bool = False) -> str:
     """A value with half of its 95 % interval, to the digits that it leaves; few images have none."""
     if e is None:
         return "—"
-    interval = e.interval()
+    interval = interval_of(e)
     plus = "+" if sign else ""
-    if interval is None or e.n < FEWEST:
+    if interval is None:
         return f"{e.value:{plus}.4g}"
     half = (interval[1] - interval[0]) / 2
     places = 0 if half >= 10 else 1 if half >= 1 else 2 if half >= 0.1 else 3 if half >= 0.01 else 4
@@ -104,27 +106,30 @@ def results(entries: Sequence[ScoredRun], protocol: str) -> Table:
 
 
 def beside_paper(entries: Sequence[ScoredRun], protocol: str) -> Table | None:
-    """Ours beside the paper's values, row by row; None if the paper has no such protocol."""
+    """Ours beside the paper's values, row by row; None if the paper has no row that one of our runs has."""
     if protocol not in _PAPER:
         return None
     table, columns = _PAPER[protocol]
-    rows = []
+    rows, found = [], False
     for row in paper_table(table):
         gamma, scale = row["gamma"], float(row["scale"])
         match = [
             e
             for e in entries
             if protocol in e.scores
+            and e.model.startswith(_PAPER_MODELS[table])
             and e.name.method == (_CAPS[table] if row["method"] == "PMC-CFG" else row["method"])
             and e.name.scale == scale
             and (not gamma or e.name.gamma == float(gamma))
             and e.evaluations == int(row.get("evaluations") or 10)
         ]
-        ours = match[0].scores[protocol] if match else {}
+        ours, found = match[0].scores[protocol] if match else {}, found or bool(match)
         cells = [text for name, key in columns.items() for text in (row[key], cell(ours.get(name)))]
         count = row.get("evaluations") or "10"
         rows.append((row["method"], _number(scale), gamma or "—", count, *cells))
     head = [text for name in columns for text in (f"{_with_arrow(name)} paper", "ours")]
+    if not found:
+        return None
     return Table(("method", "λ", "Γ", "evaluations", *head), (tuple(rows),), names=4)
 
 
@@ -174,7 +179,7 @@ def _as_csv(entries: Sequence[ScoredRun]) -> str:
                "number", "value", "low", "high", "protocol")  # fmt: skip
     rows = [
         (e.folder.name, e.rule, e.name.method, e.name.scale, e.name.gamma, e.evaluations, s.n, e.kept,
-         number, s.value, *(s.interval() or ("", "")), e.protocols[protocol])
+         number, s.value, *(interval_of(s) or ("", "")), e.protocols[protocol])
         for e in entries
         for protocol, scores in e.scores.items()
         for number, s in scores.items()
@@ -243,7 +248,9 @@ def fronts(entries: Sequence[ScoredRun], protocol: str) -> Figure:
             axis.set_ylabel(y)
             axis.margins(0.08)
         row[0].set_title(f"{n} evaluations", loc="left")
-    handles = [Line2D([], [], color=style.BLUE, marker="D", linestyle="", markersize=5, label="Conditional")]
+    plain, handles = {"marker": "D", "linestyle": "", "markersize": 5, "label": "Conditional"}, []
+    if any(e.name.method == "Conditional" for sweep in curves.values() for e in sweep):
+        handles = [Line2D([], [], color=style.BLUE, **plain)]
     handles += [
         Line2D([], [], **_look(label, k), markersize=4, label=label) for k, label in enumerate(labels)
     ]
@@ -296,7 +303,7 @@ def _curve(
 
 
 def _whisker(e: Estimate) -> list[list[float]] | None:
-    interval = e.interval()
+    interval = interval_of(e)
     return None if interval is None else [[e.value - interval[0]], [interval[1] - e.value]]
 
 
@@ -334,7 +341,9 @@ def blocks(entries: Sequence[ScoredRun], folder: Path) -> list[Block]:
     for protocol in _protocols(entries):
         page += [Heading(f"Protocol {protocol}"), _how(entries, protocol)]
         if (folder / "figures" / f"fronts-{protocol}.png").is_file():
-            page.append(FigureFile(f"figures/fronts-{protocol}.png", _FRONTS))
+            few = all(e.n < FEWEST for e in entries if protocol in e.scores)
+            caption = _FRONTS if few else f"{_FRONTS} Whiskers are 95 %."
+            page.append(FigureFile(f"figures/fronts-{protocol}.png", caption))
         page += _tables(entries, protocol)
     page += [
         Heading("How to read this"),
@@ -407,9 +416,7 @@ def _how(entries: Sequence[ScoredRun], protocol: str) -> Text:
     return Text(f"{about}. `{'`; `'.join(texts)}`.{mixed}{lender}")
 
 
-_FRONTS = (
-    "**Fronts.** One curve per rule from the unguided run outwards; points grow with λ; whiskers are 95 %."
-)
+_FRONTS = "**Fronts.** One curve per rule, from its weakest guidance outwards; points grow with λ."
 _SCALE = """Differences to fixed CFG at the same nominal scale, image by image, ± half of the 95 % interval;
 strong where the rule is better and the interval leaves zero out. Arrows point to the better side: ↓ less,
 ↑ more. A cap does less than the scale it is told, so this table favours it: read it with the next one."""

@@ -61,6 +61,7 @@ class ScoredRun:
     kept: float | None
     scores: dict[str, dict[str, Estimate]]  # by protocol and number
     protocols: dict[str, str]  # each protocol in full
+    model: str = ""
 
 
 def collect(folder: Path) -> list[ScoredRun]:
@@ -131,6 +132,7 @@ def _entry(folder: Path) -> ScoredRun:
         kept,
         {name: read_estimates(folder, name) for name in protocols},
         protocols,
+        run.config["model"],
     )
 
 
@@ -221,10 +223,15 @@ def sweeps(entries: Sequence[ScoredRun], protocol: str) -> dict[tuple[int, str],
     return by_label
 
 
+def interval_of(e: Estimate) -> tuple[float, float] | None:
+    """The 95 % interval that a report shows; None for few images."""
+    return None if e.n < FEWEST else e.interval()
+
+
 def clear(e: Estimate) -> int:
-    """+1 or -1 where the 95 % interval of a difference leaves zero out, else 0; 0 for few images."""
-    interval = e.interval()
-    if interval is None or e.n < FEWEST:
+    """+1 or -1 where the interval of a difference leaves zero out, else 0."""
+    interval = interval_of(e)
+    if interval is None:
         return 0
     low, high = interval
     return 1 if low > 0 else -1 if high < 0 else 0

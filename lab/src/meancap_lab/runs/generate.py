@@ -30,9 +30,9 @@ from meancap.sampling import ancestral, euler, heun, midpoint, noise, rk4, sampl
 from meancap.sampling.checks import need_guidance
 from meancap.sampling.solvers import StepMethod
 
-from ..models.checkpoint import local_folder
 from ..models.classes import ClassModel, cifar, decoder, fashion, open_sit
 from ..models.sit import NetworkPredictor
+from ..tensor_files import local_folder
 from ..torch_settings import torch_settings
 from .config import RunConfig, RunIdentity, sample_seed, versions
 from .folder import Bytes, Store

@@ -30,7 +30,7 @@ import torch
 from meancap.rules import CFG, Cap, CapDisplacement, Interval, Rule, apg
 from meancap.schedules import Exponential
 
-from ..models.checkpoint import local_folder
+from ..tensor_files import local_folder
 from ..models.sit import SiTConfig, named
 
 if TYPE_CHECKING:

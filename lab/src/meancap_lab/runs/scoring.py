@@ -205,7 +205,14 @@ def open_target(path: str | Path) -> Target:
         return Target(results_folder(path), images, _npz_labels(path, len(images)), (), ())
     if not path.exists():
         raise Unreadable(f"there is no {path} to score")
+    if runs := runs_in(path):
+        raise Unreadable(f"{path} is a folder of runs; give one of them: {', '.join(r.name for r in runs)}")
     return Target(path, open_images(path), None, (), ())
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The run folders directly in a folder that is no run itself."""
+    return [] if (path / "run.json").is_file() else sorted(run.parent for run in path.glob("*/run.json"))
 
 
 def _npz_labels(path: Path, count: int) -> Tensor | None:
