@@ -203,7 +203,9 @@ def test_few_images_have_no_interval_and_nothing_is_better():
 def test_a_front_has_whiskers_if_there_are_intervals_and_names_no_rule_that_is_absent(n):
     runs = [entry(f"CFG({s})", n=n, FD_fashion=3.0 + s, alignment=0.1 * s, recall=0.5) for s in (2, 4)]
     for plain in (False, True):
-        figure = tables.fronts([*runs, *[entry("CFG(1)", n=n, FD_fashion=9.0, recall=0.4)] * plain], "fashion")
+        figure = tables.fronts(
+            [*runs, *[entry("CFG(1)", n=n, FD_fashion=9.0, recall=0.4)] * plain], "fashion"
+        )
         named = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         assert named == ["Conditional"] * plain + ["Fixed CFG"]
         drawn = [bar for axis in figure.axes for bar in axis.collections]

@@ -158,8 +158,33 @@ def test_the_steps_of_workflows_are_commands_that_exist(path):
         if bash := shutil.which("bash"):
             subprocess.run([bash, "-n"], input=run, text=True, check=True)
         assert set(re.findall(r"make ([a-z-]+)", run)) <= targets
-        for name in re.findall(r"\b(tools/\w+\.py|constraints\.txt)", run):
-            assert (ROOT / name).exists()
+        for name in re.findall(r"\b(tools/\w+\.py|constraints\.txt)|(\.github/[\w/-]+\.txt)", run):
+            assert (ROOT / "".join(name)).exists()
+        for install in re.findall(r"pip install (.*)", run):  # by hashes, or nothing but our own source
+            own = re.fullmatch(r"--no-index --no-deps --no-build-isolation (-e )?\.( -e lab)?", install)
+            assert own or re.fullmatch(r"--require-hashes (--no-deps )?-r \.github/\S+\.txt", install)
+
+
+def test_locked_packages_have_hashes_and_the_versions_of_the_constraints():
+    named = re.compile(
+        r"^([\w.-]+)==([^ ;\\]+)(?: ;[^\\]*)?((?:\s*\\?\s*--hash=sha256:[0-9a-f]{64})*)$", re.M
+    )
+    lines = re.findall(r"^([\w.-]+)==(.*)$", text("constraints.txt"), re.M)
+    pinned = {re.sub("[_.]", "-", name.lower()): version for name, version in lines}
+    locks = sorted((ROOT / ".github" / "requirements").glob("*.txt"))
+    assert [path.stem for path in locks] == ["comfy", "comfyui", "core", "release", "test", "torch-cpu"]
+    for path in locks:
+        content = path.read_text(encoding="utf-8")
+        rows = named.findall(content)
+        assert len(rows) == len(re.findall(r"^\w", content, re.M)) and all(hashes for _, _, hashes in rows), (
+            path.name
+        )
+        if path.stem in ("release", "test"):
+            assert {name: version for name, version, _ in rows}.items() <= pinned.items()
+    assert {name for name, _, _ in rows} == {"torch"} and rows[0][1] == pinned["torch"] + "+cpu"
+    assert set(pinned) - {"torch"} == set(
+        re.findall(r"^([\w.-]+)==", text(".github/requirements/test.txt"), re.M)
+    )
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -2,7 +2,6 @@
 
 import json
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -257,5 +256,5 @@ def test_pieces_that_do_not_fill_an_array_are_noticed(tmp_path):
 def test_a_run_leaves_the_threads_and_the_precision_of_torch_as_they_were(tmp_path, model):
     torch.set_num_threads(2)
     before = torch.backends.cuda.matmul.allow_tf32
-    finished(tmp_path / "r", replace(settings(model), dtype="tf32", threads=1))
+    finished(tmp_path / "r", settings(model, dtype="tf32", threads=1))
     assert torch.get_num_threads() == 2 and torch.backends.cuda.matmul.allow_tf32 == before

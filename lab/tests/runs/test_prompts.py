@@ -80,7 +80,7 @@ def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, 
 def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, source):
     path = tmp_path / "p.txt"
     path.write_text("one\ntwo\nthree\n")
-    chosen = wanted(pipeline, path, rule="", noise="stream", seed=42, sigmas=PINNED_SIGMAS, steps=10)
+    chosen = wanted(pipeline, path, rule=None, noise="stream", seed=42, sigmas=PINNED_SIGMAS, steps=10)
     run = Run.open(made(source, chosen, tmp_path / "r"))
     generator = torch.Generator().manual_seed(42)
     for prompt, image in zip(("one", "two", "three"), run.images(), strict=True):

@@ -46,7 +46,11 @@ def add_score(commands: Any) -> None:
         commands, "score", score, "measure runs: Frechet distances, recall, alignment, ...", _SCORE
     )
     p.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="run folders, folders of runs or of pictures, or .npz"
+        "runs",
+        nargs="*",
+        type=Path,
+        metavar="RUN",
+        help="runs, folders of runs or of pictures, or .npz",
     )
     p.add_argument(
         "--protocol", action="append", metavar="NAME", help="see --list; several separated by commas"

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..extras import need
 from ..tensor_files import local_folder, read_tensors, write_tensors
 from .data import Pixels
 from .sit import SiT, SiTConfig, position_embedding
@@ -110,7 +109,7 @@ def pop_pixels(
 ) -> Pixels:
     """The pixel map of a network with this configuration, taken out of its file's tensors."""
     mean, shape = tensors.pop("pixels.mean").float(), (config.channels, config.size, config.size)
-    if mean.shape != shape:
+    if mean.dim() != 3 or any(n not in (1, most) for n, most in zip(mean.shape, shape, strict=True)):
         raise ValueError(f"{path}: pixels.mean has shape {tuple(mean.shape)}; this network needs {shape}")
     return Pixels(mean, float(header["pixels.std"]))
 

@@ -248,9 +248,9 @@ def fronts(entries: Sequence[ScoredRun], protocol: str) -> Figure:
             axis.set_ylabel(y)
             axis.margins(0.08)
         row[0].set_title(f"{n} evaluations", loc="left")
-    plain, handles = {"marker": "D", "linestyle": "", "markersize": 5, "label": "Conditional"}, []
-    if any(e.name.method == "Conditional" for sweep in curves.values() for e in sweep):
-        handles = [Line2D([], [], color=style.BLUE, **plain)]
+    handles = [Line2D([], [], color=style.BLUE, marker="D", linestyle="", markersize=5, label="Conditional")]
+    if not any(e.name.method == "Conditional" for sweep in curves.values() for e in sweep):
+        handles.clear()
     handles += [
         Line2D([], [], **_look(label, k), markersize=4, label=label) for k, label in enumerate(labels)
     ]

@@ -30,8 +30,8 @@ import torch
 from meancap.rules import CFG, Cap, CapDisplacement, Interval, Rule, apg
 from meancap.schedules import Exponential
 
-from ..tensor_files import local_folder
 from ..models.sit import SiTConfig, named
+from ..tensor_files import local_folder
 
 if TYPE_CHECKING:
     from ..metrics.extractor import Weights
