@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from meancap import CFG, sample, uniform
+from meancap_lab.bench import predictors
 from meancap_lab.bench.cases import KINDS, read_cases, starts, truth
 from meancap_lab.bench.predictors import Law, alignment, examples, perfect, predictor, weaker
 from meancap_lab.mixtures.problems import Model
@@ -25,6 +26,18 @@ def test_the_short_way_gives_the_laboratorys_means(case, t):
     torch.testing.assert_close(own.delta, known.delta, rtol=1e-7, atol=1e-12)
     short = predictor(case)(x.float(), t)
     torch.testing.assert_close(short.m_c.double(), known.m_c, rtol=1e-4, atol=1e-4)
+
+
+def test_a_trained_network_is_kept_in_the_same_bytes(tmp_path, monkeypatch):
+    """A file that torch writes by itself holds the temporary name that it was written under."""
+    case = CASES["network"][0]
+    net = predictors._VelocityNet(case.dimension).state_dict()
+    monkeypatch.setattr(predictors, "_train", lambda _: [net, net])
+    for name in ("a", "b"):
+        weaker(case, tmp_path / name)
+        monkeypatch.setattr("os.getpid", lambda: 12345)
+    first, second = (next((tmp_path / name).iterdir()).read_bytes() for name in ("a", "b"))
+    assert first == second
 
 
 def test_a_smeared_model_is_exact_for_wider_data():
