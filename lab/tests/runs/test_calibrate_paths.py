@@ -8,13 +8,7 @@ import torch
 from meancap import Calibration, uniform
 from meancap_lab.cli import main
 from meancap_lab.mixtures.problems import problem
-from meancap_lab.runs.calibrate import (
-    encode_pictures,
-    examples,
-    match_examples,
-    match_pipeline,
-    run_pipeline_pilot,
-)
+from meancap_lab.runs.calibrate import encode_pictures, examples, match_examples, match_pipeline
 
 RULES = ["CFG(1)", "CFG(2)"]
 
@@ -117,11 +111,3 @@ def test_a_pipeline_walks_its_encoded_pictures_and_its_rules(tiny):
     assert match == again and match.examples == 8 and match.model == "StableDiffusion3Pipeline"
     with pytest.raises(ValueError, match="each picture needs its caption"):
         match_pipeline(pipe, pictures, captions[:3], RULES)
-    call = {"num_inference_steps": 2, "height": 16, "width": 16, "guidance_scale": 7.0}
-    found = run_pipeline_pilot(pipe, captions * 2, **call).calibration("rms", model="tiny", seed=0)
-    assert (found.examples, found.calls, found.method) == (16, 64, "pilot")
-    with torch.no_grad(), guided(pipe, found) as record:
-        pipe("a cat", **call)
-    assert record.about["rule"] == str(found)
-    with pytest.raises(ValueError, match="at least 16 samples"):
-        run_pipeline_pilot(pipe, captions, **call).cap()

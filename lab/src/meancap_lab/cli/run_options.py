@@ -21,7 +21,7 @@ def _square(text: str) -> tuple[int, int]:
 # For argparse, by field: help, metavar (none for a choice or a switch), and more.
 _OPTIONS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "model": (", ".join(MODELS.values()), "M", {"required": True}),
-    "rule": ('guidance, such as "CFG(4) | Cap(1.1)"; none if not given', "R", {}),
+    "rule": ('guidance, such as "CFG(4) | Cap(1.1)", or a file of `calibrate`; none if not given', "R", {}),
     "seed": ("of the run; each sample has one of its own (%(default)s)", "N", {"type": int}),
     "steps": ("with Euler also evaluations (%(default)s)", "N", {"type": int}),
     "dtype": ("precision of the network (%(default)s); guidance stays in float32", None, {}),

@@ -8,7 +8,7 @@ pipeline and pictures with captions. Finished runs can be kept in a folder, so t
 resumes.
 
 **Radii from a pilot** that follows the conditional prediction alone, so that guidance cannot calibrate
-itself: `run_pilot` and `run_pipeline_pilot` run a `meancap.rules.Pilot`.
+itself: `run_pilot` runs a `meancap.rules.Pilot`, which `guided(pipe, Pilot())` does in a pipeline.
 
 **A scale from data**: lambda(t) learned from examples whose label is trusted, with intervals.
 
@@ -36,7 +36,6 @@ gap may have vanished for all but a few examples: the error is large, and `shrun
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -231,32 +230,6 @@ def run_pilot(batches: Iterable[tuple[Predict, Tensor]], times: Sequence[float])
             pilot = Pilot("element" if x[0].numel() <= _LARGEST_ANCHOR or x.dim() == 2 else "channel")
         sample(predict, pilot, x, times)
     return pilot or Pilot()
-
-
-def run_pipeline_pilot(
-    pipe: Any, prompts: Sequence[str], *, seed: int = 0, layout: Any = None, **call: Any
-) -> Pilot:
-    """Calls a diffusers pipeline once for each prompt, without guidance, and measures its conditional means.
-
-    `call` holds the further arguments of every call. One must turn guidance on (guidance_scale=7), so that
-    the pipeline computes both predictions; the run follows the conditional one. A cap needs 16 samples; a few
-    hundred give good quantiles:
-
-        pilot = run_pipeline_pilot(pipe, prompts, guidance_scale=7, num_inference_steps=28)
-        pilot.calibration("q90", model="SD3.5").save("rule.json")
-        with guided(pipe, Calibration.load("rule.json")): ...
-    """
-    from meancap.adapters.diffusers import guided
-
-    known = inspect.signature(type(pipe).__call__).parameters
-    if "output_type" in known:
-        call.setdefault("output_type", "latent")  # no picture is wanted
-    pilot = Pilot()
-    with torch.no_grad(), guided(pipe, pilot, layout=layout):
-        for i, prompt in enumerate(prompts):
-            generator = {"generator": generator_of(seed + i)} if "generator" in known else {}
-            pipe(prompt, **{**generator, **call})
-    return pilot
 
 
 def examples(
