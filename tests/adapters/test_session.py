@@ -152,3 +152,19 @@ def test_the_plot_shows_every_sample_under_the_rule_and_the_summary(record):
     ratio = next(axes for axes in figure.axes if axes.get_title().startswith("ratio"))
     lines = [torch.as_tensor(line.get_ydata()) for line in ratio.lines]
     assert len(lines) > 3 and torch.equal(lines[0].double(), record.stacked()["ratio"][:, 0].double())
+
+
+def test_a_cap_on_a_formula_of_the_host_needs_its_result_alone():
+    """The first sample gets no guidance, the second too much, the third a little."""
+    x, c = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).unbind()
+    nominal = c + torch.tensor([0.0, 4.0, 1e-3])[:, None] * x
+    session = Session(Cap(1.1))
+    found = session.limit(Affine(0.0, 1.0, t=0.5), x, c, nominal)
+    assert torch.equal(found[[0, 2]], nominal[[0, 2]])
+    assert float(found[1].norm() / c[1].norm()) == pytest.approx(1.1)
+    scale = session.record.stacked()["scale"][0]
+    assert float(scale[0]) == 1 < float(scale[1]) < 1.9 and float(scale[2]) == pytest.approx(2, abs=1e-3)
+    assert session.record.summary().startswith("kept 0% to 100% of the host's own guidance; capped on 33%")
+    for rule in ("CFG(3)", "Cap(1.1, anchor='first')"):
+        with pytest.raises(ValueError, match="Some guides by a formula of its own"):
+            Session(rule).need_caps("Some")

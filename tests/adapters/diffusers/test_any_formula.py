@@ -10,7 +10,7 @@ from tiny_models import teal
 from tiny_pipelines import CASES, call, pipeline
 
 from meancap import Cap
-from meancap.adapters.diffusers import LAYOUTS, LayoutError, calibrate, guided
+from meancap.adapters.diffusers import LAYOUTS, LayoutError, guided
 
 INF, OFF = float("inf"), 1 + 1e-7  # just above the scale at which a pipeline makes one prediction
 OWN = [name for name in FORMULAS if LAYOUTS[name].caps_only]
@@ -50,8 +50,6 @@ def test_rules_that_need_the_formula_are_refused(rule):
     with pytest.raises(ValueError, match=r"only a cap can act.*; got"), guided(pipe, rule):
         pass
     assert "step" not in vars(pipe.scheduler)
-    with pytest.raises(ValueError, match="only a cap can act"):
-        calibrate(pipe, ["a"] * 16, guidance_scale=7)
 
 
 @pytest.mark.parametrize("rule", ["Cap(1.005)", "Cap(1.2) | CapDisplacement(1.05)"])
