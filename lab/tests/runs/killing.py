@@ -1,4 +1,4 @@
-"""Runs `meancap generate` again and again, and kills it at random moments; started by test_kills.py.
+"""Runs `meancap generate` again and again, and kills it at random moments; started by test_folder_kills.py.
 
     python killing.py MODEL FOLDER KILLS SEED
 
