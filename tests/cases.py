@@ -40,3 +40,36 @@ def adversarial(seed, samples, size):
     )
     gap = (cos * unit + (1 - cos**2).clamp(min=0).sqrt() * across) * length
     return m, gap.float()
+
+
+class Blobs:
+    """Round Gaussians of one width with their exact posterior means; `members` are the condition."""
+
+    def __init__(self, means, weights=None, *, std, members=(0,)):
+        self.means, self.std, self.members = means, std, list(members)
+        self.weights = torch.as_tensor([1.0] * len(means) if weights is None else weights).to(means)
+
+    def responsibilities(self, x, t):
+        spread = (1 - t) ** 2 + (t * self.std) ** 2
+        away = (x[:, None] - t * self.means).square().sum(-1)
+        return (self.weights.log() - away / (2 * spread)).softmax(1)
+
+    def posterior_mean(self, x, t):
+        centre = self.responsibilities(x, t) @ self.means
+        return centre + t * self.std**2 / ((1 - t) ** 2 + (t * self.std) ** 2) * (x - t * centre)
+
+    @property
+    def conditional(self):
+        return Blobs(self.means[self.members], self.weights[self.members], std=self.std)
+
+    def sample(self, n, draw):
+        k = torch.multinomial(self.weights, n, replacement=True, generator=draw)
+        z = torch.randn(n, self.means.shape[1], generator=draw, dtype=self.means.dtype)
+        return self.means[k] + self.std * z
+
+    def predict(self, x, t):
+        return Prediction(x, t, self.conditional.posterior_mean(x, t), self.posterior_mean(x, t))
+
+    def velocities(self, x, t):
+        p = self.predict(x, t)
+        return [(m - x) / (1 - t) for m in (p.m_c, p.m_u)]

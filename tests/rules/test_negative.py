@@ -5,7 +5,7 @@ import torch
 from rule_cases import Network
 
 from cases import random_prediction
-from meancap import CFG, Cap, Prediction, field, guide, noise, parse, sample, trajectory, uniform
+from meancap import CFG, Cap, Prediction, field, guide, parse, sample, trajectory, uniform
 from meancap.rules import (
     AwayFrom,
     Gain,
@@ -21,8 +21,6 @@ from meancap.rules import (
     sld,
 )
 from meancap.sampling import beside
-from meancap_lab.models import fashion
-from meancap_lab.models.scenes import scenes
 
 TIMES = (0.2, 0.45, 0.7, 0.9)
 SHAPE = (3, 2, 4, 4)
@@ -276,27 +274,3 @@ def test_predictions_beside_are_those_of_the_other_predictor():
     p = beside(main, negative=other).including(("negative",))(x, 0.4)
     torch.testing.assert_close(p.other("negative"), other(x, 0.4).m_c)
     torch.testing.assert_close(p.m_c, main(x, 0.4).m_c)
-
-
-def test_the_garments_have_the_class_to_avoid_in_the_place_of_none_or_beside_it():
-    model = fashion()
-    x, labels = noise(range(2), model.shape), [6, 6]
-    plain, avoided = model.predict(labels), model.predict([2, 2])
-    predict = model.predict(labels, negative=2)
-    p, both = predict(x, 0.3), predict.including(("negative",))(x, 0.3)
-    assert torch.equal(p.m_c, plain(x, 0.3).m_c) and torch.equal(p.m_u, avoided(x, 0.3).m_c)
-    assert torch.equal(both.m_u, plain(x, 0.3).m_u) and torch.equal(both.other("negative"), p.m_u)
-    assert predict.including(("weak",)) is predict
-    with pytest.raises(ValueError, match="has classes 0 to"):
-        model.predict(labels, negative=10)
-
-
-def test_the_scenes_have_the_sentence_to_avoid_in_the_place_of_none_or_beside_it():
-    model = scenes()
-    x = noise(range(2), model.shape)
-    predict = model.predict(["a red disc"] * 2, negative="a dark background")
-    both, plain = predict.including(("negative",))(x, 0.3), model.predict(["a red disc"] * 2)(x, 0.3)
-    assert torch.equal(both.m_u, plain.m_u) and torch.equal(both.other("negative"), predict(x, 0.3).m_u)
-    without = model.predict(["a red disc"] * 2)
-    with pytest.raises(ValueError, match="needs the prediction 'negative'"):
-        sample(without, perp_neg(4), x, uniform(1))

@@ -6,7 +6,7 @@ import torch
 from meancap import CFG, guided_velocity
 from meancap.rules import Rescale, dynamic_threshold, fdg, mambo_g, parse
 
-pytest.importorskip("diffusers")
+pytest.importorskip("diffusers.guiders")
 from diffusers.guiders import (
     AdaptiveProjectedGuidance,
     AdaptiveProjectedMixGuidance,

@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -58,6 +57,7 @@ def test_grids_start_at_noise_and_end_at_data():
 
 
 def test_a_whole_number_of_numpy_is_a_number_of_steps():
+    np = pytest.importorskip("numpy")
     assert uniform(np.int64(4)) == uniform(4) and graded(np.int32(3)) == graded(3)
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from cases import Blobs
 from meancap import (
     CFG,
     Cap,
@@ -23,7 +24,6 @@ from meancap import (
 )
 from meancap.sampling import weights
 from meancap.sampling.stochastic import generator_of, step_coefficients
-from meancap_lab.mixtures.mixture import Mixture
 
 SEEDS = (0, 1, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 2**64, 2**64 + 1, 2**88 + 1)
 ETAS = (0.0, 0.3, 0.7, 1.0)
@@ -35,7 +35,7 @@ def exact(law):
 
 
 def test_without_noise_it_is_euler_bit_for_bit():
-    law = Mixture(torch.tensor([[1.0, 0.0], [-1.0, 0.5]]).double(), std=0.3)
+    law = Blobs(torch.tensor([[1.0, 0.0], [-1.0, 0.5]]).double(), std=0.3)
     x = noise(range(32), (2,)).double()
     for grid in (uniform(9), shifted(9), graded(9)):
         a = sample(exact(law), CFG(1), x, grid, ancestral(range(32), 0.0))
@@ -79,7 +79,7 @@ def test_the_memoryless_step_is_the_ancestral_step_of_the_variance_exploding_pat
 @pytest.mark.parametrize("eta", ETAS)
 def test_marginals_of_a_mixture_are_kept_on_the_way_and_at_the_end(eta):
     """Short steps: shares of the components, means and second moments within 4.5 standard errors of n."""
-    law = Mixture(torch.tensor([[1.2, 0.0], [-0.8, 0.9], [0.0, -1.0]]).double(), [0.5, 0.3, 0.2], std=0.3)
+    law = Blobs(torch.tensor([[1.2, 0.0], [-0.8, 0.9], [0.0, -1.0]]).double(), [0.5, 0.3, 0.2], std=0.3)
     seeds, grid = range(N), uniform(160)
     cut = 96
     half = sample(exact(law), CFG(1), noise(seeds, (2,)).double(), grid[: cut + 1], ancestral(seeds, eta))
@@ -94,8 +94,8 @@ def test_marginals_of_a_mixture_are_kept_on_the_way_and_at_the_end(eta):
 
 
 def test_noise_belongs_to_the_sample_and_the_step():
-    law = Mixture(torch.tensor([[1.0, 0.0], [-1.0, 0.5]]).double(), std=0.3)
-    other = Mixture(torch.tensor([[0.4, 0.9]]).double(), std=0.3)
+    law = Blobs(torch.tensor([[1.0, 0.0], [-1.0, 0.5]]).double(), std=0.3)
+    other = Blobs(torch.tensor([[0.4, 0.9]]).double(), std=0.3)
 
     def predict(x, t):
         return Prediction(x, t, law.posterior_mean(x, t), other.posterior_mean(x, t))
@@ -154,7 +154,7 @@ def test_errors_teach():
 def test_a_gaussian_gets_the_variance_that_the_steps_have(eta, grid):
     """m is affine in x, so mean and variance of every state are known; 4.5 standard errors of n samples."""
     std, mu = 0.6, 1.5
-    law = Mixture(torch.tensor([[mu]]).double(), std=std)
+    law = Blobs(torch.tensor([[mu]]).double(), std=std)
     seeds = range(N)
     x = sample(exact(law), CFG(1), noise(seeds, (1,)).double(), grid, ancestral(seeds, eta))
     mean, variance = 0.0, 1.0

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from cases import Blobs
 from meancap import CFG, Prediction, euler, pmc, sample, uniform
 from meancap.sampling import autoguidance, manifold_sample, recfg_table, rectified_cfgpp
 from meancap.sampling.wrappers import _project
-from meancap_lab.mixtures import Condition, Mixture
 
 MEANS = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -0.5]], dtype=torch.float64)
-CONDITION = Condition(Mixture(MEANS, std=0.5), (0,))
+CONDITION = Blobs(MEANS, std=0.5)
 
 
 def noise(n=64, seed=0):
@@ -17,7 +17,7 @@ def noise(n=64, seed=0):
 
 
 def test_autoguidance_is_guidance_away_from_the_weak_model():
-    weak = Condition(Mixture(MEANS, std=0.8), (0,))
+    weak = Blobs(MEANS, std=0.8)
     p = autoguidance(CONDITION.predict, weak.predict)(noise(), 0.4)
     strong, other = CONDITION.predict(noise(), 0.4), weak.predict(noise(), 0.4)
     torch.testing.assert_close(p.m_c, strong.m_c)

@@ -1,5 +1,6 @@
 """The shipped model: what its card says of it, and that it makes what it is asked for."""
 
+import pytest
 import torch
 
 from meancap import CFG, Cap, Record, noise, sample, uniform
@@ -31,3 +32,16 @@ def test_a_classifier_that_never_saw_it_names_the_garments():
     # Chance gives 4 of 40.
     assert hits.sum() >= 30
     assert record.stacked()["ratio"].max() <= 1.1 * (1 + 1e-6)
+
+
+def test_the_garments_have_the_class_to_avoid_in_the_place_of_none_or_beside_it():
+    model = fashion()
+    x, labels = noise(range(2), model.shape), [6, 6]
+    plain, avoided = model.predict(labels), model.predict([2, 2])
+    predict = model.predict(labels, negative=2)
+    p, both = predict(x, 0.3), predict.including(("negative",))(x, 0.3)
+    assert torch.equal(p.m_c, plain(x, 0.3).m_c) and torch.equal(p.m_u, avoided(x, 0.3).m_c)
+    assert torch.equal(both.m_u, plain(x, 0.3).m_u) and torch.equal(both.other("negative"), p.m_u)
+    assert predict.including(("weak",)) is predict
+    with pytest.raises(ValueError, match="has classes 0 to"):
+        model.predict(labels, negative=10)

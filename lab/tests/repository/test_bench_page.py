@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from docs.bench_page import PAGES, TABLE, pages, ran
+from docs.rules_page import rules_page
 from meancap.files import csv_text
+from meancap.rules import CFG, register
 from meancap_lab.bench.families import families
 from meancap_lab.bench.leaderboard import tables
 from meancap_lab.bench.ratios import Result
@@ -41,3 +43,14 @@ def test_the_result_is_compact_and_of_rules_that_there_are(result):
     """A method that joined after the run is not benchmarked yet; the others are."""
     assert (DOCS / "benchmark" / "result.json").stat().st_size < 2_000_000
     assert set(result.groups) <= {one.name for one in families()}
+
+
+def test_a_method_that_joins_is_on_the_page_and_in_the_next_run(result):
+    @register
+    def twice(scale):
+        """CFG with twice the gap."""
+        return CFG(2 * scale - 1)
+
+    page = rules_page(result)
+    assert page.count("### twice") == 1 and "In the benchmark: not benchmarked yet." in page
+    assert "twice" in {one.name for one in families()}

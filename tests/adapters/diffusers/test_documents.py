@@ -9,19 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meancap.adapters.diffusers import LAYOUTS
-from meancap.adapters.diffusers.pipeline_table import table_markdown, table_text
-from meancap_lab.cli import main
-
 ROOT = Path(__file__).parents[3]
-
-
-def test_the_command_prints_every_pipeline(capsys):
-    assert main(["pipelines"]) == 0
-    shown = capsys.readouterr().out
-    assert shown == table_text() + "\n"
-    assert all(f"\n{name} " in shown for name in LAYOUTS)
-    assert all(f"{name.removesuffix('Pipeline')}" in table_markdown() for name in LAYOUTS)
 
 
 @pytest.mark.parametrize("model", ["sd35", "flux", "qwen", "wan"])

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from meancap import CFG, noise, sample
+from meancap import CFG, noise, sample, uniform
+from meancap.rules import (
+    perp_neg,
+)
 from meancap.sampling import shifted
 from meancap_lab.models.data import Pixels
 from meancap_lab.models.picture_net import PictureNetConfig
@@ -91,3 +94,14 @@ def test_what_does_not_fit_is_named(model, tmp_path):
     bare = write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(ValueError, match="is not a network of the scenes"):
         load_scene_net(bare)
+
+
+def test_the_scenes_have_the_sentence_to_avoid_in_the_place_of_none_or_beside_it():
+    model = scenes()
+    x = noise(range(2), model.shape)
+    predict = model.predict(["a red disc"] * 2, negative="a dark background")
+    both, plain = predict.including(("negative",))(x, 0.3), model.predict(["a red disc"] * 2)(x, 0.3)
+    assert torch.equal(both.m_u, plain.m_u) and torch.equal(both.other("negative"), predict(x, 0.3).m_u)
+    without = model.predict(["a red disc"] * 2)
+    with pytest.raises(ValueError, match="needs the prediction 'negative'"):
+        sample(without, perp_neg(4), x, uniform(1))
