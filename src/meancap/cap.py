@@ -40,8 +40,9 @@ the means vanishes. gamma = inf keeps s = 1. NaN stays NaN. room is |y| sqrt((ga
 gamma^2 - 1 cancels for gamma near 1.
 
 **The margin.** Rounding of the lengths and of the stored result can lengthen a mean by a few units in the
-last place, so a share below 1 is reduced by four of them. A share of 1 is left alone, and the nominal result
-comes back bit for bit.
+last place, so a share below 1 is reduced by four of them. For gamma near 1 that is less than the rounding of
+the stored mean, which then passes the bound by half a unit at most. A share of 1 is left alone, and the
+nominal result comes back bit for bit.
 
 **Derivatives.** While one is taken, both sides of every choice are computed: neither may divide by zero.
 

@@ -285,7 +285,8 @@ def report_page(files: Sequence[Path]) -> str:
         worst = [max((v for v in values if v is not None), default=0.0) for values in (
             [o.error for o in passed], [o.excess for o in passed]
         )]  # fmt: skip
-        rows.append(f"| {run['label']} | {' | '.join(map(str, counts))} | {worst[0]:.0e} | {worst[1]:.0e} |")
+        excess = f"{worst[1]:.0e}" if worst[1] > 0 else "none"
+        rows.append(f"| {run['label']} | {' | '.join(map(str, counts))} | {worst[0]:.0e} | {excess} |")
         for o in outcomes:
             if o.verdict == "fail":
                 error = "no number" if o.error is None else f"error {o.error:.1e}"

@@ -181,7 +181,8 @@ def pmc(scale: Scale, gamma: Scale = 1.1) -> Chain:
     notes:
         - the authors' SiT code guides 4 channels while its CFG baseline guides 3
         - it takes scale 1 where the gap vanishes, we keep the nominal scale: the former jumps at t = 1
-        - its root is the plain one in float32; comfy-cfg-megapack lists the SD3.5 gamma 1.15 for this form
+        - its plain root in float32 passes the bound by 2e-7 at most (conformance/REPORT.md): harmless
+        - comfy-cfg-megapack lists the SD3.5 gamma 1.15 for this form
     """
     return CFG(scale) | Cap(gamma)
 
