@@ -41,7 +41,7 @@ from meancap import (
 )
 from meancap.adapters.diffusers import guided
 from meancap.rules import Phases, StepInterval
-from meancap.sampling.solvers import StepMethod
+from meancap.sampling import StepMethod
 from meancap_lab.models.sit import NetworkPredictor, SiT, SiTConfig
 
 FILE = Path(__file__).with_name("counters.json")

@@ -11,7 +11,8 @@ import torch
 
 from cases import UNIT, adversarial
 from meancap import CFG, Cap, CapDisplacement, Prediction, cap, guide, guided_velocity, noise, sample, uniform
-from meancap.cap import Lengths, blend, cap_share
+from meancap.cap import Lengths, blend, cap_share, lengths
+from meancap.rules import Displacement
 
 pytest.importorskip("numba")
 from meancap import fast
@@ -40,25 +41,33 @@ def exact_lengths(x, c, u, a, k):
     return m.norm(dim=1), length, torch.where(length == 0, 0.0, (m * d).sum(1) / length)
 
 
+@pytest.mark.parametrize("numba", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("x_dtype", "dtype"), [(torch.float32,) * 2, (torch.float32, HALF), (HALF, HALF)])
 @pytest.mark.parametrize(("a", "k"), [(1.0, 0.7), (0.0, 1.0), (1.3, -0.9), (1 + EACH, EACH)])
-def test_compiled_lengths_are_those_in_float64(size, x_dtype, dtype, a, k):
+def test_lengths_are_those_in_float64(numba, size, x_dtype, dtype, a, k, monkeypatch):
     given = tensors(4, size, seed=size, dtype=dtype, x_dtype=x_dtype)
-    found, (m, d, along) = fast.lengths(*given, a, k), exact_lengths(*given, a, k)
+    if not numba:
+        without_numba(monkeypatch)
+    p = Prediction(given[0], 0.5, *given[1:], a=a, k=k)
+    found, (m, d, along) = p.lengths, exact_lengths(*given, a, k)
     terms = given[0].double().norm(dim=1) * 2 + given[1].double().norm(dim=1) * 2  # m may be short of them
     assert ((found.base - m).abs() <= 2e-7 * terms).all()
     assert ((found.along - along).abs() <= 3e-7 * terms)[d > 0].all()
     torch.testing.assert_close(found.direction, d, rtol=3e-7, atol=0)
 
 
+@pytest.mark.parametrize("numba", [True, False])
 @pytest.mark.parametrize("decade", [-38, -30, -15, 0, 15, 30])
-def test_compiled_lengths_are_accurate_over_the_range_of_float32(decade):
+def test_lengths_are_accurate_over_the_range_of_float32(numba, decade, monkeypatch):
     m, d = (v * torch.tensor(10.0**decade) for v in adversarial(1, 4, 640))
-    found, expected = fast.lengths(m, m, d, 0.0, 1.0, direct=True), cap._from_sums(m.double(), d.double())
-    torch.testing.assert_close(found.base, expected.base, rtol=4e-7, atol=0)
-    torch.testing.assert_close(found.direction, expected.direction, rtol=4e-7, atol=0)
-    assert ((found.along - expected.along).abs() <= 6e-7 * expected.base).all()
+    if not numba:
+        without_numba(monkeypatch)
+    found, base, direction = lengths(m, d), m.double().norm(dim=1), d.double().norm(dim=1)
+    along = (m.double() * d.double()).sum(1) / direction
+    torch.testing.assert_close(found.base, base, rtol=4e-7, atol=0)
+    torch.testing.assert_close(found.direction, direction, rtol=4e-7, atol=0)
+    assert ((found.along - along).abs() <= 6e-7 * base).all()
 
 
 NUMBERS = {
@@ -85,18 +94,18 @@ def test_share_is_cap_share(numbers, unit, ball, monkeypatch):
     g = torch.Generator().manual_seed(0)
     m, d = unit * torch.rand(2, 4, generator=g, dtype=torch.float64)
     seen = Lengths(m, d, m * torch.tensor([0.9, -0.8, 1e-9, 0.0], dtype=torch.float64))
-    found = fast.share(seen, *numbers, ball, 1e-6)
+    found = fast.share(seen, *numbers, ball=ball, margin=1e-6)
     without_numba(monkeypatch)
     torch.testing.assert_close(found, cap_share(seen, *numbers, ball=ball, margin=1e-6), rtol=1e-11, atol=0)
 
 
 def test_share_keeps_nan_zero_gaps_and_zero_coefficients():
     one, nan = torch.ones(1, dtype=torch.float64), torch.full((1,), math.nan, dtype=torch.float64)
-    for share in (fast.share, lambda *a: cap_share(*a[:4], ball=a[4], margin=a[5])):
-        assert share(Lengths(one, 0 * one, 0 * one), 6.0, 1.0, 0.0, True, 0.0) == 1
-        assert share(Lengths(0 * one, one, 0 * one), 6.0, 1.1, 0.0, True, 0.0) == 0
-        assert share(Lengths(one, nan, nan), 0.0, 1.1, 0.0, True, 0.0) == 1
-        assert share(Lengths(nan, one, nan), 6.0, 1.1, 0.0, True, 0.0).isnan()
+    for share in (fast.share, cap_share):
+        assert share(Lengths(one, 0 * one, 0 * one), 6.0, 1.0) == 1
+        assert share(Lengths(0 * one, one, 0 * one), 6.0, 1.1) == 0
+        assert share(Lengths(one, nan, nan), 0.0, 1.1) == 1
+        assert share(Lengths(nan, one, nan), 6.0, 1.1).isnan()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -105,12 +114,13 @@ def test_blend_is_the_torch_form_and_exact_at_zero_and_minus_one(size, dtype, re
     _, c, u = tensors(4, size, seed=size, dtype=dtype)
     u[0] = torch.inf
     w = torch.tensor([0.0, -1.0, 2.5, -0.7], dtype=torch.float64)
-    found = fast.blend(c, c, u, 0.0, 1.0, w, result)
+    found = fast.guided_output(Displacement(Prediction(c, 0.5, c, u), w), result)
     assert torch.equal(found[0], c[0].to(result)) and torch.equal(found[1], u[1].to(result))
     expected = blend(c.float(), c.float() - u.float(), w, u.float()).to(result)
     torch.testing.assert_close(found[2:], expected[2:], rtol=torch.finfo(result).eps, atol=1e-6)
     if result == HALF:  # rounded to nearest, ties to even, as torch does it
-        torch.testing.assert_close(fast.blend(c, c, c, 0.0, 1.0, 0.5, HALF), c, rtol=0, atol=0)
+        same = Displacement(Prediction(c, 0.5, c, c), 0.5)
+        torch.testing.assert_close(fast.guided_output(same, HALF), c, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
@@ -133,19 +143,19 @@ def test_plain_tensors_reach_the_compiled_leaves_and_others_the_torch_forms(monk
     calls = []
 
     def counting(name, leaf):
-        def counted(*args):
-            found = leaf(*args)
+        def counted(*args, **options):
+            found = leaf(*args, **options)
             calls.extend([name] if found is not None else [])  # None: torch has to handle these tensors
             return found
 
         return counted
 
-    for name in ("lengths", "share", "blend"):
+    for name in ("gap_lengths", "share", "guided_mean"):
         monkeypatch.setattr(fast, name, counting(name, getattr(fast, name)))
     x, c, u = tensors(3, 40)
     rule = CFG(7) | Cap(1.1)
     sample(lambda y, t: Prediction.from_velocity(y, t, c, u), rule, x, uniform(2))
-    assert calls == ["lengths", "share", "blend"] * 2
+    assert calls == ["gap_lengths", "share", "guided_mean"] * 2
     calls.clear()
 
     def step(c):
@@ -157,7 +167,7 @@ def test_plain_tensors_reach_the_compiled_leaves_and_others_the_torch_forms(monk
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch.func itself
         torch.func.jvp(step, (c,), (u,))
-    assert "lengths" not in calls and "blend" not in calls
+    assert "gap_lengths" not in calls and "guided_mean" not in calls
 
 
 def test_a_gradient_reaches_a_scale_that_is_a_tensor():
@@ -239,9 +249,10 @@ print(float(v.double().sum()), [str(w.message) for w in seen if "PyTorch" in str
 def test_a_process_that_compiles_computes_the_bits_of_one_that_reads_the_cache(tmp_path):
     code = """if True:
         import torch
-        from meancap import fast
+        from meancap import Prediction, fast
         x, c, u = torch.randn(3, 4, 784, generator=torch.Generator().manual_seed(0))
-        print([v.item().hex() for part in fast.lengths(x, c, u, 1.0, 0.7) for v in part])
+        p = Prediction.from_velocity(x, 0.3, c, u)
+        print([v.item().hex() for part in fast.gap_lengths(p) for v in part])
     """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     first, second = (

@@ -35,6 +35,14 @@ form is the same quadratic seen from m_c itself: along = 0 and room = max((gamma
 **Why the result is a share.** The set is convex and contains y, so the shares inside it are an interval
 [0, s]. Several caps intersect: the smallest of their shares is the largest that all of them allow.
 
+**A smooth cap** replaces min(s, 1) by a C1 function of the root s that never exceeds it,
+
+    min(s, 1) - max(w - |s - 1|, 0)^2 / (4 w)
+
+Its two sides meet with value 1 - w/4 and slope 1/2 at s = 1, and it is min(s, 1) itself if |s - 1| >= w. It
+needs roots of up to 1 + w, and w <= 1, but a share ends at 1. The root for twice the displacement is s / 2,
+so 2 min(s / 2, 1) = min(s, 2) is far enough: the smooth cap doubles the displacement, and its share.
+
 **The edges.** A zero displacement (|g| = 0) keeps s = 1: anything else would jump at t = 1, where the gap of
 the means vanishes. gamma = inf keeps s = 1. NaN stays NaN. room is |y| sqrt((gamma - 1)(gamma + 1)), because
 gamma^2 - 1 cancels for gamma near 1.
@@ -46,20 +54,21 @@ nominal result comes back bit for bit.
 
 **Derivatives.** While one is taken, both sides of every choice are computed: neither may divide by zero.
 
-`lengths`, `cap_share` and `blend` are plain PyTorch: any device, float64, autograd, vmap, jvp, compile.
-`meancap.fast` has the same three compiled by numba for plain CPU tensors; tests tie them together.
+Functions under `compiled` are plain PyTorch: any device, float64, autograd, vmap, jvp, compile. For plain
+CPU tensors `meancap.fast` has the same compiled by numba; tests tie them together.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import math
 import sys
 import warnings
-from functools import cache, reduce
+from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -72,6 +81,39 @@ RUN = 128  # elements of a float32 sum at most: in a longer one a large element 
 MARGINS = {dtype: 4 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths for which a float32 sum of squares is accurate
 
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+@functools.cache
+def import_fast() -> ModuleType | None:
+    """The module compiled by numba, or None; a numba that does not work gives one warning."""
+    if importlib.util.find_spec("numba") is None or sys.byteorder != "little":
+        return None
+    try:
+        return importlib.import_module(".fast", __package__)
+    except ImportError as error:  # numba's versions reject versions of NumPy that they do not know
+        warnings.warn(f"guidance runs in plain PyTorch, because numba failed: {error}", stacklevel=2)
+        return None
+
+
+def compiled(name: str) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
+    """Decorates the PyTorch form of `meancap.fast.name`, which runs instead wherever it can.
+
+    This is the only place that chooses between the two.
+    """
+
+    def decorate(reference: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+        @functools.wraps(reference)
+        def chosen(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+            fast = None if compiling() else import_fast()
+            result: _Result | None = None if fast is None else getattr(fast, name)(*args, **kwargs)
+            return reference(*args, **kwargs) if result is None else result
+
+        return chosen
+
+    return decorate
+
 
 class Lengths(NamedTuple):
     """Two vectors per sample, reduced to what a cap needs; one float64 entry per sample each."""
@@ -81,31 +123,47 @@ class Lengths(NamedTuple):
     along: Tensor  # the component of base along direction, <base, direction> / |direction|; 0 if that is 0
 
 
-def lengths(m: Tensor, d: Tensor) -> Lengths:
-    """|m|, |d| and the component of m along d, for each sample."""
-    fast = None if compiling() else import_fast()
-    found: Lengths | None = None if fast is None else fast.lengths(m, m, d, 0.0, 1.0, True)
-    if found is not None:
-        return found
-    m, d = m.flatten(1), d.flatten(1)
-    if scalar_dtype(m.device) != torch.float64:
-        return _scaled(m, d)
-    if torch.float64 in (m.dtype, d.dtype):
-        return _scaled(m.double(), d.double())
-    run = math.gcd(m.shape[1], RUN)
-    if run < 32 or not (m.dtype == d.dtype == torch.float32 and len(m) and on_host(m, d)):
-        return _from_sums(m.double(), d.double())
-    # On the host a copy in float64 costs more than everything else: short runs in float32, float64 over them.
-    norms = (torch.linalg.vector_norm(v.view(len(v), -1, run), dim=2) for v in (m, d))
-    q, r = (torch.linalg.vector_norm(v, dim=1, dtype=torch.float64) for v in norms)
-    dot = (m * d).view(len(m), -1, run).sum(2).sum(1, dtype=torch.float64)
-    accurate = (q > SMALLEST) & (q < LARGEST) & (r > SMALLEST) & (r < LARGEST)
+@compiled("lengths")
+def lengths(base: Tensor, direction: Tensor) -> Lengths:
+    """|base|, |direction| and the component of base along direction, for each sample."""
+    dtype = torch.promote_types(torch.promote_types(base.dtype, direction.dtype), torch.float32)
+    m, d = base.flatten(1).to(dtype), direction.flatten(1).to(dtype)
+    if not on_host(m, d):
+        return _lengths_in_units(m, d)
+    direct = _lengths(m, d)
+    power = 1 if dtype == torch.float32 else 8  # float64 has eight times as many decades
+    shortest, longest = torch.stack(direct[:2]).aminmax(dim=0)
+    accurate = (shortest > SMALLEST**power) & (longest < LARGEST**power)
     if bool(accurate.all()):
-        return Lengths(q, r, dot / r)
-    others = _from_sums(m.double(), d.double())
-    return Lengths(*(torch.where(accurate, *pair) for pair in zip((q, r, dot / r), others, strict=True)))
+        return direct
+    others = _lengths_in_units(m, d)
+    return Lengths(*(torch.where(accurate, *pair) for pair in zip(direct, others, strict=True)))
 
 
+def _lengths(m: Tensor, d: Tensor) -> Lengths:
+    """The lengths from sums in short runs, in the precision of m and d, and over the runs in the widest."""
+    size, wide = m.shape[1], scalar_dtype(m.device)
+    run = size if size <= RUN else math.gcd(size, RUN)
+    runs = len(m), size // run, run
+    parts = (torch.linalg.vector_norm(v.reshape(runs), dim=2) for v in (m, d))
+    q, r = (torch.linalg.vector_norm(v, dim=1, dtype=wide) for v in parts)
+    dot = (m * d).reshape(runs).sum(2).sum(1, dtype=wide)
+    none = r == 0
+    return Lengths(q, r, torch.where(none, 0.0, dot / torch.where(none, 1.0, r)))
+
+
+def _lengths_in_units(m: Tensor, d: Tensor) -> Lengths:
+    """The same in units of a power of two near each sample's largest element: no square leaves the range."""
+    units = []
+    for v in (m, d):
+        largest = v.detach().abs().amax(1)
+        exponent = torch.log2(torch.where(largest > 0, largest, 1.0)).floor()
+        units.append(torch.where(largest.isfinite(), torch.exp2(exponent), 1.0))
+    seen = _lengths(m / units[0][:, None], d / units[1][:, None])
+    return Lengths(seen.base * units[0], seen.direction * units[1], seen.along * units[0])
+
+
+@compiled("share")
 def cap_share(
     seen: Lengths, c: Number, gamma: Number, floor: Number = 0.0, *, ball: bool = True, margin: float = 0.0
 ) -> Tensor:
@@ -114,10 +172,6 @@ def cap_share(
     `seen` has |y|, |direction| and the component of y along the direction. A floor of 0 or less is none.
     A zero coefficient keeps 1, even if the direction is not finite.
     """
-    fast = None if compiling() else import_fast()
-    found: Tensor | None = None if fast is None else fast.share(seen, c, gamma, floor, ball, margin)
-    if found is not None:
-        return found
     c, gamma, floor = (vector(v, seen.base) if isinstance(v, Tensor) else v for v in (c, gamma, floor))
     sign = 1 - 2 * (c < 0)
     along = scaled(seen.along, sign) if ball else torch.zeros_like(seen.along)
@@ -125,6 +179,15 @@ def cap_share(
     if isinstance(c, Tensor):
         return torch.where(c == 0, 1.0, share)
     return share if c != 0 else torch.ones_like(share)
+
+
+def smooth_share(
+    seen: Lengths, c: Number, gamma: Number, floor: Number, width: float, *, ball: bool, margin: float
+) -> Tensor:
+    """The share of a smooth cap, which differs from `cap_share` if the root is within `width` of 1."""
+    s = 2 * cap_share(seen, 2 * c, gamma, floor, ball=ball, margin=margin)
+    near = (width - (s - 1).abs()).clamp(min=0)
+    return s.clamp(max=1) - near * near / (4 * width)
 
 
 def blend(base: Tensor, d: Tensor, c: Number, other: Tensor | None = None) -> Tensor:
@@ -146,18 +209,6 @@ def blend(base: Tensor, d: Tensor, c: Number, other: Tensor | None = None) -> Te
         if other is not None:
             result = torch.where(each == -1, other, result)
     return result
-
-
-@cache
-def import_fast() -> ModuleType | None:
-    """The module compiled by numba, or None; a numba that does not work gives one warning."""
-    if importlib.util.find_spec("numba") is None or sys.byteorder != "little":
-        return None
-    try:
-        return importlib.import_module(".fast", __package__)
-    except ImportError as error:  # numba's versions reject versions of NumPy that they do not know
-        warnings.warn(f"guidance runs in plain PyTorch, because numba failed: {error}", stacklevel=2)
-        return None
 
 
 def _room(m: Tensor, gamma: Number, floor: Number, ball: bool) -> Tensor:
@@ -196,24 +247,3 @@ def _root(v: Tensor) -> Tensor:
     if not transformed(v):
         return v.sqrt()
     return torch.where(v == 0, 0.0, torch.where(v == 0, 1.0, v).sqrt())
-
-
-def _from_sums(m: Tensor, d: Tensor) -> Lengths:
-    """The lengths from sums of squares in the precision of m and d."""
-    q, r = (torch.linalg.vector_norm(v, dim=1) for v in (m, d))
-    none, dot = r == 0, m * d
-    # Few elements, many samples: whole columns are added faster than short rows.
-    dot = reduce(torch.add, dot.unbind(1)) if m.shape[1] <= 8 else dot.sum(1)
-    per = torch.where(none, 1.0, r) if transformed(r) else r
-    return Lengths(q, r, torch.where(none, 0.0, dot / per))
-
-
-def _scaled(m: Tensor, d: Tensor) -> Lengths:
-    """The same after dividing each sample by a power of two near its largest element."""
-    units = []
-    for v in (m, d):
-        largest = v.detach().abs().amax(1)
-        exponent = torch.log2(torch.where(largest > 0, largest, 1.0)).floor()
-        units.append(torch.where(largest.isfinite(), torch.exp2(exponent), 1.0))
-    seen = _from_sums(m / units[0][:, None], d / units[1][:, None])
-    return Lengths(seen.base * units[0], seen.direction * units[1], seen.along * units[0])

@@ -1,13 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The three leaves of a step compiled by numba, for plain float32 and bfloat16 tensors on the CPU.
 
-    lengths |m|, |k d| and the component of m along k d, with m = a x + k c and d = c - u (or d = u)
-    share   the share of a displacement that a cap keeps, one sample after the other
-    blend   m + s k d, written in float32 or bfloat16
+    lengths  |m|, |k d| and the component of m along k d, with m = a x + k c and d = c - u (or d = u)
+    share    the share of a displacement that a cap keeps, one sample after the other
+    blend    m + s k d, written in float32 or bfloat16
 
-Each computes what `meancap.cap` computes in PyTorch, and returns None for another device or type and for a
-derivative. Sums are float32 over runs of 128 elements and float64 over the runs; few elements, and lengths
-beyond float32's accurate range, are summed in float64. No bit of a sample depends on the batch.
+Each computes what the function that `meancap.cap.compiled` decorates computes in PyTorch, and returns None
+for another device or type and for a derivative. Sums are float32 over runs of 128 elements and float64 over
+the runs; few elements, and lengths beyond float32's accurate range, are summed in float64. No bit of a sample
+depends on the batch.
 """
 
 from __future__ import annotations
@@ -156,26 +157,46 @@ def _blend(x, c, u, a, k, s, found):
             found[i, j] = _narrow(m if w == _ZERO else v, found[i, j])
 
 
-def lengths(x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, direct: bool = False) -> Lengths | None:
-    """The lengths of every sample; with `direct` u is the direction itself."""
-    found = np.empty((3, len(c)))
-    done = _run(_lengths, (x, c, u, a, k), direct, *found)
+def lengths(base: Tensor, direction: Tensor) -> Lengths | None:
+    """`meancap.cap.lengths`."""
+    found = np.empty((3, len(base)))
+    done = _run(_lengths, (base, base, direction, 0.0, 1.0), True, *found)
     return Lengths(*torch.from_numpy(found).unbind(0)) if done else None
 
 
-def share(seen: Lengths, c: Number, gamma: Number, floor: Number, ball: bool, margin: float) -> Tensor | None:
-    """The share of c * direction that the cap keeps, for every sample."""
-    found = np.empty(len(seen.base))
-    done = _run(_share, (*seen, c, gamma, floor), ball, margin, found)
-    return torch.from_numpy(found) if done else None
+def gap_lengths(p: Any) -> Lengths | None:
+    """`meancap.Prediction.lengths`."""
+    if p.gap is not None:
+        return None
+    found = np.empty((3, len(p.state)))
+    done = _run(_lengths, (p.state, p.out_c, p.out_u, p.a, p.k), False, *found)
+    return Lengths(*torch.from_numpy(found).unbind(0)) if done else None
 
 
-def blend(
-    x: Tensor, c: Tensor, u: Tensor, a: Number, k: Number, s: Number, dtype: torch.dtype
+def share(
+    seen: Lengths, c: Number, gamma: Number, floor: Number = 0.0, *, ball: bool = True, margin: float = 0.0
 ) -> Tensor | None:
-    """m + s k (c - u) with m = a x + k c; m itself for s = 0, and exactly a x + k u for s = -1."""
-    found = torch.empty(c.shape, dtype=dtype)
-    return found if _run(_blend, (x, c, u, a, k, s, found)) else None
+    """`meancap.cap.cap_share`."""
+    found = np.empty(len(seen.base))
+    return torch.from_numpy(found) if _run(_share, (*seen, c, gamma, floor), ball, margin, found) else None
+
+
+def guided_mean(g: Any) -> Tensor | None:
+    """`meancap.rules.Displacement.mean` along the gap."""
+    p, c = g.p, g.share * g.nominal
+    if g.direction is not None or p.gap is not None:
+        return None
+    found = torch.empty(p.out_c.shape, dtype=p.dtype)
+    return found if _run(_blend, (p.state, p.out_c, p.out_u, p.a, p.k, c, found)) else None
+
+
+def guided_output(g: Any, dtype: torch.dtype) -> Tensor | None:
+    """`meancap.rules.Displacement.output` along the gap."""
+    p, c = g.p, g.share * g.nominal
+    if g.direction is not None or p.gap is not None:
+        return None
+    found = torch.empty(p.out_c.shape, dtype=dtype)
+    return found if _run(_blend, (p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, found)) else None
 
 
 def _run(kernel: Any, values: tuple[Any, ...], *rest: Any) -> bool:

@@ -20,16 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from . import cap, path
-from .cap import Lengths, lengths
+from . import path
+from .cap import Lengths, compiled, lengths
 from .notation import described
 from .path import Affine
-from .tensors import Number, compiling, magnitude, scalar_dtype, scaled
+from .tensors import Number, compiling, magnitude, on_host, scalar_dtype, scaled, transformed
 
 Value = TypeVar("Value")
 
@@ -73,10 +74,11 @@ class Prediction:
             if name != "log_ratio":
                 tensors[f"the prediction {name!r}"] = v
         need_same_shapes(**tensors)
-        object.__setattr__(self, "t", time(self.t, self.state))
+        if type(self.t) is not float or not 0 <= self.t <= 1 or compiling():
+            object.__setattr__(self, "t", time(self.t, self.state))
         if self.t_next is not None:
             object.__setattr__(self, "t_next", time(self.t_next, self.state, "t_next"))
-        double = torch.float64 in [v.dtype for v in tensors.values()]
+        double = torch.float64 in map(attrgetter("dtype"), tensors.values())
         object.__setattr__(self, "dtype", torch.float64 if double else torch.float32)
 
     @once
@@ -109,18 +111,14 @@ class Prediction:
         """The gap m_c - m_u, the direction of guidance."""
         return scaled(self.difference, self.k) if self.gap is None else self.gap
 
-    @once
+    @property
+    @compiled("gap_lengths")
     def lengths(self) -> Lengths:
         """|m_c|, |delta| and the component of m_c along delta, for each sample."""
         if self.gap is not None:
             return lengths(self.m_c, self.gap)
-        fast = None if compiling() else cap.import_fast()
-        tensors = self.state, self.out_c, self.out_u
-        found: Lengths | None = None if fast is None else fast.lengths(*tensors, self.a, self.k)
-        if found is not None:
-            return found
-        m, d, along = lengths(self.m_c, self.difference)
-        return Lengths(m, magnitude(self.k) * d, scaled(along, 1 - 2 * (self.k < 0)))
+        base, direction, along = lengths(self.m_c, self.difference)
+        return Lengths(base, magnitude(self.k) * direction, scaled(along, 1 - 2 * (self.k < 0)))
 
     def other(self, name: str) -> Tensor:
         """The posterior mean of the extra output of this name."""
@@ -136,9 +134,10 @@ class Prediction:
 
     def until(self, t_next: Number | None) -> Prediction:
         """The same prediction for a step that ends at t_next (CFG++ needs it)."""
+        if t_next is not None and (type(t_next) is not float or not 0 <= t_next <= 1 or compiling()):
+            t_next = time(t_next, self.state, "t_next")
         copy = object.__new__(Prediction)  # the same tensors and means: nothing to check or compute again
-        end = None if t_next is None else time(t_next, self.state, "t_next")
-        copy.__dict__.update(self.__dict__, t_next=end)
+        copy.__dict__.update(self.__dict__, t_next=t_next)
         return copy
 
     @classmethod
@@ -190,10 +189,91 @@ class Prediction:
         return self.extra[name]
 
 
+Predict = Callable[[Tensor, float], Prediction]
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A model that offers more than a function predict(x, t); subclass it and define what yours can do."""
+
+    def __call__(self, x: Tensor, t: float) -> Prediction:
+        """Both predictions at the state x on the linear path."""
+        ...
+
+    def conditional(self, x: Tensor, t: float) -> Prediction:
+        """The conditional output in both places, at half the work; called while a rule does not read m_u."""
+        return self(x, t)
+
+    def including(self, names: tuple[str, ...]) -> Predictor:
+        """The same model with those extra outputs of these names that it has, for rules that read them."""
+        return self
+
+
+EARLY = 0.02  # later than this a mean may rightly follow x
+_SAME_TIME = 1e-3  # networks with a thousand times round to one of them
+
+
+def evaluate(
+    predict: Predict, x: Tensor, t: float, t_next: float | None = None, *, compare: bool = True
+) -> Prediction:
+    """predict(x, t) for a step that ends at t_next; raises an error if that is no prediction at x and t.
+
+    With `compare` another state is compared with x; on a device, which would have to be waited for, only at
+    t < 0.02.
+    """
+    p = predict(x, t)
+    if not isinstance(p, Prediction):
+        raise TypeError(
+            "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
+            f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {described(p)}"
+        )
+    if p.state is not x or isinstance(p.t, Tensor) or abs(p.t - t) > _SAME_TIME or p.unit != 1:
+        _need_state(p, x, t, compare)
+    return p if t_next is None else p.until(t_next)
+
+
+def _need_state(p: Prediction, x: Tensor, t: float, compare: bool) -> None:
+    """Raises an error for a prediction of another shape or time, or at another state if that is compared."""
+    if transformed(x):
+        return
+    if p.state.shape != x.shape:
+        raise ValueError(
+            f"predict(x, t) was called with x of shape {tuple(x.shape)} and returned a prediction of shape "
+            f"{tuple(p.state.shape)}; they must be the same"
+        )
+    if isinstance(p.t, Tensor):  # the one that is farthest from t
+        far = float(p.t.flatten()[(p.t.flatten() - t).abs().argmax()]) if on_host(p.t) else t
+    else:
+        far = p.t
+    if abs(far - t) > _SAME_TIME:
+        raise ValueError(
+            f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {far:.6g}: give "
+            "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
+        )
+    if compare and x.numel() and (on_host(x, p.state) or t <= EARLY):
+        _need_same_state(p, x, t)
+
+
+def _need_same_state(p: Prediction, x: Tensor, t: float) -> None:
+    """Raises an error if x of the prediction is not x."""
+    off = float((p.x - x).abs().max())
+    if off <= 64 * torch.finfo(p.state.dtype).eps * float(x.abs().max()):
+        return
+    if p.state is x:
+        raise ValueError(
+            "predict(x, t) used x of the linear path as the network's alpha data + sigma noise: "
+            "multiply it by alpha + sigma, which is 1 + sigma for EDM, before the network and the "
+            "constructor; from_edm(denoise) does this for EDM"
+        )
+    raise ValueError(
+        f"predict(x, t) returned a prediction at another x, which differs by up to {off:.3g} at t = {t:.3g}: "
+        "give the constructor the state that it describes, x on the linear path, or x in the network's units "
+        "with its alpha and sigma"
+    )
+
+
 def time(t: Number, x: Tensor, name: str = "t") -> Number:
     """A time in [0, 1]; data lies at 1."""
-    if type(t) is float and 0.0 <= t <= 1.0 and not compiling():
-        return t
     t = path.number(t, x, name, last=1.0)
     if compiling() and not isinstance(t, Tensor):
         # As a number it would be a constant of the graph, and each step would need its own graph.

@@ -29,6 +29,7 @@ from .extras import need
 from .files import write_whole, writing
 from .prediction import Prediction, need_same_shapes
 from .rules.calibration import Calibration
+from .rules.caps import Cap
 from .rules.rule import Displacement, Rule
 from .schedules import at
 from .tensors import Number, vector
@@ -126,14 +127,14 @@ class Record:
 
         It is measured directly: late in a run it is far smaller than the mean, and m - m_c loses its digits.
         """
-        seen, gap = g.lengths, p.lengths
-        along_gap = g.p is p and g.direction is p.gap
+        along_gap = g.p is p and g.direction is None
+        gap = g.lengths if along_gap else p.lengths
         toward = gap.direction if along_gap else lengths(g.toward, p.delta).along
-        turned = not along_gap
+        last = None if rule is None else rule.parts[-1]
+        bound = last.bound(p) if isinstance(last, Cap) else None
         ratio = p.extra.get("log_ratio")
-        bound = None if g.bound is None else g.bound()
         self._seen.append(
-            _Displacement(p.t, seen, g.coefficient, g.requested, gap, toward, turned, bound, ratio)
+            _Displacement(p.t, g.lengths, g.coefficient, g.nominal, gap, toward, not along_gap, bound, ratio)
         )
         scales = [part.scale for part in rule.parts if hasattr(part, "scale")] if rule is not None else []
         if len(scales) == 1:
@@ -380,7 +381,7 @@ class _Displacement:
     t: Number
     lengths: Lengths  # |m_c|, |direction|, component of m_c along the direction
     coefficient: Number
-    asked: Number | None
+    asked: Number  # the coefficient before any cap
     gap: Lengths  # |m_c|, |gap|, component of m_c along the gap
     toward: Tensor  # component of the direction along the gap
     turned: bool  # whether the direction may have left the gap
@@ -390,7 +391,7 @@ class _Displacement:
     def measure(self) -> Measure:
         conditional, size, along = self.lengths
         gap, c = self.gap.direction, vector(self.coefficient, self.gap.direction)
-        asked = c if self.asked is None else vector(self.asked, gap)
+        asked = vector(self.asked, gap)
         # |m_c + c direction| from its parts along the direction and across it.
         across = (conditional - along.abs()).clamp(min=0).sqrt() * (conditional + along.abs()).sqrt()
         length = torch.hypot(along + c * size, across)

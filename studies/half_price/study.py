@@ -24,7 +24,7 @@ from torch import Tensor
 
 from meancap import noise, parse, sample, uniform
 from meancap.prediction import Prediction
-from meancap.sampling import Predict
+from meancap.sampling import Predict, Predictor
 from meancap_lab.bench.cases import KINDS, Case, read_cases
 from meancap_lab.bench.families import CAPPED, SCALE, Family
 from meancap_lab.bench.ratios import Ratio, stratified_mean
@@ -65,7 +65,7 @@ class Study:
 QUICK = Study((12,), problems=14, pictures=0)
 
 
-class Counter:
+class Counter(Predictor):
     """A model of no gap that counts its calls."""
 
     calls = 0

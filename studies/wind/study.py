@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meancap.prediction import Prediction
+from meancap.prediction import Prediction, Predictor
 from meancap.rules import CFG, Cap, Rule, Threshold, density_feedback
 from meancap.sampling import ancestral, noise, sample
 from meancap_lab.metrics.score import Estimate, difference, mean_estimate
@@ -129,7 +129,7 @@ class WindModel:
         return self.bound * alpha / (self.bound * alpha + sigma)
 
 
-class WindPredictor:
+class WindPredictor(Predictor):
     """(x, t) -> Prediction on the linear path; `conditional` calls the network once."""
 
     def __init__(self, model: WindModel, z: Tensor, clip: bool) -> None:

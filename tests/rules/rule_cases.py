@@ -4,6 +4,7 @@ import torch
 
 from cases import V_C, V_U, T, X
 from meancap import Prediction, guided_velocity
+from meancap.sampling import Predictor
 
 SHAPE = (3, 4, 8, 8)
 _V_N = torch.tensor([[0.4, -0.9, 0.3, 0.1]], dtype=torch.float64)  # under what is to be avoided, or the image
@@ -31,7 +32,7 @@ def guided_example(rule, axes=2):
     return tuple(v.flatten().tolist())
 
 
-class Network:
+class Network(Predictor):
     """A predictor that counts its calls, for both predictions and for the conditional one alone."""
 
     def __init__(self, shift=0.0):

@@ -25,7 +25,7 @@ from meancap import (
     guided_velocity,
     parse,
 )
-from meancap.cap import _from_sums, _scaled, lengths
+from meancap.cap import _lengths_in_units, lengths
 from meancap.rules import adg
 from meancap.rules.rule import Displacement
 
@@ -163,24 +163,30 @@ def test_zero_gap_keeps_the_nominal_scale_and_zero_mean_gets_no_guidance():
     assert torch.equal(guided_velocity(CFG(5) | Cap(1.1), x, 0.5, v_c, v)[0], v_c)
 
 
-def test_without_float64_scaling_by_powers_of_two_gives_the_same_lengths():
+def exact_lengths(m, d):
+    m, d = m.double(), d.double()
+    return m.norm(dim=1), d.norm(dim=1), (m * d).sum(1) / d.norm(dim=1)
+
+
+def test_in_units_of_powers_of_two_lengths_are_the_same():
     for exponent in (-30, -10, 0, 10, 30, 35):
         m, d = (torch.randn(5, 700) * 10.0**exponent for _ in range(2))
-        q, a, along = (v.double() for v in _scaled(m, d))
-        q64, a64, along64 = _from_sums(m.double(), d.double())
+        q, a, along = (v.double() for v in _lengths_in_units(m, d))
+        q64, a64, along64 = exact_lengths(m, d)
         torch.testing.assert_close(q, q64, rtol=1e-6, atol=0)
         torch.testing.assert_close(a, a64, rtol=1e-6, atol=0)
         assert ((along - along64).abs() <= 1e-6 * q64).all()  # nearly at right angles, its own digits cancel
-    assert _scaled(torch.zeros(2, 9), torch.zeros(2, 9))[2].tolist() == [0, 0]
+    assert _lengths_in_units(torch.zeros(2, 9), torch.zeros(2, 9)).along.tolist() == [0, 0]
 
 
 @given(st.integers(0, 500), st.sampled_from([3, 8, 511, 512, 640, 1031]))
 def test_blocked_sums_equal_float64(seed, size):
     m, d = adversarial(seed, 4, size)
-    (q, a, along), (q64, a64, along64) = lengths(m, d), _from_sums(m.double(), d.double())
-    torch.testing.assert_close(q, q64, rtol=4e-7, atol=0)
-    torch.testing.assert_close(a, a64, rtol=4e-7, atol=0)
-    assert ((along - along64).abs() <= 6e-7 * q64).all()
+    for found in (lengths(m, d), lengths.__wrapped__(m, d)):
+        q64, a64, along64 = exact_lengths(m, d)
+        torch.testing.assert_close(found.base, q64, rtol=4e-7, atol=0)
+        torch.testing.assert_close(found.direction, a64, rtol=4e-7, atol=0)
+        assert ((found.along - along64).abs() <= 6e-7 * q64).all()
 
 
 # The family: anchors, norms, floors, schedules, smoothing, intersections

@@ -223,3 +223,22 @@ def test_samples_that_end_as_nan_are_told_of_and_leave_the_others_alone():
         found = sample(broken, rule, x, uniform(4))
     whole = sample(right, rule, x, uniform(4))
     assert torch.equal(found[[0, 1, 3]], whole[[0, 1, 3]]) and found[2].isnan().any()
+
+
+def test_a_step_of_any_number_of_evaluations_can_be_recorded_and_certified():
+    def many(mean, x, t, t_next):
+        means = [mean(x, t + i / 40 * (t_next - t)) for i in range(12)]
+        return torch.lerp(x, sum(means) / 12, (t_next - t) / (1 - t))
+
+    found = weights(many, 0.25, 0.5)
+    assert found == pytest.approx([2 / 3] + 12 * [1 / 36]) and sum(found) == pytest.approx(1)
+    record, x = Record(), noise(range(2), (3,))
+    end = sample(
+        lambda y, t: Prediction.from_mean(y, t, y / 2, -y),
+        "CFG(3) | Cap(1.1)",
+        x,
+        uniform(3),
+        many,
+        record=record,
+    )
+    assert len(record) == 36 and record.certificate().holds(end)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import Number, magnitude, vector
+from ..tensors import Number, vector
 from .methods import method, not_a_rule, recipe
 from .rule import Displacement, Factor, Rule, State
 from .scale import CFG, FromUnconditional
@@ -78,7 +78,7 @@ class PowerLaw(Factor):
     alpha: float = 0.9
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(p.t, "score") * magnitude(g.coefficient) * g.lengths.direction
+        length = stretch(p.t, "score") * g.length
         return at(self.omega, p.t) * length**self.alpha
 
 
@@ -158,7 +158,7 @@ class Balanced(Rule):
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         whole = lengths(unconditional_in(p, self.space), p.delta).base
-        length = magnitude(g.coefficient) * g.lengths.direction
+        length = g.length
         scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
         return _FROM_UNCONDITIONAL.update(g.times(scale), p, state)
 
@@ -174,7 +174,7 @@ class Normalise(Factor):
     space: str = "noise"
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(time_passed(p.t), self.space) * magnitude(g.coefficient) * g.lengths.direction
+        length = stretch(time_passed(p.t), self.space) * g.length
         none = length < _NO_GAP
         return torch.where(none, 0.0, torch.where(none, 1.0, length) ** -self.gamma)
 

@@ -13,14 +13,13 @@ because the largest share in both sets is the smaller of the two.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from functools import partial
 from numbers import Real
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..cap import MARGINS, Lengths, cap_share, lengths
+from ..cap import MARGINS, Lengths, cap_share, lengths, smooth_share
 from ..prediction import Prediction, need_same_shapes
 from ..schedules import Scale, Schedule, Values, at, finite, finite_scale
 from ..tensors import Number, compiling, on_host, vector
@@ -63,6 +62,7 @@ class Cap(Factor):
 
     caps = True
     ball: ClassVar[bool] = True  # whether the guided mean is bounded, or the displacement alone
+    _own_norm: ClassVar[bool] = False  # whether lengths are taken from an anchor, whitened, or by channel
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -87,30 +87,38 @@ class Cap(Factor):
             )
         if not (self.whiten is None or isinstance(self.whiten, Values)):
             raise ValueError(f"{name} whitens by values, a list or a tensor; got {self.whiten!r}")
+        own_norm = self.anchor is not None or self.whiten is not None or self.per == "channel"
+        object.__setattr__(self, "_own_norm", own_norm)
         object.__setattr__(self, "has_state", self.anchor == "first")
         object.__setattr__(self, "reads_m_u", self.anchor == "first")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if self.anchor == "first" and state is None:
             state = p.m_u
-        c, floor = g.coefficient, 0.0 if self.floor is None else at(self.floor, p.t)
+        c, floor = g.share * g.nominal, 0.0 if self.floor is None else at(self.floor, p.t)
         gamma = self.gamma if isinstance(self.gamma, float) else self._gamma_at(p.t)
-        own = self.anchor is not None or self.whiten is not None or self.per == "channel"
-        seen = self._own_lengths(g, state) if own else g.lengths
-        bound = None if own else partial(self._bound, seen.base, gamma, floor)
+        margin = MARGINS[p.dtype]
+        seen = self._own_lengths(g, state) if self._own_norm else g.lengths
         if self.per == "channel":
             channels = p.state.shape[1]
             c, gamma, floor = (vector(v, p.state).repeat_interleave(channels) for v in (c, gamma, floor))
-        # A smooth cap measures twice the displacement: its share goes up to 2 in units of the nominal one.
-        twice = 2 * c if self.smooth else c
-        share = cap_share(seen, twice, gamma, floor, ball=self.ball, margin=MARGINS[p.dtype])
-        if self.smooth:  # a C1 minimum of s and 1 that never exceeds either; exact if they differ by `smooth`
-            s = 2 * share
-            short = (self.smooth - (s - 1).abs()).clamp(min=0)
-            share = s.clamp(max=1) - short * short / (4 * self.smooth)
+        if self.smooth:
+            share = smooth_share(seen, c, gamma, floor, self.smooth, ball=self.ball, margin=margin)
+        else:
+            share = cap_share(seen, c, gamma, floor, ball=self.ball, margin=margin)
         if self.per == "channel":
             share = share.reshape(p.state.shape[:2]).amin(1)  # no -1: a batch may be empty
-        return g.capped(share, bound), state
+        return Displacement(g.p, g.nominal, g.direction, share * g.share, g.measured), state
+
+    def bound(self, p: Prediction) -> Tensor | None:
+        """The longest mean that the cap permits; None if it does not bound the mean's own length."""
+        if self._own_norm:
+            return None
+        m, gamma = p.lengths.base, self._gamma_at(p.t)
+        radius = gamma * m if self.ball else (gamma - 1) * m
+        if self.floor is not None:
+            radius = torch.maximum(radius, vector(at(self.floor, p.t), m))
+        return radius if self.ball else m + radius
 
     def within_step(self, before: State, after: State) -> State:
         return after  # the first evaluation fixes the anchor for the whole run
@@ -121,13 +129,6 @@ class Cap(Factor):
             raise ValueError(f"{self} needs gamma >= 1 at every time; at t = {t} it is {gamma}")
         # If its values cannot be read, it is 1 at least.
         return gamma.clamp(min=1.0) if isinstance(gamma, Tensor) else gamma
-
-    def _bound(self, m: Tensor, gamma: Number, floor: Number) -> Tensor:
-        """The longest mean that the cap permits."""
-        radius = gamma * m if self.ball else (gamma - 1) * m
-        if isinstance(floor, Tensor) or floor > 0:
-            radius = torch.maximum(radius, vector(floor, m))
-        return radius if self.ball else m + radius
 
     def _own_lengths(self, g: Displacement, first: Tensor | None) -> Lengths:
         """The lengths in the cap's own norm: from its anchor, whitened, or of each channel."""

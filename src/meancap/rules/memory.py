@@ -10,7 +10,7 @@ from torch import Tensor
 from ..cap import lengths
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import magnitude, per_sample, vector
+from ..tensors import per_sample, vector
 from .methods import method, recipe
 from .rule import Displacement, Rule, State
 from .scale import CFG, FromUnconditional
@@ -196,7 +196,7 @@ class Transition(Rule):
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         if isinstance(state, StepValue):
             return self._scaled(g, p, state.value), state
-        now = vector(stretch(p.t, self.space), p.state) * magnitude(g.coefficient) * g.lengths.direction
+        now = vector(stretch(p.t, self.space), p.state) * g.length
         if state is None:
             none = torch.full_like(now, -1.0)  # shorter than any gap: no minimum before the third step
             state = none, none, torch.zeros_like(now, dtype=torch.bool)

@@ -1,6 +1,6 @@
 """The protocol: a rule turns the gap m_c - m_u into a displacement g, and the guided mean is m_c + g.
 
-    Displacement  g = coefficient * direction, one coefficient per sample; starts as 1 * (m_c - m_u)
+    Displacement  g = share * nominal * direction, one number per sample each; starts as 1 * (m_c - m_u)
     Factor        a rule that multiplies the coefficient: CFG, gates, clips, caps. It reads no large tensor
     Map           a rule that turns the direction: a function of the tensor g
     Chain         rules applied in order; `a | b` is first a, then b
@@ -15,18 +15,17 @@ sampler that looks ahead) get the state that `Rule.within_step` returns, and cha
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from .. import cap
-from ..cap import Lengths, blend, lengths
+from ..cap import Lengths, blend, compiled, lengths
 from ..notation import write
 from ..prediction import Prediction, need_same_shapes, time
-from ..tensors import Number, compiling, promoted, scalar_dtype, scaled, vector
+from ..tensors import Number, compiling, magnitude, promoted, scalar_dtype, scaled, vector
 
 __all__ = [
     "Chain", "Displacement", "Factor", "Map", "Recorder", "Rule", "State", "Stepper", "displace", "guide",
@@ -37,16 +36,33 @@ State = Any  # what a rule remembers; None for most
 _LATEST = 1 - 2.0**-20
 
 
-@dataclasses.dataclass(eq=False)
+@dataclass(eq=False)
 class Displacement:
-    """A displacement g = coefficient * direction of the conditional mean of a prediction p."""
+    """g = share * nominal * direction, a displacement of the conditional mean of a prediction p.
+
+    nominal    the coefficient that rules made, one number per sample, before any cap; it starts as 1
+    direction  a tensor, or None for the gap of p itself, which most rules never turn
+    share      the part of it that caps keep, in [0, 1]
+    """
 
     p: Prediction
-    coefficient: Number = 1.0
-    direction: Tensor | None = None  # None is k (out_c - out_u): the result is in the network's own units
-    requested: Number | None = None  # the coefficient before the first cap shortened it
-    bound: Callable[[], Tensor] | None = None  # computes the longest mean that the last rule permits
-    measured: Lengths | None = None
+    nominal: Number = 1.0
+    direction: Tensor | None = None
+    share: Number = 1.0
+    measured: Lengths | None = None  # `lengths`, once they are known
+
+    @classmethod
+    def toward_output(cls, p: Prediction, nominal: Tensor) -> Displacement:
+        """The displacement that leads from the conditional output to another one.
+
+        -1 times the gap from that output to the conditional one, so that a share of 1 returns its bits.
+        """
+        return cls(replace(p, out_u=nominal, gap=None), -1.0)
+
+    @property
+    def coefficient(self) -> Number:
+        """share * nominal."""
+        return self.share * self.nominal
 
     @property
     def toward(self) -> Tensor:
@@ -62,47 +78,41 @@ class Displacement:
     def lengths(self) -> Lengths:
         """|m_c|, |direction| and the component of m_c along it, for each sample."""
         if self.measured is None:
-            along_gap = self.direction is self.p.gap
+            along_gap = self.direction is None
             self.measured = self.p.lengths if along_gap else lengths(self.p.m_c, self.toward)
         return self.measured
 
+    @property
+    def length(self) -> Tensor:
+        """|g|, for each sample."""
+        return magnitude(self.coefficient) * self.lengths.direction
+
     def times(self, factor: Number) -> Displacement:
-        """The same direction with the coefficient multiplied."""
+        """The same direction with the nominal coefficient multiplied."""
         if isinstance(factor, Tensor):
             factor = factor.to(scalar_dtype(factor.device))
-        c = factor * self.coefficient
-        return Displacement(self.p, c, self.direction, self.requested, None, self.measured)
-
-    def capped(self, share: Tensor, bound: Callable[[], Tensor] | None = None) -> Displacement:
-        """The share of it that a cap keeps; remembers what was requested and the bound."""
-        requested = self.coefficient if self.requested is None else self.requested
-        c = share * self.coefficient
-        return Displacement(self.p, c, self.direction, requested, bound, self.measured)
+        return Displacement(self.p, factor * self.nominal, self.direction, self.share, self.measured)
 
     def turn(self, g: Tensor) -> Displacement:
         """Another displacement of the same mean, from a tensor."""
-        return Displacement(self.p, 1.0, g, self.requested)
+        return Displacement(self.p, 1.0, g)
 
+    @compiled("guided_mean")
     def mean(self) -> Tensor:
         """The guided mean m_c + g, in the precision of the prediction."""
-        p, c = self.p, self.coefficient
-        if self.direction is not None:
-            return blend(p.m_c, self.direction, c)
         # From m_c and not from the output: x and k out may cancel, and the displacement must not lose by it.
-        fast = None if compiling() else cap.import_fast()
-        found = None if fast is None else fast.blend(p.state, p.out_c, p.out_u, p.a, p.k, c, p.dtype)
-        return blend(p.m_c, p.delta, c, p.m_u) if found is None else found
+        p, exact = self.p, self.direction is None and self.p.gap is None
+        return blend(p.m_c, self.toward, self.coefficient, p.m_u if exact else None)
 
+    @compiled("guided_output")
     def output(self, dtype: torch.dtype) -> Tensor:
         """The guided output of the network, in its own units: out_c + g / k."""
         p, c = self.p, self.coefficient
-        if self.direction is not None:
-            k = vector(p.k, p.state)
-            back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
-            return blend(p.conditional, self.direction, back * c).to(dtype)
-        fast = None if compiling() else cap.import_fast()
-        found = None if fast is None else fast.blend(p.out_c, p.out_c, p.out_u, 0.0, 1.0, c, dtype)
-        return blend(p.conditional, p.difference, c, p.out_u).to(dtype) if found is None else found
+        if self.direction is None and p.gap is None:
+            return blend(p.conditional, p.difference, c, p.out_u).to(dtype)
+        k = vector(p.k, p.state)
+        back = torch.where(k == 0, 0.0, 1 / k)  # with k = 0 the mean is x, for every output
+        return blend(p.conditional, self.toward, back * c).to(dtype)
 
 
 class Recorder(Protocol):
@@ -155,7 +165,7 @@ class Rule:
         return Chain(self.parts + other.parts)
 
     def __str__(self) -> str:
-        if not dataclasses.is_dataclass(self):
+        if not is_dataclass(self):
             name = type(self).__name__
             raise TypeError(f"{name} cannot be printed: write @dataclass(frozen=True) above class {name}")
         return write(self)
@@ -171,7 +181,10 @@ class Factor(Rule):
         raise NotImplementedError(f"{type(self).__name__} must define factor(g, p)")
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
-        return g.times(self.factor(g, p)), state
+        factor = self.factor(g, p)
+        if isinstance(factor, Tensor):
+            return g.times(factor), state
+        return replace(g, nominal=factor * g.nominal), state
 
 
 class Map(Rule):
@@ -184,7 +197,7 @@ class Map(Rule):
         return g.turn(self(g.vector, p) if len(p.state) else g.vector), state
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Chain(Rule):
     """Rules applied in order, each to the displacement that the one before it returned."""
 
@@ -253,7 +266,7 @@ def displace(
                 f"or give sample() beside(predict, {name}=other); a host that makes two predictions has none"
             )
     if g is None:
-        g = Displacement(p, _one(p) if compiling() else 1.0, p.gap)
+        g = Displacement(p, _one(p) if compiling() else 1.0)
     elif isinstance(g, Tensor):
         need_same_shapes(x=p.state, g=g)
         g = Displacement(p, 1.0, promoted(g).to(p.dtype))
@@ -308,8 +321,8 @@ def respond(
     if not kind.is_floating_point:
         raise TypeError(f"a guided output has a floating-point type; got {kind}")
     g = None
-    if nominal is not None and rule.caps:  # -1 times the gap to the nominal output leads to it
-        g = Displacement(dataclasses.replace(p, out_u=nominal, gap=None), -1.0)
+    if nominal is not None and rule.caps:
+        g = Displacement.toward_output(p, nominal)
     displacement, state = displace(rule, p, state, g=g, record=record)
     return displacement.output(kind), state
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..prediction import Prediction
 from ..schedules import Scale, at
-from ..tensors import Number, magnitude, per_sample, vector
+from ..tensors import Number, per_sample, vector
 from .methods import method
 from .rule import Displacement, Factor, Rule, State
 from .spaces import SPACES, part, stretch
@@ -70,7 +70,7 @@ class Clip(Factor):
     reads_m_u = False
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
-        length = stretch(p.t, self.space) * magnitude(g.coefficient) * g.lengths.direction
+        length = stretch(p.t, self.space) * g.length
         longer = length > self.radius  # a clamp would make a new graph for each radius
         return torch.where(longer, self.radius / torch.where(longer, length, 1.0), 1.0)
 
@@ -104,8 +104,8 @@ class FromUnconditional(Rule):
 
     def update(self, given: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         total = at(self.scale, p.t) * given.coefficient
-        if given.direction is given.p.gap:  # still the gap
-            return Displacement(given.p, total - 1, given.direction, given.requested), state
+        if given.direction is None:  # still the gap
+            return Displacement(given.p, total - 1, measured=given.measured), state
         g = per_sample(total, given.toward) * given.toward
         return given.turn(g - p.delta), state
 

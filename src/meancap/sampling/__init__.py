@@ -1,8 +1,8 @@
 """From noise to samples: grids, steps and the loop."""
 
+from ..prediction import Predict, Predictor
 from .grids import Times, from_karras, from_sigmas, graded, shifted, uniform
-from .loop import Predict, Step, sample, trajectory
-from .solvers import StepMethod, euler, heun, midpoint, rk4, weights
+from .loop import Step, StepMethod, euler, heun, midpoint, rk4, sample, trajectory, weights
 from .stochastic import Stochastic, ancestral, noise
 from .wrappers import (
     autoguidance,
@@ -16,6 +16,7 @@ from .wrappers import (
 
 __all__ = [
     "Predict",
+    "Predictor",
     "Step",
     "StepMethod",
     "Stochastic",

@@ -20,12 +20,10 @@ from torch import Tensor
 
 from .. import rules
 from ..notation import described
-from ..prediction import Prediction
+from ..prediction import EARLY, Prediction
 from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule, parse
-from ..tensors import on_host, scalar_dtype, transformed
+from ..tensors import scalar_dtype, transformed
 
-_SAME_TIME = 1e-3  # networks with a thousand times round to one of them
-_EARLY = 0.02  # later than this a mean may rightly follow x
 _SPREADS = (0.5, 2.0)  # of a start at t close to 0; noise has 1
 _TOTALS = (CFG, CFGPP, FromUnconditional)  # scales of guidance itself
 _SCALES = (*_TOTALS, Gain)
@@ -71,52 +69,6 @@ def need_scale_first(rule: Rule) -> None:
             )
 
 
-def need_prediction(p: object, x: Tensor, t: float, first: bool = True) -> Prediction:
-    """What `predict(x, t)` returned, if it is a prediction at x and t.
-
-    The state is compared once per step, and on a device, which would have to be waited for, at t < 0.02 only.
-    """
-    if not isinstance(p, Prediction):
-        raise TypeError(
-            "predict(x, t) must return a Prediction, of the output with the condition and the one without: "
-            f"Prediction.from_velocity(x, t, v_c, v_u), or another from_*; got {described(p)}"
-        )
-    same = p.state is x and isinstance(p.unit, float) and p.unit == 1
-    if (same and type(p.t) is float and abs(p.t - t) <= _SAME_TIME) or transformed(x):
-        return p
-    if p.state.shape != x.shape:
-        raise ValueError(
-            f"predict(x, t) was called with x of shape {tuple(x.shape)} and returned a prediction of shape "
-            f"{tuple(p.state.shape)}; they must be the same"
-        )
-    time: float = t
-    if not isinstance(p.t, Tensor):
-        time = p.t
-    elif on_host(p.t):  # the one that is farthest from t
-        time = float(p.t.flatten()[(p.t.flatten() - t).abs().argmax()])
-    if abs(time - t) > _SAME_TIME:
-        raise ValueError(
-            f"predict(x, t) was called with t = {t:.6g} and returned a prediction at {time:.6g}: give "
-            "Prediction.from_velocity(x, t, ...) the same t, and convert it for the network alone"
-        )
-    if first and not same and (on_host(x, p.state) or t <= _EARLY):
-        off = float((p.x - x).abs().max()) if x.numel() else 0.0
-        size = float(x.abs().max()) if x.numel() else 0.0
-        if off > 64 * torch.finfo(p.state.dtype).eps * size:
-            if p.state is x:
-                raise ValueError(
-                    "predict(x, t) used x of the linear path as the network's alpha data + sigma noise: "
-                    "multiply it by alpha + sigma, which is 1 + sigma for EDM, before the network and the "
-                    "constructor; from_edm(denoise) does this for EDM"
-                )
-            raise ValueError(
-                f"predict(x, t) returned a prediction at another x, which differs by up to {off:.3g} at "
-                f"t = {t:.3g}: give the constructor the state that it describes, x on the linear path, "
-                "or x in the network's units with its alpha and sigma"
-            )
-    return p
-
-
 def need_step(step: object) -> None:
     """Raises an error if a step is named by a text."""
     if not callable(step):
@@ -150,7 +102,7 @@ def warn_if_start_is_not_noise(x: Tensor, t: float) -> None:
     Under 256 elements, which chance or a toy spreads otherwise, only a spread above 10 is: EDM starts at 80.
     A constant start (a debugging aid) and one that is not finite are not checked.
     """
-    if t > _EARLY or x.numel() < 2 or not _readable(x):
+    if t > EARLY or x.numel() < 2 or not _readable(x):
         return
     low, high = _SPREADS if x.numel() >= 256 else (0.0, 10.0)
     spread = float(x.detach().to(scalar_dtype(x.device)).std())
@@ -165,7 +117,7 @@ def warn_if_start_is_not_noise(x: Tensor, t: float) -> None:
 
 def warn_if_reversed(p: Prediction) -> None:
     """Warns if the first mean moves with the noise about twice as far as the noise itself."""
-    if isinstance(p.t, Tensor) or p.t > _EARLY or not _readable(p.state):
+    if isinstance(p.t, Tensor) or p.t > EARLY or not _readable(p.state):
         return
     dtype = scalar_dtype(p.state.device)
     slope, error = _slope(p.x.to(dtype), p.m_c.to(dtype))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from numbers import Integral, Real
+from operator import lt
 
 from torch import Tensor
 
@@ -69,10 +69,15 @@ def checked(times: Sequence[float]) -> Times:
         raise TypeError(f"times is a grid from noise to data, such as uniform({times}); got {times}")
     if isinstance(times, Tensor) and times.dim() != 1:
         raise TypeError(f"times is a grid from noise to data, such as uniform(50); got {described(times)}")
-    grid = tuple(float(t) for t in times)
+    grid = tuple(map(float, times))
     if len(grid) < 2:
         raise ValueError(f"a grid needs at least two times; got {list(grid)}")
-    if grid[0] < 0 or grid[-1] > 1 or any(not b > a for a, b in pairwise(grid)):
+    if grid[0] < 0 or grid[-1] > 1 or not all(map(lt, grid, grid[1:])):
         short = ", ".join(f"{t:.6g}" for t in grid[:8]) + (", ..." if len(grid) > 8 else "")
         raise ValueError(f"a grid must increase within [0, 1] (noise at 0, data at 1); got {short}")
     return grid
+
+
+def kept_variance(t: float, t_next: float) -> float:
+    """r, the share of the noise's variance that a memoryless step t -> t_next keeps."""
+    return ((1 - t_next) * t / (t_next * (1 - t))) ** 2

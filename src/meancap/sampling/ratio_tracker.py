@@ -1,4 +1,4 @@
-"""Following log R = log p(x | condition) - log p(x) along a run, for rules that ask for it.
+"""Following log R = log p(x | condition) - log p(x) along a run, for rules that need it.
 
     v, s, m    velocity, score and posterior mean, of the condition (c) or without it (u); D = m_c - m_u
     w          the velocity with which a sample really moved, guidance, caps and all
@@ -13,7 +13,7 @@ The mean of its values at both ends of a step, w being the step's own, is of sec
 both predictions are made anyway. The trace is not known from one prediction. z . (D(x + h z) - D(x)) / h with
 random signs z has it as its mean (Hutchinson); one more evaluation of the pair.
 
-**On a memoryless step** nothing is missing. Both models state the law of the next state, N(r y + (1 - r) m,
+**On a memoryless step** nothing is missing. Both models have a law for the next state, N(r y + (1 - r) m,
 s^2) in y = x / t (see `stochastic`), and log R grows by the log ratio of what they gave to the y' that came:
 
     log R += (1 - r) D . (y' - r y - (1 - r)(m_c + m_u) / 2) / s^2
@@ -29,20 +29,16 @@ The signs z come from the bits of the sample's own start, so that no result depe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction
+from ..prediction import Predict, Prediction, evaluate
 from ..rules import DensityFeedback, Rule
 from ..tensors import scalar_dtype
-from .stochastic import kept_variance
-
-Predict = Callable[[Tensor, float], Prediction]
+from .grids import kept_variance
 
 
-def follower(rule: Rule) -> DensityFeedback | None:
+def ratio_part(rule: Rule) -> DensityFeedback | None:
     """The part of a chain that needs log R, if there is one."""
     wanting = [part for part in rule.parts if isinstance(part, DensityFeedback)]
     if len(wanting) > 1:
@@ -50,10 +46,10 @@ def follower(rule: Rule) -> DensityFeedback | None:
     return wanting[0] if wanting else None
 
 
-class Tracker:
-    """log R over one run, updated with every prediction."""
+class RatioTracker:
+    """`predict` with log R beside each prediction: `first` at a step's first evaluation, `later` after it."""
 
-    def __init__(self, predict: Predict, rule: DensityFeedback, x: Tensor, eta: float = 0.0) -> None:
+    def __init__(self, predict: Predict, rule: DensityFeedback, x: Tensor, eta: float) -> None:
         self.predict, self.rule, self.eta = predict, rule, eta
         self._keys = keys(x)
         self._log_ratio = torch.zeros(len(x), dtype=scalar_dtype(x.device), device=x.device)
@@ -61,8 +57,9 @@ class Tracker:
         self._last: Prediction | None = None
         self._index = 0
 
-    def first(self, p: Prediction) -> Prediction:
-        """The first prediction of a step, with log R at its state."""
+    def first(self, x: Tensor, t: float) -> Prediction:
+        """The prediction at the state of a step, with log R there."""
+        p = evaluate(self.predict, x, t)
         following = self._last is None or float(self._last.t) < self.rule.until
         if following:
             before = self._trace
@@ -73,11 +70,11 @@ class Tracker:
                 self._log_ratio = (self._log_ratio + gained).clamp(min=self.rule.lowest)
             self._last = p
         self._index += 1
-        return self.within(p)
-
-    def within(self, p: Prediction) -> Prediction:
-        """A later prediction of the same step: the ratio of a step holds for all its evaluations."""
         return p.beside(log_ratio=self._log_ratio)
+
+    def later(self, x: Tensor, t: float) -> Prediction:
+        """A later prediction within the step: the ratio of a step holds for all its evaluations."""
+        return evaluate(self.predict, x, t, compare=False).beside(log_ratio=self._log_ratio)
 
     def _gained(self, last: Prediction, p: Prediction, before: Tensor, after: Tensor) -> Tensor:
         t, t_next = float(last.t), float(p.t)

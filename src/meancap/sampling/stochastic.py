@@ -36,7 +36,8 @@ import torch
 from torch import Tensor
 
 from .checks import need_seeds
-from .solvers import Mean, StepMethod, euler
+from .grids import kept_variance
+from .loop import Mean, StepMethod, euler
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,6 @@ def ancestral(seeds: Iterable[int], eta: float = 1.0) -> Stochastic:
     Give the seeds that the start was drawn with, `x = noise(seeds, shape)`, or any others of your own.
     """
     return Stochastic(tuple(seeds), eta)
-
-
-def kept_variance(t: float, t_next: float) -> float:
-    """r, the share of the noise's variance that a memoryless step t -> t_next keeps."""
-    return ((1 - t_next) * t / (t_next * (1 - t))) ** 2
 
 
 def step_coefficients(t: float, t_next: float, eta: float) -> tuple[float, float, float]:

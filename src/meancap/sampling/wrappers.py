@@ -29,14 +29,14 @@ import torch
 from torch import Tensor
 
 from ..notation import described
-from ..prediction import Prediction, need_same_shapes
+from ..prediction import Predict, Prediction, Predictor, evaluate, need_same_shapes
 from ..rules import Rectify, Rule, Stepper, guide
 from ..rules.methods import not_a_rule
 from ..schedules import Values
 from ..tensors import per_sample, promoted
-from .checks import need_guidance, need_prediction, warn_if_not_finite
+from .checks import need_guidance, warn_if_not_finite
 from .grids import checked
-from .loop import Predict, with_needs
+from .loop import with_needs
 
 _TURN = 0.05  # up to this time CFG-MP goes forth first, as for SD3.5
 
@@ -83,7 +83,7 @@ def field(
 
     def velocity(t: float | Tensor, x: Tensor) -> Tensor:
         time = min(float(t), latest)
-        p = need_prediction(predict(x, time), x, time)
+        p = evaluate(predict, x, time)
         m, _ = guide(rule, p)
         return ((m - p.x) / per_sample(1 - p.t, m)).to(x.dtype)
 
@@ -98,21 +98,24 @@ def beside(predict: Predict, **others: Predict) -> Predict:
     return _Beside(predict, others)
 
 
-class _Beside:
-    def __init__(self, predict: Predict, others: Mapping[str, Predict], asked: tuple[str, ...] = ()) -> None:
-        self.predict, self.others, self.asked = predict, others, asked
-        if hasattr(predict, "conditional"):
-            self.conditional = predict.conditional
+class _Beside(Predictor):
+    def __init__(
+        self, predict: Predict, others: Mapping[str, Predict], included: tuple[str, ...] = ()
+    ) -> None:
+        self.predict, self.others, self.included = predict, others, included
 
-    def including(self, names: tuple[str, ...]) -> Predict:
+    def conditional(self, x: Tensor, t: float) -> Prediction:
+        return self.predict.conditional(x, t) if isinstance(self.predict, Predictor) else self.predict(x, t)
+
+    def including(self, names: tuple[str, ...]) -> Predictor:
         """The same with these names, as far as they are known; the rule raises an error for a missing one."""
         return _Beside(self.predict, self.others, tuple(name for name in names if name in self.others))
 
     def __call__(self, x: Tensor, t: float) -> Prediction:
         p = self.predict(x, t)
-        if not self.asked:
+        if not self.included:
             return p
-        means = {name: self.others[name](x, t).m_c.to(p.dtype) for name in self.asked}
+        means = {name: self.others[name](x, t).m_c.to(p.dtype) for name in self.included}
         return Prediction(p.x, p.t, p.m_c, p.m_u, gap=p.gap, extra=means)
 
 

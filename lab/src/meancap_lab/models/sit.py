@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from meancap.prediction import Prediction
+from meancap.prediction import Prediction, Predictor
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def position_embedding(width: int, side: int) -> Tensor:
 _ROWS = 1250  # tokens in a piece, for each thread: enough for a matrix product, few enough for a cache
 
 
-class NetworkPredictor:
+class NetworkPredictor(Predictor):
     """(x, t) -> Prediction of a network that takes one condition per sample.
 
     `conditional` is half the work: it states m_u = m_c, for a rule that is idle and does not read it.

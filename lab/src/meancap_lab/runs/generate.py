@@ -26,9 +26,19 @@ import torch
 from meancap.files import sha256_of
 from meancap.record import Record
 from meancap.rules import parse
-from meancap.sampling import ancestral, euler, heun, midpoint, noise, rk4, sample, shifted, uniform
+from meancap.sampling import (
+    StepMethod,
+    ancestral,
+    euler,
+    heun,
+    midpoint,
+    noise,
+    rk4,
+    sample,
+    shifted,
+    uniform,
+)
 from meancap.sampling.checks import need_guidance
-from meancap.sampling.solvers import StepMethod
 
 from ..models.classes import ClassModel, cifar, decoder, fashion, open_sit
 from ..models.sit import NetworkPredictor
