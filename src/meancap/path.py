@@ -85,7 +85,7 @@ def mean_of(x: Tensor, out: Tensor, a: Number, k: Number, dtype: torch.dtype) ->
     if not isinstance(a, Tensor):
         return moved if a == 0 else (x if a == 1 else a * x.to(dtype)) + moved
     each = torch.as_tensor(per_sample(a, moved))
-    # Rounded twice, as `fast.lengths` does it: one mean, one set of bits.
+    # Rounded twice, as `fast` does it: one mean, one set of bits.
     return torch.where(each == 0, 0.0, each * x) + moved
 
 
