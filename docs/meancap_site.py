@@ -30,9 +30,9 @@ from docutils.statemachine import StringList
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from docs.rules_page import rules_page
-from meancap.adapters.diffusers.pipeline_table import table_markdown
 from meancap_lab import cli
 from meancap_lab.bench.ratios import Result
+from meancap_lab.cli.pipeline_list import pipelines_markdown
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -214,7 +214,7 @@ class Pipelines(_Written):
     """`{pipelines} diffusers`: which pipelines can be guided, and how."""
 
     def write(self, *names: str) -> list[str]:
-        return table_markdown().split("\n")
+        return pipelines_markdown().split("\n")
 
 
 def exported(package: str) -> list[str]:

@@ -3,9 +3,9 @@
 import pytest
 
 from meancap.adapters.diffusers import LAYOUTS
-from meancap.adapters.diffusers.pipeline_table import table_markdown, table_text
 from meancap.rules import catalogue
 from meancap_lab.cli import main
+from meancap_lab.cli.pipeline_list import pipelines_markdown, pipelines_text
 
 
 def test_the_command_lists_and_tells(capsys):
@@ -43,6 +43,8 @@ def test_an_unknown_name_is_one_sentence_and_code_two(capsys):
 def test_the_command_prints_every_pipeline(capsys):
     assert main(["pipelines"]) == 0
     shown = capsys.readouterr().out
-    assert shown == table_text() + "\n"
+    assert shown == pipelines_text() + "\n"
     assert all(f"\n{name} " in shown for name in LAYOUTS)
-    assert all(f"{name.removesuffix('Pipeline')}" in table_markdown() for name in LAYOUTS)
+    assert all(f"{name.removesuffix('Pipeline')}" in pipelines_markdown() for name in LAYOUTS)
+    caps = {line.split()[0] for line in shown.splitlines() if line.split()[1:2] == ["caps"]}
+    assert caps == {name for name, layout in LAYOUTS.items() if layout.caps_only} >= {"OmniGenPipeline"}

@@ -18,8 +18,9 @@ _PIPELINES = """\
   meancap pipelines                what `guided` from meancap.adapters.diffusers supports
 
 c is the conditional prediction, u the unconditional one, p a perturbed one; s is the pipeline's own scale and
-λ the scale of classifier-free guidance that it means. This package's tests run every pipeline of the list
-with random weights; a layout is checked against the pipeline's own result at the first step of a run.
+λ the scale of classifier-free guidance that it means. If `rules` is caps, the pipeline has a formula of its
+own, on whose result only caps act. The tests run every pipeline of the list with random weights; a layout is
+checked against the pipeline's own result at the first step of a run.
 """
 
 
@@ -50,9 +51,9 @@ def add_pipelines(commands: Any) -> None:
 
 
 def pipelines(args: argparse.Namespace) -> int:
-    from meancap.adapters.diffusers.pipeline_table import table_text
+    from .pipeline_list import pipelines_text
 
-    print(table_text())
+    print(pipelines_text())
     return 0
 
 

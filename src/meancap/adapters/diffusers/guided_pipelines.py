@@ -73,7 +73,7 @@ class _Run:
     said: bool = False  # that there is nothing to guide
 
 
-class Tap:
+class _Tap:
     """The hooks of one pipeline, and the rules that it is guided by.
 
     heard   what the denoisers returned since the last step, by thread: two requests may share a denoiser
@@ -347,7 +347,7 @@ class _GuidedBlock(AbstractContextManager[RunRecord]):
 
     def __init__(self, pipe: Any, rule: Rule | str, layout: Layout | None, verify: bool) -> None:
         self._given = (pipe, rule, layout, verify)
-        self._entered: list[tuple[Tap, Session]] = []  # one for each time it was entered and not left
+        self._entered: list[tuple[_Tap, Session]] = []  # one for each time it was entered and not left
         self._used = False
 
     def __enter__(self) -> RunRecord:
@@ -382,11 +382,11 @@ def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify:
     return _GuidedBlock(pipe, rule, layout, verify)
 
 
-def _tap_of(pipe: Any, layout: Layout | None, verify: bool) -> Tap:
+def _tap_of(pipe: Any, layout: Layout | None, verify: bool) -> _Tap:
     """The tap of a pipeline, created if it has none."""
-    tap: Tap | None = getattr(pipe, _TAP, None)
+    tap: _Tap | None = getattr(pipe, _TAP, None)
     if tap is None:
-        return Tap(pipe, layout_of(pipe) if layout is None else layout, verify)
+        return _Tap(pipe, layout_of(pipe) if layout is None else layout, verify)
     if layout is not None and layout != tap.layout:
         raise ValueError(f"{tap.name} is already guided with another layout; leave that block first")
     return tap

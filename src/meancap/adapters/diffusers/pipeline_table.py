@@ -6,14 +6,10 @@ verified at the first step of a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from .layouts import Layout
-from .schedulers import FAMILIES
-
-_Value = TypeVar("_Value")
 
 _TOGETHER = Layout("together", "uc")
 _APART = Layout("apart", "cu")
@@ -209,7 +205,7 @@ UNSUPPORTED: dict[str, str] = {
 }
 
 # Whole groups, by the module that defines them.
-_ELSEWHERE = {
+ELSEWHERE = {
     "diffusers.pipelines.deprecated.": _DEPRECATED,
     "onnx": "its denoiser runs in ONNX, outside torch",
 }
@@ -224,7 +220,7 @@ def layout_of(pipe: Any) -> Layout:
             raise NotImplementedError(f"{names[0]} cannot be guided: {UNSUPPORTED[name]}")
         if name in LAYOUTS:
             return LAYOUTS[name]
-    for part, reason in _ELSEWHERE.items():
+    for part, reason in ELSEWHERE.items():
         if part in type(pipe).__module__:
             raise NotImplementedError(f"{names[0]} cannot be guided: {reason}")
     if "ModularPipeline" in names:
@@ -235,48 +231,3 @@ def layout_of(pipe: Any) -> Layout:
         f"{names[0]} is not in the table that `meancap pipelines` prints; if it makes two predictions per "
         "step, pass a layout: guided(pipe, rule, layout=Layout('together', 'uc')) or Layout('apart', 'cu')"
     )
-
-
-_HEAD = ("pipelines", "rules", "predictions", "scale", "λ", "remarks")
-
-
-def _cells(layout: Layout) -> tuple[str, str, str, str, str]:
-    parts = ", ".join(layout.order).replace("*", "any")
-    how = f"one call: {parts}" if layout.calls == "together" else f"a call each: {parts}"
-    how += "; negated" if layout.sign == -1 else ""
-    own = layout.scale == "guider" or layout.caps_only
-    scale = "s + 1" if layout.offset else "its own" if own else "s"
-    return "caps" if layout.caps_only else "all", how, layout.scale, scale, layout.note
-
-
-def _short(names: Iterable[str], ending: str = "Pipeline") -> str:
-    return ", ".join(name.removesuffix(ending) for name in names)
-
-
-def table_text() -> str:
-    """What `meancap pipelines` prints: a row for each pipeline."""
-    table = [_HEAD, *((name, *_cells(layout)) for name, layout in LAYOUTS.items())]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
-    lines += ["", "schedulers: " + _short(FAMILIES, "Scheduler"), "", "cannot be guided:"]
-    lines += [f"  {', '.join(names)}: {reason}" for reason, names in _groups(UNSUPPORTED).items()]
-    return "\n".join([*lines, *(f"  modules {part}*: {reason}" for part, reason in _ELSEWHERE.items())])
-
-
-def table_markdown() -> str:
-    """The same for docs/diffusers.md, a row for each layout; without "Pipeline", which every name ends in."""
-    table = [_HEAD, ("---",) * len(_HEAD)]
-    table += [(_short(names), *_cells(layout)) for layout, names in _groups(LAYOUTS).items()]
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    lines += ["", f"Schedulers: {_short(FAMILIES, 'Scheduler')}.", "", "Cannot be guided, and say so:", ""]
-    lines += [f"- {reason}: {_short(names)}." for reason, names in _groups(UNSUPPORTED).items()]
-    lines += [f"- {reason}: modules `{part}*`." for part, reason in _ELSEWHERE.items()]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _groups(table: Mapping[str, _Value]) -> dict[_Value, list[str]]:
-    """The names of each value."""
-    found: dict[_Value, list[str]] = {}
-    for name, value in table.items():
-        found.setdefault(value, []).append(name)
-    return found
