@@ -13,14 +13,14 @@ from meancap_lab.torch_settings import torch_settings
 
 
 def state():
-    return torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32
+    return torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
 
 def test_both_settings_come_back_even_after_an_error():
     torch.set_num_threads(2)
     before = state()
     with pytest.raises(KeyError), torch_settings(threads=1, tf32=not before[1]):
-        assert state() == (1, not before[1])
+        assert state() == (1, not before[1], not before[1])
         raise KeyError
     assert state() == before
 

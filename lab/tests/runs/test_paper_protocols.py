@@ -38,25 +38,47 @@ def test_a_protocol_has_the_rows_of_the_papers_table(p, samples, seed):
     assert all(rule.endswith(f" {cap}({gamma:g})") for (*_, gamma, _), rule in ours.items() if gamma)
 
 
-def test_the_figure_of_categories_has_the_papers_prompts_four_times_and_no_run_twice():
-    p, lines = protocols.sd35_categories(), protocols.category_prompts()
-    assert len(lines) == p.samples == 16 and lines[0] == lines[3] != lines[4]
+def test_the_figures_of_sd35_have_the_settings_of_the_authors_script():
+    """sd35_cfg_gap.py of ppposition/pmc @ b27a9640: seed 43, 20 steps, scale 5, gamma 1.15, 8 pictures."""
+    p, lines = protocols.sd35_figure("categories"), protocols.figure_prompts("categories")
+    assert len(lines) == p.samples == 32 and lines[0] == lines[7] != lines[8]
     assert lines[0] == "A dog is shown sitting on rocks by the beach, photorealistic"
+    (sign,) = set(protocols.figure_prompts("text"))
+    assert sign == "A cat holding a sign that says hello world, photorealistic"
     assert [str(s.rule) for s in p.settings] == ["CFG(1)", "CFG(5)", "CFG(5) | CapDisplacement(1.15)"]
     asked = setting_configs(p, RunConfig("diffusers:x"))
-    assert list(asked) == [s.name for s in p.settings]
-    assert all(r.noise == "stream" and r.seed == 42 for r in asked.values())
+    assert list(asked) == [s.name for s in p.settings] == p.matched
+    assert all((r.noise, r.seed, len(r.sigmas)) == ("stream", 43, 20) for r in asked.values())
     # At scale 1 the pipeline would make one prediction only, and diagnostics read both.
     assert [(r.guidance_scale, r.diagnostics) for r in asked.values()] == [(2, True), (5, False), (5, True)]
 
 
+def test_the_mechanism_figure_of_imagenet_has_the_settings_of_the_authors_script():
+    """analyze_cfg_gap.py: class 300, seed 20, 32 samples, 50 updates; the sheet is of all classes."""
+    p = protocols.imagenet()
+    runs = setting_configs(p, RunConfig("sit:x", per_class=50))
+    plain, *mechanism = [runs[name] for name in p.figure_runs]
+    assert (plain.per_class, plain.seed, plain.classes, plain.rule) == (1, 0, (), "CFG(1)")
+    assert {(r.classes, r.per_class, r.seed, r.steps) for r in mechanism} == {(("300",), 32, 20, 50)}
+    assert p.matched[1:] == ["cfg-scale-2.5-n50", "pmc-1.10-scale-2.5-n50"] and set(p.matched) < set(runs)
+
+
+@pytest.mark.parametrize(("option", "cfg", "pmc"), [("4", None, None), ("3", 3, 3), ("paper", 3, None)])
+def test_channels_guide_every_method_alike_or_as_the_authors_code_does(option, cfg, pmc):
+    p = protocols.imagenet(channels=option)
+    found = {s.method: setting_configs(p, RunConfig("sit:x"))[s.name].channels for s in p.settings}
+    assert found == {"CFG": cfg, "C2FG": cfg, "PMC": pmc, "APG": pmc}
+    with pytest.raises(ValueError, match="one of 4, 3, paper"):
+        protocols.imagenet(channels="2")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_the_figure_of_categories_rehearses(tmp_path, capsys):
-    assert main(["reproduce", "sd35", "--categories", "--tiny", "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.count("\n") == 4
-    plain, capped = (Run.open(tmp_path / s.name) for s in protocols.sd35_categories().figures)
-    assert len(plain) == 16 and plain.meter["gap"].min() > 0 and not (tmp_path / "figures").exists()
+def test_a_figure_of_sd35_rehearses(tmp_path, capsys):
+    assert main(["reproduce", "sd35", "--figure", "text", "--tiny", "--out", str(tmp_path)]) == 0
+    assert "Conditional" in capsys.readouterr().out
+    plain, capped = (Run.open(tmp_path / s.name) for s in protocols.sd35_figure("text").mechanism)
+    assert len(plain) == 8 and plain.meter["gap"].min() > 0 and not list(tmp_path.glob("figures/*n20"))
     mechanism = list(csv.DictReader((tmp_path / "mechanism.csv").read_text().splitlines()))
     assert float(mechanism[0]["m_u"]) == pytest.approx(mean_lengths(plain.meter)[1][0].mean(), rel=1e-5)
     assert float(mechanism[3]["effective_scale"]) == pytest.approx(capped.meter["scale"][3].mean(), rel=1e-5)
@@ -64,7 +86,7 @@ def test_the_figure_of_categories_rehearses(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "p",
-    [protocols.imagenet(), protocols.sd35(), protocols.sd35_categories(), protocols.fashion_protocol()],
+    [protocols.imagenet(), protocols.sd35(), protocols.sd35_figure("text"), protocols.fashion_protocol()],
     ids=lambda p: p.name,
 )
 def test_names_are_distinct_and_rules_parse(p):
@@ -97,8 +119,10 @@ def test_the_plan_shows_its_arithmetic_and_what_is_missing(tmp_path, capsys):
     assert "1.05e+08 calls" in said  # 2 x (20 + 50) x 15 settings x 50,000
     assert "A100, tf32: 2.49e+19 / (156 T x 0.4) = 111 h" in said
     assert "[ ] the checkpoint: give --checkpoint" in said and "[ ] the autoencoder: hf download" in said
+    assert "adm-imagenet256: 1,510,000 passes of 11.5 GFLOP" in said and "1.0 GB in memory" in said
     assert "not measured" in said and "no Inception score" in said
-    assert "figures: 2 runs of 1,000 samples with diagnostics" in said and "0.2% of the table's" in said
+    assert "figures/conditional-scale-1-n50 (1,000 samples)" in said and "0.1% of the table's" in said
+    assert "COCO 2014" not in said and "pmc analyze_cfg_gap.py" in said
     for line in said.partition("commands to copy")[2].splitlines():
         _, program, command = line.partition("meancap ")
         if line.startswith("    ") and "-m meancap" not in program:
@@ -109,29 +133,33 @@ def test_the_plan_shows_its_arithmetic_and_what_is_missing(tmp_path, capsys):
         assert main(["reproduce", "imagenet", *more, "--out", str(tmp_path / "o")]) == 2
         assert ("nowhere" if more else "--checkpoint") in capsys.readouterr().err
         assert not (tmp_path / "o").exists()
-    assert "80,000" not in plan_text(protocols.sd35(), [], Path(), picture=1024, dtype="bfloat16")
+    assert "COCO 2014, 30,000 prompts" in plan_text(protocols.sd35(), [], Path(), 1024, "bfloat16")
 
 
 def test_the_commands_of_a_plan_repeat_the_options_and_its_choices_follow_them(tmp_path, capsys):
-    options = ["--channels", "3", "--dtype", "bfloat16", "--per-class", "5", "--vae", "a b"]
+    options = ["--channels", "paper", "--dtype", "bfloat16", "--per-class", "5", "--vae", "a b"]
     assert main(["reproduce", "imagenet", "--plan", *options, "--out", str(tmp_path / "o")]) == 0
     said = capsys.readouterr().out
     (alone,) = [line for line in said.splitlines() if line.startswith("    meancap reproduce")]
     args = parser().parse_args(shlex.split(alone)[1:])
-    assert (args.channels, args.dtype, args.per_class, args.vae) == (3, "bfloat16", 5, "a b")
-    assert "guided channels: the first 3 of 4 (" in said and "precision: bfloat16 (" in said
-    assert "autoencoder: a b (" in said and "A100, bfloat16: " in said
-    assert main(["reproduce", "sd35", "--plan", "--categories", "--size", "512", "--out", "o"]) == 0
-    said = capsys.readouterr().out
+    assert (args.channels, args.dtype, args.per_class, args.vae) == ("paper", "bfloat16", 5, "a b")
     assert (
-        "    meancap reproduce sd35 --categories --size 512 --out o\n" in said and "0 further calls" in said
+        "guided channels: the first 3 of 4 for CFG and C2FG, all 4 for PMC" in said
+        and "precision: bfloat16 (" in said
     )
+    assert "autoencoder: a b (" in said and "A100, bfloat16: " in said
+    assert main(["reproduce", "sd35", "--plan", "--figure", "text", "--size", "512", "--out", "o"]) == 0
+    assert "    meancap reproduce sd35 --figure text --size 512 --out o\n" in capsys.readouterr().out
+    for kind in ("imagenet", "sd35"):  # no --out is needed, and a rehearsal has a plan too
+        assert main(["reproduce", kind, "--plan", "--tiny"]) == 0
+        assert f"meancap reproduce {kind} --tiny --out out/{kind}" in capsys.readouterr().out
 
 
 def rehearsed(kind, out, capsys):
     pytest.importorskip("diffusers")
     assert main(["reproduce", kind, "--tiny", "--device", "cpu", "--out", str(out)]) == 0
-    capsys.readouterr()
+    said = capsys.readouterr().out
+    assert "method," not in said and "report.md" in said and "saturation" in (out / "report.md").read_text()
     return list(csv.DictReader((out / "table.csv").read_text().splitlines()))
 
 
@@ -152,6 +180,7 @@ def test_imagenet_rehearses_from_a_released_format_to_the_table(tmp_path, capsys
     assert len(mechanism) == 50 and float(mechanism[0]["gap"]) > 0
     assert all(1 <= float(row["effective_scale"]) <= 2.5 + 1e-4 for row in mechanism)
     assert max(float(row["chi"]) for row in mechanism) <= 1.1 + 1e-4
+    assert Run.open(tmp_path / "figures/class-300/pmc-1.10-scale-2.5-n50").labels == [300] * 4
     plain = Run.open(tmp_path / "figures" / "conditional-scale-1-n50")
     assert (
         plain.rule == "CFG(1)" and plain.seeds == runs[0].seeds and len(rows) == 30

@@ -10,7 +10,7 @@ from killing import contents
 from meancap_lab.runs.config import RunConfig
 from meancap_lab.runs.folder import Run
 from meancap_lab.runs.generate import make_run, open_model, read_prompts
-from meancap_lab.runs.paper_protocols import PINNED_SIGMAS
+from meancap_lab.runs.paper_protocols import pinned_sigmas
 
 pytest.importorskip("diffusers")
 pytestmark = pytest.mark.filterwarnings("default")  # the hosts warn about their own future
@@ -80,7 +80,7 @@ def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, 
 def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, source):
     path = tmp_path / "p.txt"
     path.write_text("one\ntwo\nthree\n")
-    chosen = wanted(pipeline, path, rule=None, noise="stream", seed=42, sigmas=PINNED_SIGMAS, steps=10)
+    chosen = wanted(pipeline, path, rule=None, noise="stream", seed=42, sigmas=pinned_sigmas(10), steps=10)
     run = Run.open(made(source, chosen, tmp_path / "r"))
     generator = torch.Generator().manual_seed(42)
     for prompt, image in zip(("one", "two", "three"), run.images(), strict=True):
@@ -88,7 +88,7 @@ def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, 
             prompt,
             generator=generator,
             guidance_scale=5.0,
-            sigmas=list(PINNED_SIGMAS),
+            sigmas=list(pinned_sigmas(10)),
             height=16,
             width=16,
             output_type="np",
@@ -98,7 +98,7 @@ def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, 
 
 def test_the_pinned_grid_is_the_native_one_of_ten_steps(pipeline, source, lines):
     native = source.prepare(wanted(pipeline, lines, steps=10)).config.times
-    pinned = source.prepare(wanted(pipeline, lines, steps=10, sigmas=PINNED_SIGMAS)).config.times
+    pinned = source.prepare(wanted(pipeline, lines, steps=10, sigmas=pinned_sigmas(10))).config.times
     assert max(abs(a - b) for a, b in zip(native, pinned, strict=True)) < 2e-7
     paper = (1.0, 0.960129321, 0.913348973, 0.857692301, 0.790368259, 0.707278490, 0.602150559, 0.464876026,
              0.278048784, 0.008928572, 0.0)  # fmt: skip

@@ -11,7 +11,7 @@ from made import made_run
 from meancap_lab.cli import main
 from meancap_lab.metrics import Estimate, difference, frechet_distance, protocol
 from meancap_lab.metrics.classifiers import fashion_classifier
-from meancap_lab.metrics.extractor import Extractor
+from meancap_lab.metrics.extractor import Extractor, beside
 from meancap_lab.metrics.images import PictureFolder, open_images, open_npz
 from meancap_lab.runs import scoring as kept_features
 from meancap_lab.runs.folder import folder_lock
@@ -22,7 +22,9 @@ from meancap_lab.runs.scoring import (
     read_estimates,
     read_scores,
     reference_images,
+    score_runs,
     score_target,
+    scored_by,
     shipped_fashion,
     write_scores,
 )
@@ -97,6 +99,61 @@ def test_nothing_is_done_twice_unless_it_is_forced(runs):
 def drawn(seed):
     g = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (40, 28, 28, 1), generator=g, dtype=torch.uint8), torch.arange(40) % 10
+
+
+@pytest.fixture
+def small_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_features, "BLOCK", 10)
+    return [made_run(tmp_path / str(seed), *drawn(seed)) for seed in range(3)]
+
+
+def test_processes_share_the_blocks_and_the_last_to_end_measures(small_runs, monkeypatch):
+    steps = [score_runs(small_runs, ["fashion", "hsv"], rank=rank, world=4) for rank in range(4)]
+    done = [sum(s.done for s in step) for step in steps[:3]]
+    assert min(done) > 0 and not any(scored_by(path) for path in small_runs)
+    done.append(sum(s.done for s in steps[3]))
+    assert sum(done) == 2 * 3 * 40 and all(scored_by(path) == {"fashion", "hsv"} for path in small_runs)
+    shared = [numbers(path) for path in small_runs]
+    assert [list(score_runs(small_runs, ["fashion"], rank=rank, world=4)) for rank in range(4)] == [[]] * 4
+    monkeypatch.setattr(kept_features, "BLOCK", 1000)
+    list(score_runs(small_runs, ["fashion"], force=True, batch=7))
+    for alone, together in zip(map(numbers, small_runs), shared, strict=True):
+        assert alone == pytest.approx(together, rel=1e-3)
+    with pytest.raises(ValueError, match="--force deletes features"):
+        list(score_runs(small_runs, ["fashion"], force=True, world=2))
+
+
+def test_ranks_of_a_launcher_score_together_and_name_what_is_left(small_runs, monkeypatch, capsys):
+    command = ["score", *map(str, small_runs), "--threads", "1", "--protocol"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        assert main([*command, "hsv", "--device", "cpu"]) == 1 - int(rank)  # 1: others must go on
+        shown = capsys.readouterr()
+        assert ("have no score, none of process 0 of 2" in shown.err) == (rank == "0")
+    assert "saturation" in shown.out
+    assert main([*command, "hsv", "--device", "tpu"]) == 2 == main([*command, "hsv", "--batch", "0"])
+    assert main([*command, "adm-imagenet256", "--plan"]) == 0
+    assert "120 passes of 11.5 GFLOP = 1.38e+12 FLOP" in capsys.readouterr().out
+
+
+class Moved(torch.nn.Linear):
+    """Writes down the devices that it is asked to go to."""
+
+    def to(self, device):
+        self.place = device
+        return self
+
+
+def test_an_extractor_takes_its_network_to_a_device_and_its_batches_along():
+    network = Moved(4, 2)
+    extractor = Extractor(
+        "x", lambda images, _: {"y": network(beside(network, images.float().flatten(1)))}, network=network
+    )
+    moved = extractor.on("cuda:1", 7)
+    assert (network.place, moved.batch, extractor.on("cpu").batch) == ("cuda:1", 7, 50)
+    assert moved(torch.zeros(3, 2, 2, 1, dtype=torch.uint8))["y"].shape == (3, 2)
+    assert beside(torch.nn.Linear(1, 1, device="meta"), torch.zeros(2)).is_meta
 
 
 def test_images_of_the_same_size_and_time_are_known_by_their_content(tmp_path):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from ..runs.processes import launched
+
 T = TypeVar("T")
 
 
@@ -57,3 +59,13 @@ def bar(steps: Iterable[T], total: int | None, name: str, unit: str = "block") -
         for step in steps:
             yield step
             line.update()
+
+
+def unfinished(what: object, state: str, rank: int, world: int) -> int:
+    """Prints what is missing; returns the exit code, which is 0 if a launcher watches the other processes."""
+    print(
+        f"meancap: {what} is unfinished: {state}, none of process {rank} of {world}; if the other processes "
+        "have ended, rerun the command",
+        file=sys.stderr,
+    )
+    return 0 if launched() else 1

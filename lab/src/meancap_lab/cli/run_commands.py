@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from meancap import Calibration
 
 from ..extras import need, pip_command
-from ..runs.processes import launched, place
-from .command import add_command, progress
+from ..runs.processes import place
+from .command import add_command, progress, unfinished
 from .run_options import add_options, config_of
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def generate(args: argparse.Namespace) -> int:
     counts = content["finished"]
     if counts is None:
         saved, total = _blocks(args.out)
-        return _unfinished(args.out, f"{total - saved} of {total} blocks are missing", rank, world)
+        return unfinished(args.out, f"{total - saved} of {total} blocks are missing", rank, world)
     print(f"{args.out}: {counts['samples']} samples, {content['config']['rule'] or 'no rule'}")
     return _not_finite({args.out: counts})
 
@@ -91,16 +92,6 @@ def _not_finite(counts: Mapping[Path, Mapping[str, int]]) -> int:
             file=sys.stderr,
         )
     return 1 if lost else 0
-
-
-def _unfinished(out: Path, state: str, rank: int, world: int) -> int:
-    """Prints what is missing; returns the exit code, which is 0 if a launcher watches the other processes."""
-    print(
-        f"meancap: {out} is unfinished: {state}, none of process {rank} of {world}; if the other processes "
-        "have ended, rerun the command",
-        file=sys.stderr,
-    )
-    return 0 if launched() else 1
 
 
 def _unwritable(out: Path, error: OSError, kept: str) -> int:
@@ -153,7 +144,10 @@ def _add_imagenet(kinds: Any) -> None:
     p.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="checkpoint of a SiT, such as SiT-XL-2-256.pt"
     )
-    add_options(p, "vae", "per_class", "channels", "batch", *_MACHINE)
+    p.add_argument("--channels", default="4", metavar="4|3|paper",
+                   help="guided latent channels of every method (4), or as in the authors' code: 3 for CFG "
+                   "and C2FG, 4 for PMC and APG")  # fmt: skip
+    add_options(p, "vae", "per_class", "batch", *_MACHINE)
     p.set_defaults(dtype="tf32", per_class=50, vae="stabilityai/sd-vae-ft-mse")
 
 
@@ -162,9 +156,8 @@ def _add_sd35(kinds: Any) -> None:
     p = _parser(kinds, "sd35", sd35, about)
     p.add_argument("--pipeline", metavar="DIR", default="stabilityai/stable-diffusion-3.5-medium",
                    help="folder or cached name")  # fmt: skip
-    p.add_argument(
-        "--categories", action="store_true", help="the figure of four prompts instead: dog, bedroom, ..."
-    )
+    p.add_argument("--figure", choices=("categories", "text"), help="a figure instead: four prompts, or a "
+                   "sign that says hello world")  # fmt: skip
     add_options(p, "prompts", "size", *_MACHINE)
     p.set_defaults(dtype="bfloat16", size=(1024, 1024))
 
@@ -200,21 +193,18 @@ def _integers(text: str) -> list[int]:
 
 def _parser(kinds: Any, name: str, run: Any, about: str, example: str = "") -> argparse.ArgumentParser:
     lines = [
-        f"  meancap reproduce {name} {option} --out out/{name}"
-        for option in ([example] if example else ["--plan", "--tiny"])
+        f"  meancap reproduce {name} {option}" for option in ([example] if example else ["--plan", "--tiny"])
     ]
     p = add_command(
         kinds, name, run, about, "\n".join(lines) + "\n\nRerun a command to resume it after a stop."
     )
-    p.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of all its runs")
+    out = Path("out") / name
+    p.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"folder of all its runs ({out})")
     p.set_defaults(parser=p)
     if not example:
-        how = p.add_mutually_exclusive_group()
-        how.add_argument(
-            "--plan", action="store_true", help="print what would run, its cost, what is missing"
-        )
-        how.add_argument(
-            "--tiny", action="store_true", help="run all steps on tiny random weights, in a minute"
+        p.add_argument("--plan", action="store_true", help="print what would run, its cost, what is missing")
+        p.add_argument(
+            "--tiny", action="store_true", help="run, score and report on tiny random weights, in a minute"
         )
     return p
 
@@ -247,19 +237,23 @@ def imagenet(args: argparse.Namespace) -> int:
 
     protocol = paper_protocols.imagenet(args.per_class, args.channels, args.vae, args.dtype)
     if args.tiny:
+        protocol = replace(protocol, samples=4, mechanism_samples=(300, 4, 20))
+    if args.plan:
+        needs = paper_protocols.imagenet_needs(args.checkpoint, args.vae)
+        args.checkpoint = args.checkpoint or (None if args.tiny else Path("SiT-XL-2-256.pt"))
+        return _print_plan(protocol, needs, args, 256)
+    if args.tiny:
         from ..runs.reproduce import tiny_imagenet
 
         weights, vae = tiny_imagenet(args.out / "tiny")
-        few = config_of(args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=2, images="npz")
-        few = replace(few, classes=("0", "207", "387", "980"), diagnostics=True)
-        return _run(replace(protocol, samples=4), few, args)
-    if args.plan:
-        needs = paper_protocols.imagenet_needs(args.checkpoint, args.vae)
-        args.checkpoint = args.checkpoint or Path("SiT-XL-2-256.pt")
-        return _print_plan(protocol, needs, args, 256)
+        few = config_of(
+            args, model=f"sit:{weights}", vae=str(vae), per_class=1, batch=2, images="npz", channels=None
+        )
+        return _run(protocol, replace(few, classes=("0", "207", "387", "980"), diagnostics=True), args, "hsv")
     if args.checkpoint is None:
         raise ValueError("give --checkpoint FILE, or --plan for what is needed, or --tiny for a rehearsal")
-    return _run(protocol, config_of(args, model=f"sit:{args.checkpoint}", images="npz"), args)
+    base = config_of(args, model=f"sit:{args.checkpoint}", images="npz", channels=None)
+    return _run(protocol, base, args)
 
 
 def sd35(args: argparse.Namespace) -> int:
@@ -268,28 +262,31 @@ def sd35(args: argparse.Namespace) -> int:
     from ..runs import paper_protocols
     from ..runs.generate import read_prompts
 
-    protocol = paper_protocols.sd35_categories()
-    if args.categories:
+    if args.figure:
         if args.prompts is not None:
-            raise ValueError("--categories has prompts of its own; leave --prompts out")
+            raise ValueError("--figure has prompts of its own; leave --prompts out")
+        protocol = paper_protocols.sd35_figure(args.figure)
+    else:
+        given = args.prompts is not None and args.prompts.is_file()
+        protocol = paper_protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
+    if args.tiny and not args.figure:
+        protocol = paper_protocols.sd35(2)
+    if args.plan:
+        needs = paper_protocols.sd35_needs(protocol, args.pipeline, args.prompts)
+        if not args.tiny and not args.figure:
+            args.prompts = args.prompts or Path("coco-val-5000.txt")
+        return _print_plan(protocol, needs, args, args.size[0])
+    if args.figure:
         args.prompts = args.out / "prompts.txt"
-        if not args.plan:
-            args.out.mkdir(parents=True, exist_ok=True)
-            write_whole(args.prompts, "\n".join(paper_protocols.category_prompts()) + "\n")
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_whole(args.prompts, "\n".join(paper_protocols.figure_prompts(args.figure)) + "\n")
     if args.tiny:
         from ..runs.reproduce import tiny_sd35
 
         pipeline, prompts = tiny_sd35(args.out / "tiny")
-        lines = args.prompts if args.categories else prompts
+        lines = args.prompts if args.figure else prompts
         few = config_of(args, model=f"diffusers:{pipeline}", prompts=lines, size=(32, 32), diagnostics=True)
-        return _run(protocol if args.categories else paper_protocols.sd35(2), few, args)
-    if not args.categories:
-        given = args.prompts is not None and args.prompts.is_file()
-        protocol = paper_protocols.sd35(len(read_prompts(args.prompts)) if given else 5000)
-    if args.plan:
-        needs = paper_protocols.sd35_needs(protocol, args.pipeline, args.prompts)
-        args.prompts = None if args.categories else args.prompts or Path("coco-val-5000.txt")
-        return _print_plan(protocol, needs, args, args.size[0])
+        return _run(protocol, few, args, "hsv")
     if args.prompts is None:
         raise ValueError("give --prompts FILE, or --plan for what is needed, or --tiny for a rehearsal")
     return _run(protocol, config_of(args, model=f"diffusers:{args.pipeline}"), args)
@@ -305,7 +302,7 @@ def _print_plan(protocol: ImageProtocol, needs: list[Any], args: argparse.Namesp
             word = value[0] if name == "size" else value
             given += f"--{name.replace('_', '-')} " + ("" if word is True else f"{quote(str(word))} ")
     out = Path(quote(str(args.out)))
-    print(plan_text(protocol, needs, out, picture=picture, dtype=args.dtype, given=given))
+    print(plan_text(protocol, needs, out, picture, args.dtype, given, tiny=args.tiny))
     return 0
 
 
@@ -331,7 +328,8 @@ def cifar(args: argparse.Namespace) -> int:
 
 
 def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, score_by: str = "") -> int:
-    """Makes the runs of a protocol and shows the table."""
+    """Makes the runs of a protocol and shows the table; a rehearsal goes on to the report."""
+    from ..report.document import Table, aligned
     from ..runs.folder import Run
     from ..runs.reproduce import finish, reproduce
 
@@ -345,17 +343,21 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
     except OSError as error:
         raise SystemExit(_unwritable(args.out, error, "finished blocks are kept")) from None
     if finish(protocol, args.out, score_by):
-        print((args.out / "table.csv").read_text(encoding="utf-8"), end="")
-        if protocol.figures:
-            _draw(protocol, args.out)
+        head, *rows = csv.reader((args.out / "table.csv").read_text(encoding="utf-8").splitlines())
+        print(aligned(Table(tuple(head), (tuple(map(tuple, rows)),))))
+        if protocol.mechanism and _draw(protocol, args.out) and score_by == "hsv":
+            from ..report.score_page import write_report
+
+            for path in write_report(args.out):
+                print(path)
         print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
         runs = [args.out / setting.name for setting in protocol.settings]
         return _not_finite({run: Run.open(run).finished for run in runs})
-    return _unfinished(args.out, "blocks are missing", rank, world)
+    return unfinished(args.out, "blocks are missing", rank, world)
 
 
-def _draw(protocol: ImageProtocol, out: Path) -> None:
-    """mechanism.png, its numbers and qualitative.png, if the protocol has runs for them."""
+def _draw(protocol: ImageProtocol, out: Path) -> bool:
+    """Draws mechanism.png and qualitative.png and writes the numbers; returns whether matplotlib is there."""
     try:
         from ..report.pictures import mechanism, mechanism_csv, sheet
         from ..report.style import look, save_png
@@ -364,18 +366,19 @@ def _draw(protocol: ImageProtocol, out: Path) -> None:
             f"meancap: skipped the figures, which need matplotlib; run {pip_command('report')}",
             file=sys.stderr,
         )
-        return
+        return False
     from meancap.files import write_whole
 
     from ..runs.folder import Run
 
-    plain, capped = (Run.open(out / protocol.figure_folder(s)) for s in protocol.figures)
-    fixed = protocol.fixed_of_figures
-    rows = min(16, len(plain))
-    spread = [k * len(plain) // rows for k in range(rows)]  # over all classes or prompts
-    strong = f"λ = {fixed.scale:g}"
+    plain, capped = (Run.open(out / name) for name in list(protocol.figure_runs)[-2:])
+    shown = [Run.open(out / name) for name in protocol.matched]
+    rows = min(16, len(shown[0]))
+    spread = [k * len(shown[0]) // rows for k in range(rows)]  # over all classes or prompts
+    strong = f"λ = {protocol.mechanism[1].scale:g}"
     titles = ["no guidance\nλ = 1", f"fixed CFG\n{strong}", f"PMC-CFG\n{strong}"]
     write_whole(out / "mechanism.csv", mechanism_csv(plain, capped))
     with look():
         save_png(mechanism([(plain, capped)]), out / "mechanism.png")
-        save_png(sheet([plain, Run.open(out / fixed.name), capped], spread, titles), out / "qualitative.png")
+        save_png(sheet(shown, spread, titles), out / "qualitative.png")
+    return True

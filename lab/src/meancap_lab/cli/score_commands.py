@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from meancap import Calibration
 
 from ..extras import need
-from .command import add_command, bar, progress
+from ..runs.processes import place
+from .command import add_command, bar, progress, unfinished
 
 if TYPE_CHECKING:
     from ..runs.scoring import ScoreProgress
@@ -21,6 +22,8 @@ _SCORE = """\
   meancap score runs/cap runs/fixed --protocol fashion
   meancap score runs/* --protocol efficientnet-lite0 --reference fashion-mnist
   meancap score samples.npz --protocol adm-imagenet256 --reference VIRTUAL_imagenet256_labeled.npz
+  meancap score runs/* --protocol hsv --plan                    its passes, hours and memory
+  torchrun --nproc_per_node 8 -m meancap score ... --device cuda     the same scores, by eight GPUs
   meancap score --list
 
 Features are kept beside each run and scores in its scores.jsonl; rerun a command to resume it after a stop.
@@ -57,7 +60,10 @@ def add_score(commands: Any) -> None:
     )
     p.add_argument("--reference", metavar="R", help="real images: a folder, an .npz, or fashion-mnist")
     p.add_argument("--weights", metavar="FILE", help="weights of the network, if not in a usual place")
+    p.add_argument("--device", default="", help="of the network: cpu, cuda or mps; default cuda if present")
+    p.add_argument("--batch", type=int, metavar="N", help="images per pass; default the protocol's")
     p.add_argument("--threads", type=int, metavar="N", help="CPU threads; default the idle cores")
+    p.add_argument("--plan", action="store_true", help="print passes, time and memory, and stop")
     p.add_argument("--force", action="store_true", help="measure again what has been measured")
     p.add_argument("--list", action="store_true", help="print the protocols and stop")
 
@@ -75,14 +81,33 @@ def score(args: argparse.Namespace) -> int:
         raise ValueError("give at least one RUN and one --protocol (meancap score --list names them)")
     import torch
 
-    from ..runs.scoring import runs_in, score_runs
+    from ..runs.generate import device_of
+    from ..runs.paper_protocols import score_plan
+    from ..runs.scoring import open_target, runs_in, score_runs, scored_by
 
     if args.threads is not None and not 1 <= args.threads <= 1024:
         raise ValueError(f"--threads must be at least 1 and at most 1024; got {args.threads}")
-    torch.set_num_threads(args.threads or _idle_cores())
     protocols = [name.strip() for text in args.protocol for name in text.split(",")]
     runs = [run for path in args.runs for run in runs_in(path) or [path]]
-    _watch(score_runs(runs, protocols, args.reference, args.weights, force=args.force))
+    if args.plan:
+        counts = [len(open_target(path).images) for path in runs]
+        print("\n".join(score_plan(dict.fromkeys(protocols, sum(counts)), max(counts))))
+        return 0
+    if args.batch is not None and args.batch < 1:
+        raise ValueError(f"--batch must be at least 1; got {args.batch}")
+    rank, world, local = place()
+    device = device_of(args.device, local)
+    if device == "cpu":
+        torch.set_num_threads(args.threads or max(1, _idle_cores() // world))
+    _watch(
+        score_runs(
+            runs, protocols, args.reference, args.weights, force=args.force, device=device,
+            batch=args.batch, rank=rank, world=world,
+        )
+    )  # fmt: skip
+    left = [path for path in runs if not scored_by(path) >= set(protocols)]
+    if left:
+        return unfinished(left[0], f"{len(left)} of {len(runs)} runs have no score", rank, world)
     print(_score_table(runs, protocols))
     return 0
 

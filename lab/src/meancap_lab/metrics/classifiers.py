@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from meancap.files import sha256_of
 
 from ..extras import need
-from .extractor import Extractor, Features, fold_norms, load_network, need_images
+from .extractor import Extractor, Features, beside, fold_norms, load_network, need_images
 from .images import direct_8bit, three_channels
 from .per_image import brightness, clipped
 
@@ -45,12 +45,13 @@ def efficientnet_lite0(weights: str | Path | None = None) -> Extractor:
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
         x = (direct_8bit(three_channels(images), 224, bicubic=True) - 127) / 128
-        pool = network.extract_features(x.contiguous(memory_format=torch.channels_last)).mean((2, 3))
+        x = beside(network, x.contiguous(memory_format=torch.channels_last))
+        pool = network.extract_features(x).mean((2, 3))
         return {"pool": pool, "logits": network._fc(pool)}
 
     # Few images at a time stay in the cache between layers; fifty take twice as long per image.
     identity = f"EfficientNet-Lite0 (sha256 {sha256_of(path)[:16]}), 8-bit bicubic to 224"
-    return Extractor(identity, run, batch=8)
+    return Extractor(identity, run, batch=8, network=network)
 
 
 class FashionClassifier(nn.Module):
@@ -90,8 +91,9 @@ def fashion_classifier(weights: str | Path | None = None) -> Extractor:
         if images.shape[1:3] != (28, 28):
             size = "x".join(map(str, images.shape[1:3]))
             raise ValueError(f"the fashion protocol reads 28x28 images of garments; got {size}")
-        features: Features = network(images.float().mean(3)[:, None])
+        features: Features = network(beside(network, images.float().mean(3)[:, None]))
         light = {"brightness": brightness(images)[:, None], "clipped": clipped(images)[:, None]}
         return {**features, **light}
 
-    return Extractor(f"Fashion-MNIST classifier (sha256 {sha256_of(path)[:16]}), 28 px", run, batch=500)
+    identity = f"Fashion-MNIST classifier (sha256 {sha256_of(path)[:16]}), 28 px"
+    return Extractor(identity, run, batch=500, network=network)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import shorten
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ..tensor_files import read_tensors
+from ..torch_settings import torch_settings
 
 Features = dict[str, Tensor]
 _Net = TypeVar("_Net", bound=nn.Module)
@@ -31,20 +32,34 @@ _FOLDER = "MEANCAP_WEIGHTS"
 class Extractor:
     """`identity` names network, weights and resize; features are kept on disk under it.
 
-    `run` takes (batch, height, width, channels) bytes and one prompt per image (empty if there are none).
+    `run` takes (batch, height, width, channels) bytes and one prompt per image (empty if there are none), and
+    resizes on the CPU, where the protocols define it; `network` alone goes to another device.
     """
 
     identity: str
     run: Callable[[Tensor, Sequence[str]], Features]
     batch: int = 50
     needs_prompts: bool = False
+    network: nn.Module | None = None
 
     def __call__(self, images: Tensor, prompts: Sequence[str] = ()) -> Features:
         if self.needs_prompts and len(prompts) != len(images):
             raise ValueError(f"{self.identity} needs one prompt per image; got {len(prompts)}")
-        with torch.inference_mode():
+        # Float32 to its last digit on every device: TF32 would move a Frechet distance.
+        with torch.inference_mode(), torch_settings(tf32=False):
             features = self.run(images, prompts)
         return {name: value.float().cpu() for name, value in features.items()}
+
+    def on(self, device: str, batch: int | None = None) -> Extractor:
+        """The extractor with its network on a device, and another batch size."""
+        if self.network is not None:
+            self.network.to(device)
+        return replace(self, batch=batch or self.batch)
+
+
+def beside(network: nn.Module, x: Tensor) -> Tensor:
+    """The tensor on the network's device."""
+    return x.to(next(network.parameters()).device)
 
 
 def extract(extractor: Extractor, images: Tensor, prompts: Sequence[str] = ()) -> Features:

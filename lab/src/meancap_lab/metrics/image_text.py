@@ -24,7 +24,7 @@ from meancap.files import sha256_of
 
 from ..extras import need
 from ..tensor_files import local_folder
-from .extractor import Extractor, Features, MissingWeights, Weights, load_network
+from .extractor import Extractor, Features, MissingWeights, Weights, beside, load_network
 from .images import three_channels
 
 IMAGE_REWARD = Weights(
@@ -68,16 +68,16 @@ def clip_b32(weights: str | Path | None = None) -> Extractor:
         tokens = tokenizer(
             list(prompts), padding=True, truncation=True, max_length=longest, return_tensors="pt"
         )
-        pixels = _clip_pixels(images, size)
+        words, mask = (beside(model, tokens[name]) for name in ("input_ids", "attention_mask"))
         # The whole model's output: its embeddings have unit length and have kept their names through
         # transformers 4 and 5.
-        out = model(
-            input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"], pixel_values=pixels
-        )
+        pixels = beside(model, _clip_pixels(images, size))
+        out = model(input_ids=words, attention_mask=mask, pixel_values=pixels)
         return {"image": out.image_embeds, "text": out.text_embeds}
 
     mark = f"{model.num_parameters():,} parameters"
-    return Extractor(f"CLIP {place} ({mark}), bicubic {size} centre crop", run, batch=8, needs_prompts=True)
+    identity = f"CLIP {place} ({mark}), bicubic {size} centre crop"
+    return Extractor(identity, run, batch=8, needs_prompts=True, network=model)
 
 
 def _clip_pixels(images: Tensor, size: int) -> Tensor:
@@ -150,12 +150,13 @@ def image_reward(weights: str | Path | None = None, words: str | Path | None = N
         tokens = tokenizer(
             list(prompts), padding="max_length", truncation=True, max_length=_LENGTH, return_tensors="pt"
         )
-        pixels = _clip_pixels(images, 224)
-        reward = network(pixels, tokens["input_ids"], tokens["attention_mask"])
+        given = (_clip_pixels(images, 224), tokens["input_ids"], tokens["attention_mask"])
+        reward = network(*(beside(network, x) for x in given))
         return {"ImageReward": reward[:, None]}
 
     mark = sha256_of(path)[:16]
-    return Extractor(f"ImageReward-v1.0 (sha256 {mark})", run, batch=1, needs_prompts=True)
+    identity = f"ImageReward-v1.0 (sha256 {mark})"
+    return Extractor(identity, run, batch=1, needs_prompts=True, network=network)
 
 
 def _name_in_transformers(name: str) -> str | None:

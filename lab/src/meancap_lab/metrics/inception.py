@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from meancap.files import sha256_of
 
 from ..tensor_files import read_tensors, write_tensors
-from .extractor import Extractor, Features, Weights, fold_norms, load_network
+from .extractor import Extractor, Features, Weights, beside, fold_norms, load_network
 from .images import clean_bicubic, direct_8bit, tf1_bilinear, three_channels
 
 INCEPTION = Weights(
@@ -73,10 +73,11 @@ def inception(kind: str, weights: str | Path | None = None) -> Extractor:
 
     def run(images: Tensor, prompts: Sequence[str]) -> Features:
         x = (resize(three_channels(images), _SIZE) - 128) / 128
-        features: Features = network(x.contiguous(memory_format=torch.channels_last))
+        features: Features = network(beside(network, x.contiguous(memory_format=torch.channels_last)))
         return features
 
-    return Extractor(f"Inception 2015-12-05 (sha256 {mark}{known}), {description}", run, batch=16)
+    identity = f"Inception 2015-12-05 (sha256 {mark}{known}), {description}"
+    return Extractor(identity, run, batch=16, network=network)
 
 
 def convert_inception(source: Path, folder: Path) -> Path:

@@ -98,7 +98,7 @@ def generate(
     is called during a block with the steps that are done and the steps to do, of all blocks of this process.
     """
     rank, world, local = place
-    prepared = open_model(config, device_of(config, local)).prepare(config)
+    prepared = open_model(config, device_of(config.device, local)).prepare(config)
     store, steps = prepared.store(folder), len(prepared.config.times) - 1
     todo = len(store.missing(range(rank, prepared.config.blocks, world))) * steps
     return make_run(store, prepared.make, rank, world, lambda done: tick(done, todo))
@@ -126,10 +126,10 @@ def _after(steps: int, tick: Tick) -> Tick:
     return lambda done: tick(steps + done)
 
 
-def device_of(config: RunConfig, local: int = 0) -> str:
+def device_of(device: str, local: int = 0) -> str:
     """The device of this process, which is number `local` on its machine."""
     here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    device = config.device or ("cuda" if here["cuda"] else "cpu")
+    device = device or ("cuda" if here["cuda"] else "cpu")
     if not here.get(device.partition(":")[0]):
         present = ", ".join(kind for kind, there in here.items() if there)
         raise ValueError(f"--device {device} is not on this machine; it has {present}")

@@ -2,12 +2,13 @@
 
     imagenet   SiT-XL/2 at 256 x 256: 50 samples of each of 1,000 classes, Euler, 20 and 50 evaluations
     sd35       Stable Diffusion 3.5 Medium: 5,000 COCO-2017 prompts at 1024 x 1024, 10 Euler steps, shift 3
-               and the four prompts of its qualitative figure, four pictures each
+               and its qualitative figures: four prompts, and one whose pictures hold a text
     fashion    the ImageNet protocol on the garments of this package, with the unguided run
     cifar      the same on its natural pictures, at larger scales too, with an anchored cap and an interval
 
-Where the paper leaves a value open, the protocol carries the choice made here and the reason beside it. The
-paper's tables come with the package as data. `plan_text` prints what a protocol would cost:
+Where the paper leaves a value open, the protocol carries the choice made here and the reason beside it, which
+may be the authors' repository, github.com/ppposition/pmc at commit b27a9640 ("pmc" below). The paper's tables
+come with the package as data. `plan_text` prints what a protocol would cost:
 
     work    floating-point operations of one network call: two for each weight that a token meets, and four
             for each pair of tokens and unit of width, in attention
@@ -19,7 +20,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -60,6 +61,7 @@ class ImageSetting:
     evaluations: int
     gamma: float | None = None
     share: float = 1.0  # of the protocol's samples
+    channels: int | None = None  # guided latent channels; None: all
 
     @property
     def name(self) -> str:
@@ -78,21 +80,32 @@ class ImageProtocol:
     choices: tuple[Choice, ...]
     samples: int
     seed: int
-    # Runs with diagnostics, one sample of each class or all prompts: unguided, then capped.
-    figures: tuple[ImageSetting, ...] = ()
+    # The unguided and the capped run of the mechanism figure, with diagnostics.
+    mechanism: tuple[ImageSetting, ...] = ()
+    # Class, number of samples and seed of the mechanism figure; None: all classes or prompts.
+    mechanism_samples: tuple[int, int, int] | None = None
     # The score protocols of the paper's table, each with the real images that the user brings.
     scored_by: tuple[tuple[str, str], ...] = ()
 
-    def figure_folder(self, s: ImageSetting) -> str:
-        """The folder of a run of the figures: one of its own, unless the protocol is a figure itself."""
-        return f"figures/{s.name}" if self.scored_by else s.name
+    @property
+    def figure_runs(self) -> dict[str, ImageSetting]:
+        """By folder, what the figures need: an unguided run beside a table, and those of the mechanism."""
+        if not self.scored_by:  # a figure alone
+            return {s.name: s for s in self.mechanism}
+        beside = {f"figures/{s.name}": s for s in self.mechanism}
+        if self.mechanism_samples is None:
+            return beside
+        inside = f"figures/class-{self.mechanism_samples[0]}"
+        plain = next(iter(beside))
+        return {plain: beside[plain], **{f"{inside}/{s.name}": s for s in self.mechanism}}
 
     @property
-    def fixed_of_figures(self) -> ImageSetting:
-        """The row of fixed CFG that stands between the two runs of the figures."""
-        capped = self.figures[1]
+    def matched(self) -> list[str]:
+        """The folders of the qualitative figure: no guidance, fixed CFG, the cap."""
+        capped = self.mechanism[1]
         key = ("CFG", capped.scale, capped.evaluations)
-        return next(s for s in self.settings if (s.method, s.scale, s.evaluations) == key)
+        fixed = next(s for s in self.settings if (s.method, s.scale, s.evaluations) == key)
+        return [next(iter(self.figure_runs)), fixed.name, capped.name]
 
 
 _CIFAR_RADIUS = 5.0
@@ -101,13 +114,15 @@ _CHI = Choice("epsilon_m of chi", "1e-12", "not stated; chi = |m| / (|m_c| + eps
 
 def imagenet(
     per_class: int = 50,
-    channels: int | None = None,
+    channels: str = "4",
     vae: str = "stabilityai/sd-vae-ft-mse",
     dtype: str = "tf32",
 ) -> ImageProtocol:
-    """Table 2 of the paper."""
+    """Table 2 of the paper; `channels` is a number of guided latent channels, or paper."""
+    if channels not in _CHANNELS:
+        raise ValueError(f"--channels must be one of {', '.join(_CHANNELS)}; got {channels!r}")
     settings = [
-        setting
+        replace(setting, channels=_guided_channels(setting.method, channels))
         for evaluations in (20, 50)
         for scale in (1.5, 2.0, 2.5)
         for setting in _compared(scale, evaluations, radius=5.0)
@@ -115,8 +130,8 @@ def imagenet(
     choices = (
         Choice(
             "guided channels",
-            "all 4" if channels is None else f"the first {channels} of 4",
-            "the reference sampler guides 3 of 4, and the paper does not say which it used; see --channels",
+            _CHANNELS[channels],
+            "not stated; pmc guides 3 of 4 for CFG (SiT's own sampler) and 4 for PMC: --channels paper",
         ),
         Choice(
             "evaluations",
@@ -125,22 +140,45 @@ def imagenet(
         ),
         Choice("APG", "eta 0, radius 5, momentum -0.5, on means", "not stated; APG's own row for DiT-XL/2"),
         Choice("C2FG rate", "0.2", "not stated for SiT; the paper's value for SD3.5"),
-        Choice("autoencoder", vae, "not stated; SiT's sample.py has sd-vae-ft-mse"),
-        Choice("precision", dtype, "not stated; SiT's sampler has tf32: float32 with TF32 products"),
+        Choice("autoencoder", vae, "not stated; pmc sit_sampling.py and SiT's sample.py have sd-vae-ft-mse"),
+        Choice("precision", dtype, "not stated; pmc and SiT's sampler have tf32: float32 with TF32 products"),
         Choice(
             "class order and noise",
             "classes in turn, one seed per sample",
-            "not stated; so that no sample depends on the batch or on the number of GPUs",
+            "classes in turn as in pmc; its noise is one stream over batches, ours depends on no batch",
         ),
-        Choice("gamma and evaluations of the figures", "1.10, 50", "not stated; scale 2.5 is"),
+        Choice(
+            "mechanism figure",
+            "class 300, seed 20, 32 samples, 50 evaluations, gamma 1.10, all channels",
+            "pmc analyze_cfg_gap.py; scale 2.5 is the paper's",
+        ),
+        Choice("classes of the qualitative figure", "16 of all", "not published"),
         _CHI,
     )
-    figures = (
+    mechanism = (
         ImageSetting("Conditional", 1.0, CFG(1.0), 50),
         ImageSetting("PMC", 2.5, CFG(2.5) | Cap(1.10), 50, gamma=1.10),
     )
     scored_by = (("adm-imagenet256", _ADM_REFERENCE),)
-    return ImageProtocol("imagenet", tuple(settings), choices, 1000 * per_class, 0, figures, scored_by)
+    samples = 1000 * per_class
+    return ImageProtocol(
+        "imagenet", tuple(settings), choices, samples, 0, mechanism, _MECHANISM_SAMPLES, scored_by
+    )
+
+
+_MECHANISM_SAMPLES = (300, 32, 20)
+# What --channels does on SiT.
+_CHANNELS = {
+    "4": "all 4 for every method",
+    "3": "the first 3 of 4 for every method, as SiT's own sampler",
+    "paper": "the first 3 of 4 for CFG and C2FG, all 4 for PMC and APG (pmc has no C2FG and no APG)",
+}
+
+
+def _guided_channels(method: str, channels: str) -> int | None:
+    if channels == "paper":
+        return 3 if method in ("CFG", "C2FG") else None
+    return 3 if channels == "3" else None
 
 
 def sd35(prompts: int = 5000) -> ImageProtocol:
@@ -151,7 +189,18 @@ def sd35(prompts: int = 5000) -> ImageProtocol:
         *_PIPELINE,
         Choice("APG", "eta 0, radius 15, momentum -0.5, on means", "not stated; APG's own row for SDXL"),
         Choice("C2FG progress", "p = 1 - sigma on the shifted grid", "the text allows step / N as well"),
-        Choice("COCO prompts", "the file given by --prompts", "the paper's prompt file is not published"),
+        Choice(
+            "COCO prompts",
+            "the file given by --prompts",
+            "the paper's file is not published; `meancap prompts coco` follows pmc generate_coco_sd35.py",
+        ),
+        Choice("COCO references", "bilinear 8-bit resize to 299 x 299", "the paper says only: directly"),
+        Choice(
+            "not pmc's published sweep",
+            "COCO 2017, 5,000 prompts, 1024 x 1024, 10 steps, gamma 1.15, as the paper's table",
+            "run_coco_sd35_cfg_sweep.sh has COCO 2014, 30,000 prompts, 512 x 512, 20 steps, gamma 1.2, "
+            "Clean-FID and CLIP L/14: another experiment",
+        ),
     )
     scored_by = (
         ("coco-torchmetrics", _COCO_FOLDER),
@@ -166,47 +215,49 @@ def sd35(prompts: int = 5000) -> ImageProtocol:
 _PIPELINE = (
     Choice(
         "sigmas",
-        "linspace(1, 0.002994012, 10), then shift 3, pinned",
+        "linspace(1, 0.002994012, steps), then shift 3, pinned",
         "the diffusers version is not stated; releases with issue #13243 shift the low end twice, and "
         "pinning keeps that grid whatever release runs",
     ),
     Choice(
         "noise",
-        "one CPU generator, seed 42, in prompt order",
-        "the paper's is a CUDA generator, whose stream a CPU cannot replay",
+        "one CPU generator for all prompts in order",
+        "the paper's is a CUDA generator, whose stream a CPU cannot replay: --noise device on a GPU",
     ),
 )
-# The prompts of the paper's qualitative figure on SD3.5.
-_CATEGORIES = {
-    "dog": "A dog is shown sitting on rocks by the beach, photorealistic",
-    "landscape": "A beautiful mountain and river landscape, photorealistic",
-    "bedroom": "A bedroom with a large bed sitting under a painting, photorealistic",
-    "people": "a person on a small boat with another boat in the background, photorealistic",
+# The figures on SD3.5 by name: the appendix's four prompts, and the one of pmc sd35_cfg_gap.py with a text.
+FIGURES = {
+    "categories": (
+        "A dog is shown sitting on rocks by the beach, photorealistic",
+        "A beautiful mountain and river landscape, photorealistic",
+        "A bedroom with a large bed sitting under a painting, photorealistic",
+        "a person on a small boat with another boat in the background, photorealistic",
+    ),
+    "text": ("A cat holding a sign that says hello world, photorealistic",),
 }
-_ROWS = 4  # pictures of each category in the figure
+_COPIES = 8  # pictures of each prompt
 
 
-def category_prompts() -> list[str]:
-    """The lines of the figure's prompt file: each category's prompt four times."""
-    return [prompt for prompt in _CATEGORIES.values() for _ in range(_ROWS)]
+def figure_prompts(figure: str) -> list[str]:
+    """The lines of a figure's prompt file: each prompt eight times."""
+    return [prompt for prompt in FIGURES[figure] for _ in range(_COPIES)]
 
 
-def sd35_categories() -> ImageProtocol:
-    """The paper's figure of four prompt categories: no guidance, fixed CFG and PMC at scale 5."""
+def sd35_figure(figure: str) -> ImageProtocol:
+    """A qualitative figure of the paper on SD3.5: no guidance, fixed CFG and PMC at scale 5."""
     settings = (
-        ImageSetting("Conditional", 1.0, CFG(1.0), 10),
-        ImageSetting("CFG", 5.0, CFG(5.0), 10),
-        ImageSetting("PMC", 5.0, CFG(5.0) | CapDisplacement(1.15), 10, gamma=1.15),
+        ImageSetting("Conditional", 1.0, CFG(1.0), 20),
+        ImageSetting("CFG", 5.0, CFG(5.0), 20),
+        ImageSetting("PMC", 5.0, CFG(5.0) | CapDisplacement(1.15), 20, gamma=1.15),
     )
     choices = (
         *_PIPELINE,
-        Choice("gamma and steps of the figure", "1.15, 10", "not stated; those of the table"),
-        Choice("its seeds", "the stream's 16 pictures in order", "the figure's seeds are not published"),
+        Choice("gamma, steps, seed and pictures", "1.15, 20, 43, 8 of each prompt", "pmc sd35_cfg_gap.py"),
+        Choice("rows of the figure", "in order", "which pictures the paper shows is not published"),
         _CHI,
     )
-    return ImageProtocol(
-        "sd35", settings, choices, len(category_prompts()), 42, figures=(settings[0], settings[2])
-    )
+    mechanism = (settings[0], settings[2])
+    return ImageProtocol("sd35", settings, choices, len(figure_prompts(figure)), 43, mechanism)
 
 
 def fashion_protocol(
@@ -251,15 +302,18 @@ def cifar(per_class: int = 500, evaluations: Sequence[int] = (20,), seed: int = 
         Choice("origin", "the mean picture of the training set", "the model's data are centred there"),
         _CHI,
     )  # fmt: skip
-    figures = (
+    mechanism = (
         ImageSetting("Conditional", 1.0, CFG(1.0), evaluations[0]),
         ImageSetting("PMC", 2.5, CFG(2.5) | Cap(1.10), evaluations[0], gamma=1.10),
     )
     scored_by = (("adm-cifar10", "cifar-10"),)
-    return ImageProtocol("cifar", tuple(settings), choices, 10 * per_class, seed, figures, scored_by)
+    samples = 10 * per_class
+    return ImageProtocol("cifar", tuple(settings), choices, samples, seed, mechanism, None, scored_by)
 
 
-PINNED_SIGMAS = tuple(1 + i * (0.002994012087583542 - 1) / 9 for i in range(10))
+def pinned_sigmas(steps: int) -> tuple[float, ...]:
+    """The grid before its shift."""
+    return tuple(1 + i * (0.002994012087583542 - 1) / (steps - 1) for i in range(steps))
 
 
 def _compared(
@@ -297,6 +351,33 @@ _PEAKS = {
     "bfloat16": {"A100": 312e12, "H100": 989e12, "RTX 4090": 165e12},
 }
 _PEAKS["float16"] = _PEAKS["bfloat16"]
+
+
+# Operations of one pass of a score protocol, and the numbers that it keeps of an image.
+_INCEPTION = (11.5e9, 2048 + 2023 + 1008)
+_PASSES = {
+    **dict.fromkeys(("adm-imagenet256", "coco-torchmetrics", "coco-cleanfid-recall"), _INCEPTION),
+    "clip-b32": (14.8e9, 1024),
+    "imagereward-1.0": (137e9, 1),
+    "efficientnet-lite0": (0.8e9, 2280),
+}
+_CORE = 1.7e11  # operations a second of one core: 15 pictures through the Inception (studies/inception)
+_REFERENCE_COUNT = {_ADM_REFERENCE: 10_000, _COCO_FOLDER: 5000}
+
+
+def score_plan(images: Mapping[str, int], largest: int) -> list[str]:
+    """What scores cost: `images` to pass under each protocol, references too; `largest` of one run."""
+    lines = []
+    for name, count in images.items():
+        work, numbers = _PASSES.get(name, (0.0, 3))
+        total, kept = count * work, 4e-9 * numbers
+        hours = [f"{gpu} {total / (peak * _SHARE) / 3600:.2g} h" for gpu, peak in _PEAKS["float32"].items()]
+        lines.append(
+            f"  {name}: {count:,} passes of {work / 1e9:.1f} GFLOP = {total:.3g} FLOP; {', '.join(hours)}, "
+            f"one CPU core {total / _CORE / 3600:.3g} h; features {count * kept:.1f} GB on disk, "
+            f"{largest * kept:.1f} GB in memory for the largest run"
+        )
+    return [f"scores: passes x operations / (float32 peak x {_SHARE}), N processes take 1/N:", *lines]
 
 
 @dataclass(frozen=True)
@@ -400,20 +481,47 @@ def _sd35_work() -> float:
 
 
 def plan_text(
-    protocol: ImageProtocol, needs: list[_Need], out: Path, *, picture: int, dtype: str, given: str = ""
+    protocol: ImageProtocol,
+    needs: list[_Need],
+    out: Path,
+    picture: int,
+    dtype: str,
+    given: str = "",
+    *,
+    tiny: bool = False,
 ) -> str:
     """Settings, arithmetic, what is missing, and commands to copy; `given` are options to repeat."""
-    imagenet = protocol.name == "imagenet"
-    work = sit_work(named("SiT-XL/2")) if imagenet else _sd35_work()
-    calls = sum(2 * s.evaluations for s in protocol.settings) * protocol.samples
-    disk = len(protocol.settings) * protocol.samples * picture * picture * 3
     lines = [f"{protocol.name}: {len(protocol.settings)} runs of {protocol.samples:,} samples", ""]
     for s in protocol.settings:
         lines.append(f"  {s.name:<28} {s.rule}")
     lines += ["", "left open by the paper, and chosen here:"]
     lines += [f"  {c.what}: {c.value} ({c.why})" for c in protocol.choices]
+    if tiny:
+        lines += ["", "rehearsal: random weights on this machine, a minute; the scores are those of `hsv`"]
+        return "\n".join([*lines, f"    meancap reproduce {protocol.name} {given}--out {out}"])
+    lines += ["", *_cost(protocol, dtype)]
+    table = len(protocol.settings) * protocol.samples
+    passes = {name: table + _REFERENCE_COUNT.get(real, 0) for name, real in protocol.scored_by}
+    lines += score_plan(passes, protocol.samples) if passes else []
+    disk = len(protocol.settings) * protocol.samples * picture * picture * 3
+    free = shutil.disk_usage(_existing(out)).free
     lines += [
+        f"disk: {disk / 1e9:.0f} GB of pixels (less as PNG), and one run more while its .npz is made; "
+        f"{free / 1e9:.0f} GB are free at {out}",
         "",
+        "needed:",
+    ]
+    lines += [f"  [{'x' if n.here else ' '}] {n.what}" + ("" if n.here else f": {n.how}") for n in needs]
+    if protocol.name == "imagenet":
+        lines.append("  The network of `meancap weights inception` has no last layer: no Inception score.")
+    return "\n".join([*lines, "", *_commands(protocol, out, given)])
+
+
+def _cost(protocol: ImageProtocol, dtype: str) -> list[str]:
+    """Calls, operations and hours of the runs and of their figures."""
+    work = sit_work(named("SiT-XL/2")) if protocol.name == "imagenet" else _sd35_work()
+    calls = sum(2 * s.evaluations for s in protocol.settings) * protocol.samples
+    lines = [
         f"work: 2 calls x evaluations x samples, over all runs = {calls:.3g} calls",
         f"      one call = {work / 1e9:.1f} GFLOP, together {calls * work:.3g} FLOP, without the decoder",
     ]
@@ -426,25 +534,15 @@ def plan_text(
             f"{per_run:.2g} h a run; N of them under torchrun take 1/N"
         )
     lines.append("      times are arithmetic, not measured: no GPU run stands behind them")
-    if protocol.figures:
-        samples = min(protocol.samples, 1000) if imagenet else protocol.samples
-        folders = [protocol.figure_folder(s) for s in protocol.figures]
-        more = sum(2 * s.evaluations for s in protocol.figures if protocol.scored_by) * samples
-        lines.append(
-            f"figures: {len(folders)} runs of {samples:,} samples with diagnostics, {', '.join(folders)}: "
-            f"{more:.3g} further calls, {more / calls:.1%} of the table's"
+    if protocol.mechanism_samples is not None:
+        counts = [1000, *[protocol.mechanism_samples[1]] * len(protocol.mechanism)]
+        further = sum(
+            2 * s.evaluations * n for s, n in zip(protocol.figure_runs.values(), counts, strict=True)
         )
-    free = shutil.disk_usage(_existing(out)).free
-    lines += [
-        f"disk: {disk / 1e9:.0f} GB of pixels (less as PNG), and one run more while its .npz is made; "
-        f"{free / 1e9:.0f} GB are free at {out}",
-        "",
-        "needed:",
-    ]
-    lines += [f"  [{'x' if n.here else ' '}] {n.what}" + ("" if n.here else f": {n.how}") for n in needs]
-    if imagenet:
-        lines.append("  The network of `meancap weights inception` has no last layer: no Inception score.")
-    return "\n".join([*lines, "", *_commands(protocol, out, given)])
+        named_runs = zip(protocol.figure_runs, counts, strict=True)
+        listed = ", ".join(f"{name} ({n:,} samples)" for name, n in named_runs)
+        lines.append(f"figures: {listed}: {further:.3g} calls, {further / calls:.1%} of the table's")
+    return lines
 
 
 def _commands(protocol: ImageProtocol, out: Path, given: str) -> list[str]:
@@ -466,14 +564,14 @@ def _commands(protocol: ImageProtocol, out: Path, given: str) -> list[str]:
     ]
     if not protocol.scored_by:
         return [*lines, f"  it ends with {out}/qualitative.png and mechanism.png"]
-    lines.append("  then the scores, on one machine, and the report beside the paper's table:")
+    lines.append("  then the scores (torchrun and srun as above) and the report beside the paper's table:")
     for name, reference in protocol.scored_by:
         against = f" --reference {reference}" if reference else ""
         lines.append(f"    meancap score {runs} --protocol {name}{against}")
     lines.append(f"    meancap report {out}")
     if protocol.name == "sd35":
-        lines.append("  the paper's figure of four prompts, with mechanism.png and qualitative.png:")
-        lines.append(f"    meancap reproduce sd35 --categories --out {out}-categories")
+        lines.append("  the paper's figures of four prompts and of a text, each with mechanism.png:")
+        lines += [f"    meancap reproduce sd35 --figure {name} --out {out}-{name}" for name in FIGURES]
     return lines
 
 

@@ -33,7 +33,7 @@ from ..tensor_files import write_tensors
 from .config import RunConfig
 from .folder import Ledger, Run, folder_lock
 from .generate import ClassSource, SceneSource, device_of, make_run, open_model
-from .paper_protocols import PINNED_SIGMAS, ImageProtocol, ImageSetting
+from .paper_protocols import ImageProtocol, ImageSetting, pinned_sigmas
 from .scoring import read_scores, score_runs
 
 _FEW = {"imagenet": 1, "cifar": 10}  # samples of each class in the runs of the figures
@@ -51,28 +51,33 @@ class BlockProgress:
 def setting_configs(protocol: ImageProtocol, base: RunConfig) -> dict[str, RunConfig]:
     """The runs of a protocol by folder: its settings, then its figures; `base` has model and format."""
     runs = {s.name: _setting_config(protocol, s, base) for s in protocol.settings}
-    few = replace(base, diagnostics=True)
-    if protocol.name in _FEW:
-        few = replace(few, per_class=_FEW[protocol.name])
-    for s in protocol.figures:
-        runs[protocol.figure_folder(s)] = _setting_config(protocol, s, few)
+    for folder, s in protocol.figure_runs.items():
+        config = _setting_config(protocol, s, replace(base, diagnostics=True))
+        if protocol.mechanism_samples is not None and "/class-" in folder:
+            label, count, seed = protocol.mechanism_samples
+            batch = min(base.batch, count)
+            config = replace(config, classes=(str(label),), per_class=count, seed=seed, batch=batch)
+        elif protocol.name in _FEW:
+            config = replace(config, per_class=_FEW[protocol.name])
+        runs[folder] = config
     return runs
 
 
 def _setting_config(protocol: ImageProtocol, s: ImageSetting, base: RunConfig) -> RunConfig:
     config = replace(base, rule=str(s.rule), steps=s.evaluations, seed=protocol.seed)
     if protocol.name != "sd35":
-        return replace(config, per_class=max(1, round(s.share * config.per_class)))
+        share = max(1, round(s.share * config.per_class))
+        return replace(config, channels=s.channels, per_class=share)
     # The chain replaces the pipeline's combination, whose scale only switches guidance on: above 1.
     scale = 2.0 if s.scale == 1 else s.scale
-    return replace(config, guidance_scale=scale, sigmas=PINNED_SIGMAS, noise="stream")
+    return replace(config, guidance_scale=scale, sigmas=pinned_sigmas(s.evaluations), noise="stream")
 
 
 def reproduce(
     protocol: ImageProtocol, base: RunConfig, out: Path, *, local: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[BlockProgress]:
     """Makes every run of the protocol, yielding after each block; `finish` writes the table."""
-    source = open_model(base, device_of(base, local))
+    source = open_model(base, device_of(base.device, local))
     runs = {name: source.prepare(config) for name, config in setting_configs(protocol, base).items()}
     chosen = {"left_open": [asdict(choice) for choice in protocol.choices]}
     shares = {name: range(rank, run.config.blocks, world) for name, run in runs.items()}
@@ -91,7 +96,7 @@ def finish(protocol: ImageProtocol, out: Path, score_by: str = "") -> bool:
     Whichever process ends last does it.
     """
     with folder_lock(out):
-        folders = [*(s.name for s in protocol.settings), *map(protocol.figure_folder, protocol.figures)]
+        folders = [*(s.name for s in protocol.settings), *protocol.figure_runs]
         if not all(Ledger(out / name, "images").finished for name in folders):
             return False
         if score_by:

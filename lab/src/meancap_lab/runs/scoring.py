@@ -8,6 +8,9 @@ A target is a run folder, a folder of pictures, or an .npz with arr_0 (its resul
 reference is a target too, or fashion-mnist[:test|:train], found by $MEANCAP_FASHION_MNIST or where Debian
 installs it, or cifar-10[:test|:train], found by $MEANCAP_CIFAR10 or in the folder `package`; for
 adm-imagenet256 an .npz brings its statistics. Features of references are kept in the user's cache folder.
+
+    rank, world   this process and the number of processes (`meancap_lab.runs.processes`). Block b of run r
+                  belongs to process (b + r) mod world; whoever finds a run's blocks complete measures it
 """
 
 from __future__ import annotations
@@ -52,6 +55,11 @@ def read_scores(folder: str | Path) -> list[Score]:
         Score(r["name"], r["value"], tuple(r["interval"]) if r["interval"] else None, r["n"], r["protocol"])
         for r in _rows(Path(folder))
     ]
+
+
+def scored_by(path: Path) -> set[str]:
+    """The protocols under which the images at a path have scores."""
+    return {score.protocol.partition(":")[0] for score in read_scores(results_folder(path))}
 
 
 def read_estimates(folder: str | Path, protocol: str) -> dict[str, Estimate]:
@@ -115,11 +123,19 @@ class FeatureCache:
         blocks = range(-(-self.count // BLOCK))
         return [b for b in blocks if not self._path(b).is_file()]
 
-    def fill(self, images: Images, extractor: Extractor, prompts: Sequence[str] = ()) -> Iterator[int]:
-        """Makes the missing blocks; yields how many images have been read since the last time."""
+    def fill(
+        self, images: Images, extractor: Extractor, prompts: Sequence[str] = (),
+        blocks: Sequence[int] | None = None,
+    ) -> Iterator[int]:  # fmt: skip
+        """Makes the missing ones of some blocks (default all); yields how many images it has read since.
+
+        A block that another process has made meanwhile is skipped.
+        """
         from safetensors.torch import save
 
-        for block in self.missing():
+        for block in self.missing() if blocks is None else blocks:
+            if self._path(block).is_file():
+                continue
             start, stop = block * BLOCK, min((block + 1) * BLOCK, self.count)
             parts = []
             for first in range(start, stop, extractor.batch):
@@ -240,8 +256,13 @@ def score_target(
     reference: Reference | None,
     *,
     force: bool = False,
+    rank: int = 0,
+    world: int = 1,
 ) -> Iterator[ScoreProgress]:
-    """Extracts what is missing, then measures and writes; nothing is done twice without `force`."""
+    """Extracts what is missing of this process's share, then measures a complete run and writes.
+
+    Nothing is done twice without `force`.
+    """
     if extractor.needs_prompts and not target.prompts:
         raise Unreadable(f"{target.folder} has no prompts, and {protocol.name} compares images with prompts")
     mark = f"{target.images.identity}-{len(target.images)}"
@@ -249,23 +270,34 @@ def score_target(
         mark += f"-{reference.identity}"
     against = f"; against {reference.name}" if reference is not None else ""
     text = f"{protocol.name}: {extractor.identity}{against}"
-    scored = any(r["protocol"] == text and r.get("images") == mark for r in _rows(target.folder))
-    if scored and not force:
+
+    def is_scored() -> bool:
+        return any(r["protocol"] == text and r.get("images") == mark for r in _rows(target.folder))
+
+    if is_scored() and not force:
         return
     kept = FeatureCache.of(target.folder / "features", protocol.name, extractor, target.images)
     kept.drop(protocol.name, own=force)
-    total = len(target.images)
-    for done in kept.fill(target.images, extractor, target.prompts):
+    own = [block for block in kept.missing() if block % world == rank]
+    total = sum(min(BLOCK, kept.count - block * BLOCK) for block in own)
+    for done in kept.fill(target.images, extractor, target.prompts, own):
         yield ScoreProgress("features", done, total)
+    if kept.missing():
+        return
     yield ScoreProgress("numbers", 0, total)
-    estimates = protocol.measure(Generated(kept.load(), target.labels), reference)
-    write_scores(target.folder, protocol.name, text, estimates, mark)
+    with folder_lock(kept.folder):  # another process may have made the last block at the same moment
+        if force or not is_scored():
+            estimates = protocol.measure(Generated(kept.load(), target.labels), reference)
+            write_scores(target.folder, protocol.name, text, estimates, mark)
 
 
 def find_reference(
-    protocol: Protocol, extractor: Extractor, source: str | None
+    protocol: Protocol, extractor: Extractor, source: str | None, rank: int = 0, world: int = 1
 ) -> Generator[ScoreProgress, None, Reference | None]:
-    """Extracts the features of a reference, yielding after each batch; None if the protocol needs none."""
+    """Extracts the features of a reference, yielding after each batch; None if the protocol needs none.
+
+    Each process begins at another block and goes on until none is missing.
+    """
     if not protocol.reference:
         return None
     if source is None:
@@ -274,7 +306,9 @@ def find_reference(
         raise ValueError(f"{protocol.name} needs --reference: {protocol.reference}")
     images = reference_images(source)
     kept = FeatureCache.of(_cache_root() / "features", protocol.name, extractor, images)
-    for done in kept.fill(images, extractor):
+    blocks = kept.missing()
+    first = rank * len(blocks) // world
+    for done in kept.fill(images, extractor, (), blocks[first:] + blocks[:first]):
         yield ScoreProgress("reference", done, len(images))
     features = kept.load()
     if protocol.name == "adm-imagenet256" and source.endswith(".npz"):
@@ -326,13 +360,21 @@ def score_runs(
     weights: str | None = None,
     *,
     force: bool = False,
+    device: str = "cpu",
+    batch: int | None = None,
+    rank: int = 0,
+    world: int = 1,
 ) -> Iterator[ScoreProgress]:
     """Scores every run under every protocol, yielding after each batch of images."""
+    if force and world > 1:
+        raise ValueError("--force deletes features that other processes may need; give it to one process")
     chosen = [protocol(name) for name in protocols]
     targets = [open_target(path) for path in runs]  # before any work: a wrong name should cost nothing
     for p in chosen:
-        extractor = p.load(weights)
-        against = yield from find_reference(p, extractor, reference)
-        for path, target in zip(runs, targets, strict=True):
-            for step in score_target(target, p, extractor, against, force=force):
-                yield replace(step, what=f"{path.resolve().name}, {p.name}")
+        extractor = p.load(weights).on(device, batch)
+        against = yield from find_reference(p, extractor, reference, rank, world)
+        for step in range(len(runs)):
+            r = (rank + step) % len(runs)  # processes begin at different runs
+            share = {"rank": (rank + r) % world, "world": world}
+            for done in score_target(targets[r], p, extractor, against, force=force, **share):
+                yield replace(done, what=f"{runs[r].resolve().name}, {p.name}")
