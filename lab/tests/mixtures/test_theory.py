@@ -198,6 +198,7 @@ def test_confidence_rises_and_density_falls_beyond_the_mean(seed):
         ):
             (slope,) = torch.autograd.grad(value.sum(), radius, retain_graph=True)
             assert (sign * slope <= bound + rounding).all()
+            assert sign == 1 or (slope.diff() <= 2 * rounding[1:]).all()  # log p(0 | x) is concave
 
 
 @every_time
@@ -309,6 +310,28 @@ def test_beta_agrees_with_the_rule_that_samplers_use():
         share = cap_fraction(z, 2 * delta, gamma)[:, 0]
         # The rule gives up a margin for rounding: four units of float64 here.
         assert torch.allclose(2 * share, cap_beta(z, delta, 3.0, gamma), rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.1, 3.0])
+def test_the_cap_depends_on_the_angle_as_the_paper_says(gamma):
+    """beta |D| / |m_c| = sqrt(cos^2 + Gamma^2 - 1) - cos: Gamma - 1, sqrt(Gamma^2 - 1), Gamma + 1."""
+    angle = torch.linspace(0, math.pi, 9, dtype=torch.float64)
+    gap = 0.7 * torch.stack([angle.cos(), angle.sin()], -1)
+    z = torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand_as(gap)
+    found = cap_beta(z, gap, 1e6, gamma) * 0.7 / 2
+    cos = angle.cos()
+    assert agree(found, (cos**2 + gamma**2 - 1).sqrt() - cos, 1e4)
+    for place, value in ((0, gamma - 1), (4, math.sqrt(gamma**2 - 1)), (8, gamma + 1)):
+        assert found[place].item() == pytest.approx(value, abs=1e-7)
+
+
+def test_the_cap_keeps_its_scale_under_rotation_and_common_scaling_only():
+    z, gap, q = noise(200, 5), noise(200, 5, seed=1), torch.linalg.qr(noise(5, 5, seed=2)).Q
+    beta = cap_beta(z, gap, 5.0, 1.1)
+    assert agree(cap_beta(7 * z @ q, 7 * gap @ q, 5.0, 1.1), beta, 1e3)
+    stretch = torch.tensor([1.0, 1, 1, 1, 3], dtype=torch.float64)
+    for other in (cap_beta(z + 1, gap, 5.0, 1.1), cap_beta(z * stretch, gap * stretch, 5.0, 1.1)):
+        assert (other - beta).abs().max() > 0.1
 
 
 def test_no_gap_keeps_the_nominal_scale_and_no_room_forbids_growth():

@@ -345,40 +345,40 @@ def _run(protocol: ImageProtocol, base: RunConfig, args: argparse.Namespace, sco
     if finish(protocol, args.out, score_by):
         head, *rows = csv.reader((args.out / "table.csv").read_text(encoding="utf-8").splitlines())
         print(aligned(Table(tuple(head), (tuple(map(tuple, rows)),))))
-        if protocol.mechanism and _draw(protocol, args.out) and score_by == "hsv":
-            from ..report.score_page import write_report
-
-            for path in write_report(args.out):
-                print(path)
+        if protocol.mechanism or score_by == "hsv":
+            _draw(protocol, args.out, whole_report=score_by == "hsv")
         print(f"{args.out}: {len(protocol.settings)} runs; rules in protocol.json", file=sys.stderr)
         runs = [args.out / setting.name for setting in protocol.settings]
         return _not_finite({run: Run.open(run).finished for run in runs})
     return unfinished(args.out, "blocks are missing", rank, world)
 
 
-def _draw(protocol: ImageProtocol, out: Path) -> bool:
-    """Draws mechanism.png and qualitative.png and writes the numbers; returns whether matplotlib is there."""
+def _draw(protocol: ImageProtocol, out: Path, *, whole_report: bool) -> None:
+    """mechanism.png, its numbers and qualitative.png, if the protocol has runs for them, and the report."""
     try:
         from ..report.pictures import mechanism, mechanism_csv, sheet
+        from ..report.score_page import write_report
         from ..report.style import look, save_png
     except ImportError:
         print(
             f"meancap: skipped the figures, which need matplotlib; run {pip_command('report')}",
             file=sys.stderr,
         )
-        return False
+        return
     from meancap.files import write_whole
 
     from ..runs.folder import Run
 
-    plain, capped = (Run.open(out / name) for name in list(protocol.figure_runs)[-2:])
-    shown = [Run.open(out / name) for name in protocol.matched]
-    rows = min(16, len(shown[0]))
-    spread = [k * len(shown[0]) // rows for k in range(rows)]  # over all classes or prompts
-    strong = f"λ = {protocol.mechanism[1].scale:g}"
-    titles = ["no guidance\nλ = 1", f"fixed CFG\n{strong}", f"PMC-CFG\n{strong}"]
-    write_whole(out / "mechanism.csv", mechanism_csv(plain, capped))
-    with look():
-        save_png(mechanism([(plain, capped)]), out / "mechanism.png")
-        save_png(sheet(shown, spread, titles), out / "qualitative.png")
-    return True
+    if protocol.mechanism:
+        plain, capped = (Run.open(out / name) for name in list(protocol.figure_runs)[-2:])
+        shown = [Run.open(out / name) for name in protocol.matched]
+        rows = min(16, len(shown[0]))
+        spread = [k * len(shown[0]) // rows for k in range(rows)]  # over all classes or prompts
+        strong = f"λ = {protocol.mechanism[1].scale:g}"
+        titles = ["no guidance\nλ = 1", f"fixed CFG\n{strong}", f"PMC-CFG\n{strong}"]
+        write_whole(out / "mechanism.csv", mechanism_csv(plain, capped))
+        with look():
+            save_png(mechanism([(plain, capped)]), out / "mechanism.png")
+            save_png(sheet(shown, spread, titles), out / "qualitative.png")
+    for path in write_report(out) if whole_report else ():
+        print(path)
