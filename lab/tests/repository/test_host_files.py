@@ -1,7 +1,6 @@
 """The files for LTX-2, TRELLIS.2 and azula: on transcriptions of their hooks, and on the real ones."""
 
 import importlib
-import operator
 import os
 import sys
 from dataclasses import dataclass
@@ -96,27 +95,19 @@ def test_ltx2s_guider_takes_caps_that_need_no_time(rule, told):
 # TRELLIS.2: a sampler whose state is a tensor, or a list of voxels for each sample.
 
 
+@dataclass(frozen=True)
 class Voxels:
-    """What a sampler uses of its SparseTensor."""
+    """What is used of a SparseTensor."""
 
-    def __init__(self, feats, layout):
-        self.feats, self.layout, self.device = feats, layout, feats.device
-        self.shape = torch.Size([len(layout), feats.shape[-1]])
+    feats: torch.Tensor
+    layout: list[slice]
 
     def replace(self, feats):
         return Voxels(feats, self.layout)
 
 
-def _elementwise(function):
-    def apply(self, other):
-        return self.replace(function(self.feats, getattr(other, "feats", other)))
-
-    return apply
-
-
-for symbol in ("add", "sub", "mul", "radd", "rmul"):
-    plain = getattr(operator, symbol.removeprefix("r"))
-    setattr(Voxels, f"__{symbol}__", _elementwise(plain))
+def mix(a, x, b, y):
+    return a * x + b * y if isinstance(x, torch.Tensor) else x.replace(a * x.feats + b * y.feats)
 
 
 class Sampler:
@@ -129,7 +120,7 @@ class Sampler:
         if not guidance_interval[0] <= t <= guidance_interval[1]:
             return model(x_t, t, cond)
         pos, neg = model(x_t, t, cond), model(x_t, t, neg_cond)
-        return guidance_strength * pos + (1 - guidance_strength) * neg
+        return mix(guidance_strength, pos, 1 - guidance_strength, neg)
 
     def sample(self, model, noise, cond, neg_cond, steps, guidance_strength, guidance_interval, verbose):
         found = SimpleNamespace(samples=noise, pred_x_t=[], pred_x_0=[])
@@ -140,8 +131,8 @@ class Sampler:
                 guidance_interval=guidance_interval,
             )  # fmt: skip
             noise_share = self.sigma_min + (1 - self.sigma_min) * t
-            found.pred_x_0.append((1 - self.sigma_min) * x - noise_share * v)
-            found.samples = x - (1 / steps) * v
+            found.pred_x_0.append(mix(1 - self.sigma_min, x, -noise_share, v))
+            found.samples = mix(1, x, -1 / steps, v)
             found.pred_x_t.append(found.samples)
         return found
 

@@ -13,10 +13,10 @@ from typing import Any
 from torch import nn
 
 Undo = Callable[[], None]
-Hear = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+_Hear = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
-def listen(module: nn.Module, hear: Hear) -> Undo:
+def listen(module: nn.Module, hear: _Hear) -> Undo:
     """Calls hear(args, kwargs, output) after every call of a module; returns a function that stops it."""
     if module.__dict__.get("_compiled_call_impl") is not None:
         return _listen_compiled(module, hear)
@@ -28,10 +28,10 @@ def listen(module: nn.Module, hear: Hear) -> Undo:
     return module.register_forward_hook(hook, with_kwargs=True).remove
 
 
-def _listen_compiled(module: Any, hear: Hear) -> Undo:
+def _listen_compiled(module: Any, hear: _Hear) -> Undo:
     """A hook would be traced into the graph that compile() makes in place, or missed by an earlier graph."""
     compiled = module._compiled_call_impl
-    hearers: list[Hear] | None = getattr(compiled, "hearers", None)
+    hearers: list[_Hear] | None = getattr(compiled, "hearers", None)
     if hearers is None:
         hearers = []
         module._compiled_call_impl = _heard(compiled, hearers)
@@ -47,7 +47,7 @@ def _listen_compiled(module: Any, hear: Hear) -> Undo:
     return undo
 
 
-def _heard(compiled: Callable[..., Any], hearers: list[Hear]) -> Callable[..., Any]:
+def _heard(compiled: Callable[..., Any], hearers: list[_Hear]) -> Callable[..., Any]:
     @functools.wraps(compiled)
     def heard(*args: Any, **kwargs: Any) -> Any:
         output = compiled(*args, **kwargs)

@@ -22,7 +22,7 @@ from ..tensors import promoted
 from .session import RunRecord, Session
 
 
-class Follower:
+class _Follower:
     """The state of one generation, followed from step to step, and the rule applied to it."""
 
     def __init__(self, rule: Rule | str) -> None:
@@ -69,10 +69,10 @@ def capped(base: type, rule: Rule | str) -> Any:
     class RulePolicy(base):  # type: ignore[misc]
         # Otherwise SGLang adds weighted predictions across two ranks by itself, and `combine` is not called.
         parallel_uses_serial_arithmetic: bool = True
-        follower: Follower = dataclasses.field(default_factory=lambda: Follower(rule))
+        follower: _Follower = dataclasses.field(default_factory=lambda: _Follower(rule))
 
         def build(self, *arguments: Any, **named: Any) -> Any:
-            return dataclasses.replace(super().build(*arguments, **named), follower=Follower(rule))
+            return dataclasses.replace(super().build(*arguments, **named), follower=_Follower(rule))
 
         def combine(
             self,

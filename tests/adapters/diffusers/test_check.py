@@ -9,7 +9,7 @@ from tiny_pipelines import CASES, call, model, pipeline
 
 from meancap import Cap
 from meancap.adapters.diffusers import LAYOUTS, UNSUPPORTED, Layout, LayoutError, guided
-from meancap.adapters.diffusers.layouts import fit_output, verify_layout
+from meancap.adapters.diffusers.layouts import _fit_output, verify_layout
 
 SOME = ["StableDiffusion3Pipeline", "ZImagePipeline", "FluxPipeline", "QwenImagePipeline", "Lumina2Pipeline"]
 
@@ -51,14 +51,14 @@ def test_the_fit_finds_scale_and_factor():
     drawn = torch.Generator().manual_seed(0)
     c, u = torch.randn(2, 3, 4, 32, 8, generator=drawn).unbind()
     rho = torch.rand(3, 4, 32, 1, generator=drawn) + 0.5
-    found = fit_output(rho * (u + 5.5 * (c - u)), c, u, [], "row")
+    found = _fit_output(rho * (u + 5.5 * (c - u)), c, u, [], "row")
     assert found.residual < 1e-6 and abs(found.scale - 5.5) < 1e-4 and found.rho > 0.4
-    assert fit_output(rho * (u + 5.5 * (c - u)), c, u, [], "sample").residual > 0.05
+    assert _fit_output(rho * (u + 5.5 * (c - u)), c, u, [], "sample").residual > 0.05
 
 
 def test_a_missing_gap_tells_nothing_and_accuses_nobody():
     c = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
-    found = fit_output(c, c, c, [], "sample")
+    found = _fit_output(c, c, c, [], "sample")
     assert found.scale != found.scale and verify_layout("Some", c, c, c, [], "sample") is False
 
 

@@ -184,7 +184,7 @@ class _Fit(NamedTuple):
     scale: float  # lambda; nan if the gap is too small to tell
 
 
-def fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -> _Fit:
+def _fit_output(nominal: Tensor, c: Tensor, u: Tensor, extra: list[Tensor], rows: str) -> _Fit:
     """Least squares of the nominal output on u and c - u (and any extra terms), by sample or by row."""
     precision = torch.finfo(min((c.dtype, nominal.dtype), key=lambda d: torch.finfo(d).bits)).eps
     g, c, u, *more = (_rows(v, rows) for v in (nominal, c, u, *extra))
@@ -220,7 +220,7 @@ def verify_layout(
     nothing fits. `free` is for pipelines whose formula can be replaced: the fit need not explain the output.
     """
     half = min(torch.finfo(c.dtype).bits, torch.finfo(nominal.dtype).bits) < 32
-    result = fit_output(nominal, c, u, extra, rows)
+    result = _fit_output(nominal, c, u, extra, rows)
     complaint = ""
     if result.residual > _UNEXPLAINED[half] and not free:
         complaint = f"{result.residual:.0%} of the pipeline's result is unexplained"
