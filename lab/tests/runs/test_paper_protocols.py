@@ -214,7 +214,7 @@ def test_sd35_rehearses_from_prompts_to_the_table(tmp_path, capsys):
 def test_two_machines_rehearse_imagenet_from_samples_to_the_report(tmp_path):
     """Two torchrun agents on one folder; random Inception weights, so the numbers mean nothing."""
     pytest.importorskip("diffusers")
-    source = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    source = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     out = tmp_path / "out"
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1"]
     agent += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:29517", "-m", "meancap"]
