@@ -125,8 +125,22 @@ def test_a_saved_record_comes_back(tmp_path, name):
     assert [f.name for f in tmp_path.iterdir()] == [name]
     for field, values in record.stacked().items():
         assert torch.equal(back.stacked()[field].double(), values.double())
-    with pytest.raises(ValueError, match=r"saved as \.json or \.csv; got 'meter\.txt'"):
-        record.save(tmp_path / "meter.txt")
+    for other in ("meter.txt", "meter"):
+        with pytest.raises(ValueError, match=rf"saved as \.json or \.csv; got '{other}'"):
+            record.save(tmp_path / other)
+
+
+def test_records_rules_and_predictions_show_themselves_in_a_line():
+    record = Record()
+    assert repr(record) == "<Record: empty>"
+    sample(predict, CFG(7) | Cap(1.1), noise(range(2), (3, 4)), uniform(3), record=record)
+    assert repr(record) == f"<Record: {record.summary()}>"
+    assert record._repr_html_().startswith("<pre>&lt;Record: requested scale 7.0")
+    assert repr(CFG(7) | "Cap(1.1)") == str([CFG(7) | Cap(1.1)])[1:-1] == "CFG(7) | Cap(1.1)"
+    assert (
+        repr(predict(noise(range(2), (3, 4)), 0.25))
+        == "<Prediction at t = 0.25 of a tensor of shape (2, 3, 4)>"
+    )
 
 
 def test_what_json_cannot_say_is_saved_as_null(tmp_path):

@@ -81,6 +81,9 @@ class Prediction:
         double = torch.float64 in map(attrgetter("dtype"), tensors.values())
         object.__setattr__(self, "dtype", torch.float64 if double else torch.float32)
 
+    def __repr__(self) -> str:
+        return f"<Prediction at t = {described(self.t)} of {described(self.state)}>"
+
     @once
     def x(self) -> Tensor:
         """The state on the linear path."""

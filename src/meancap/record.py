@@ -11,13 +11,16 @@ log_ratio  log p(x | condition) / p(x), in runs that follow it; `asked` is then 
 
 from __future__ import annotations
 
+import base64
 import csv
+import html
 import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
+from importlib.util import find_spec
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ _PANELS = {
     "ratio": "ratio |m| / |m_c|",
     "cosine": "cosine of m_c and the gap",
 }
+_MODEL, _REQUESTED, _APPLIED = "#0072B2", "#D55E00", "#009E73"  # as conditional, CFG and cap in every figure
 _FIELDS = ("t", "gap", "scale", "asked", "ratio", "cosine", "active", "length")
 _COLUMNS = ("step", "sample", *_FIELDS, "log_ratio")  # of a CSV file
 
@@ -162,6 +166,18 @@ class Record:
         names = (*_FIELDS, "log_ratio") if followed else _FIELDS
         return {name: torch.stack([getattr(one, name).cpu() for one in measures]) for name in names}
 
+    def __repr__(self) -> str:
+        return f"<Record: {self.summary() if self._seen else 'empty'}>"
+
+    def _repr_html_(self) -> str:
+        """The summary and the plot, which notebooks show; the summary alone without matplotlib."""
+        shown = f"<pre>{html.escape(repr(self))}</pre>"
+        if not self._seen or find_spec("matplotlib") is None:
+            return shown
+        picture = BytesIO()
+        self._figure().savefig(picture, format="png")
+        return f'{shown}<img src="data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}">'
+
     def summary(self) -> str:
         """One line: the requested and the applied scales (lowest to highest), and how often the cap acted."""
         s = self.stacked()
@@ -208,7 +224,7 @@ class Record:
             writer.writeheader()
             writer.writerows(self.rows())
             return write_whole(path, text.getvalue())
-        if path.suffix not in (".json", ""):
+        if path.suffix != ".json":
             raise ValueError(f"a record is saved as .json or .csv; got {path.name!r}")
         return write_whole(path, json.dumps(self.contents(), indent=1))
 
@@ -289,21 +305,37 @@ class Record:
 
     def _figure(self) -> Any:
         s = self.stacked()
-        figure = need("matplotlib.figure", "plot").Figure(figsize=(9, 2.6), layout="constrained")
+        figure = need("matplotlib.figure", "plot").Figure(figsize=(12, 3.4), layout="constrained")
+        t = s["t"].mean(1)
         for axes, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
-            axes.plot(s["t"][:, :50], s[name][:, :50], color="#0072B2", alpha=0.25, linewidth=0.7)
+            applied = name in ("scale", "ratio")  # what the rule did; gap and cosine are the model's
+            colour = _APPLIED if applied else _MODEL
+            axes.plot(s["t"][:, :50], s[name][:, :50], color=colour, alpha=0.25, linewidth=0.7)
             middle = s[name].square().mean(1).sqrt() if name == "gap" else s[name].mean(1)
-            axes.plot(s["t"].mean(1), middle, color="#0072B2", linewidth=2)
+            axes.plot(t, middle, color=colour, linewidth=2, label="applied" if name == "scale" else None)
             if name in ("gap", "cosine") and self.reference is not None:
                 curves = self.reference.curves
-                axes.plot(curves["t"], curves[name], ":", color="#222222", label="real examples")
-                axes.legend(frameon=False)
+                axes.plot(
+                    curves["t"],
+                    curves[name],
+                    ":",
+                    color="#222222",
+                    label="real examples" if name == "gap" else None,
+                )
             if name == "scale":
-                axes.plot(s["t"].mean(1), s["asked"].mean(1), "--", color="#D55E00", label="requested")
-                axes.legend(frameon=False)
-            axes.set_title(title, fontsize=9)
-            axes.set_xlabel("t (noise at 0, data at 1)", fontsize=8)
+                axes.plot(t, s["asked"].mean(1), "--", color=_REQUESTED, label="requested")
+            if name == "ratio" and (limits := self._largest_ratios()) is not None:
+                axes.plot(t, limits, ":", color="#222222", label="limit of the cap")
+            axes.set_title(title, fontsize=11)
+            axes.set_xlabel("t (noise at 0, data at 1)", fontsize=10)
+        figure.legend(loc="outside lower center", ncols=4, frameon=False)
         return figure
+
+    def _largest_ratios(self) -> Tensor | None:
+        """The mean ratio that the cap permits at each evaluation; None without a cap on |m|."""
+        measures = self.measures
+        limits = torch.stack([(one.allowed * one.ratio / one.length).mean() for one in measures]).cpu()
+        return limits if bool(limits.isfinite().all()) else None
 
 
 def _number(cell: Any) -> float:

@@ -132,6 +132,12 @@ class Rule:
     reads_m_u: bool = True  # whether it reads m_u, or turns a zero g into another
     needs: ClassVar[tuple[str, ...]] = ()  # names of the extra outputs that it reads, such as "negative"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Every rule is shown as its text: a dataclass keeps the __repr__ that its class has already."""
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):
+            type.__setattr__(cls, "__repr__", Rule.__repr__)
+
     def init(self) -> State:
         """The state before the first step."""
         return None
@@ -156,13 +162,20 @@ class Rule:
         """
         return False
 
-    def __or__(self, other: Rule) -> Chain:
+    def __or__(self, other: Rule | str) -> Chain:
+        if isinstance(other, str):
+            from .grammar import parse  # which reads this module
+
+            other = parse(other)
         if not isinstance(other, Rule):
             kind = type(other).__name__
             raise TypeError(
                 f"| joins rules, such as CFG(7) | Cap(1.1); got a {kind}: make it a Factor or a Map"
             )
         return Chain(self.parts + other.parts)
+
+    def __repr__(self) -> str:
+        return str(self) if is_dataclass(self) else super().__repr__()
 
     def __str__(self) -> str:
         if not is_dataclass(self):
