@@ -135,7 +135,7 @@ class Record:
         gap = g.lengths if along_gap else p.lengths
         toward = gap.direction if along_gap else lengths(g.toward, p.delta).along
         last = None if rule is None else rule.parts[-1]
-        bound = last.bound(p) if isinstance(last, Cap) else None
+        bound = last.bound(g.lengths.base, p.t) if isinstance(last, Cap) else None
         ratio = p.extra.get("log_ratio")
         self._seen.append(
             _Displacement(p.t, g.lengths, g.coefficient, g.nominal, gap, toward, not along_gap, bound, ratio)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from rule_cases import SHAPE, dot, velocities
 
+import meancap
 from cases import random_prediction
 from meancap import CFG, Prediction, euler, guide, guided_velocity, heun, trajectory, uniform
 from meancap.rules import (
@@ -152,3 +153,16 @@ def test_adaptive_guidance_stops_for_good():
     assert torch.equal(m[1], c[1]) and not torch.equal(m[0], c[0])
     m, _ = guide(rule, apart, state)
     assert torch.equal(m[1], c[1]) and not torch.equal(m[0], c[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["tonemap(4)", "power_law(0.5)", "power_law(0.5, 0)", "samg()", "Balanced()"]
+)
+@pytest.mark.parametrize("apart", ["no", "in one sample", "in one pixel"])
+def test_where_the_predictions_agree_the_gradient_is_finite(text, apart):
+    x, c = (torch.randn(2, 3, 4, 4, dtype=torch.float64) for _ in range(2))
+    u = c.clone()
+    u[:1] += {"no": 0.0, "in one sample": 1.0}.get(apart, torch.eye(4, dtype=torch.float64))
+    c.requires_grad_(), u.requires_grad_()
+    v, _ = guided_velocity(meancap.parse(text), x, 0.4, c, u)
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(v.square().sum(), (c, u)))

@@ -28,7 +28,7 @@ from meancap import (
     uniform,
 )
 from meancap.adapters.session import Session
-from meancap.rules import catalogue
+from meancap.rules import AwayFrom, Factor, Gain, Tonemap, ZeroStar, catalogue
 from meancap.sampling import from_edm
 
 START = noise(range(4), (3, 8, 8))
@@ -282,3 +282,19 @@ def test_the_package_shows_its_own_names_alone():
     modules = {name for name in public if isinstance(getattr(meancap, name), ModuleType)}
     assert public - modules == set(meancap.__all__)
     assert all(getattr(meancap, name).__name__.startswith("meancap.") for name in modules)
+
+
+class Late(Factor):
+    def factor(self, g, p):
+        return p.t
+
+    def __str__(self):
+        return "Late()"
+
+
+@pytest.mark.parametrize("part", [ZeroStar(), Tonemap(), Late(), AwayFrom("weak", 2)], ids=str)
+def test_a_rule_of_any_class_without_a_scale_is_an_error(part):
+    with pytest.raises(ValueError, match="has no scale; write CFG"):
+        sample(predict, part | Cap(1.1), START, uniform(2))
+    for scaled in (CFG(3) | part, part | Gain(2)):
+        assert scaled.sets_scale

@@ -76,10 +76,13 @@ class PowerLaw(Factor):
 
     omega: Scale
     alpha: float = 0.9
+    sets_scale = True
 
     def factor(self, g: Displacement, p: Prediction) -> Number:
         length = stretch(p.t, "score") * g.length
-        return at(self.omega, p.t) * length**self.alpha
+        none = length == 0  # its power has no derivative there
+        power = torch.where(none, 1.0, length) ** self.alpha
+        return at(self.omega, p.t) * torch.where(none, 0.0 if self.alpha else 1.0, power)
 
 
 @method(name="vags", unit=False, check=(0.782105, -2.646315, 0.217895, 1.846315))
@@ -154,12 +157,15 @@ class Balanced(Rule):
     most: float = 20.0
     space: str = "velocity"
 
+    sets_scale = True
     turns = False
 
     def update(self, g: Displacement, p: Prediction, state: State) -> tuple[Displacement, State]:
         whole = lengths(unconditional_in(p, self.space), p.delta).base
         length = g.length
-        scale = (self.gamma * torch.where(length == 0, 0.0, whole / length)).clamp(self.least, self.most)
+        none = length == 0
+        ratio = torch.where(none, 0.0, whole / torch.where(none, 1.0, length))
+        scale = (self.gamma * ratio).clamp(self.least, self.most)
         return _FROM_UNCONDITIONAL.update(g.times(scale), p, state)
 
 

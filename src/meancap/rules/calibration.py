@@ -157,7 +157,7 @@ class Pilot(Rule):
     measured: a host that steps a second state, such as audio, keeps its conditional output.
     """
 
-    turns, has_state = False, True
+    turns, sets_scale, has_state = False, True, True
 
     def __init__(self, per: str = "channel") -> None:
         if per not in ("channel", "element"):

@@ -110,14 +110,14 @@ class Cap(Factor):
             share = share.reshape(p.state.shape[:2]).amin(1)  # no -1: a batch may be empty
         return Displacement(g.p, g.nominal, g.direction, share * g.share, g.measured), state
 
-    def bound(self, p: Prediction) -> Tensor | None:
-        """The longest mean that the cap permits; None if it does not bound the mean's own length."""
+    def bound(self, m: Tensor, t: Number) -> Tensor | None:
+        """The longest mean that the cap permits from lengths m of m_c; None if it bounds no such length."""
         if self._own_norm:
             return None
-        m, gamma = p.lengths.base, self._gamma_at(p.t)
+        gamma = self._gamma_at(t)
         radius = gamma * m if self.ball else (gamma - 1) * m
         if self.floor is not None:
-            radius = torch.maximum(radius, vector(at(self.floor, p.t), m))
+            radius = torch.maximum(radius, vector(at(self.floor, t), m))
         return radius if self.ball else m + radius
 
     def within_step(self, before: State, after: State) -> State:

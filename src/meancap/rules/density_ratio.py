@@ -88,6 +88,7 @@ class DensityFeedback(Factor):
     every: int = 1
     until: float = 1.0
 
+    sets_scale = True
     has_state = True
 
     @property
@@ -130,6 +131,7 @@ class Feedback(Rule):
     most: float = 10.0
     plus: Scale = 0.0
 
+    sets_scale = True
     turns = False
     has_state = True
 

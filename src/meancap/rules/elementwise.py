@@ -159,7 +159,7 @@ class Tonemap(Map):
         flat = length.flatten(1)
         usual = flat.mean(1) + self.spread * spread(flat)[:, 0]
         top = torch.as_tensor(per_sample(self.multiplier * usual, g))
-        return g * torch.where(top == 0, 1.0, 1 / (1 + length / top))
+        return g * torch.where(top == 0, 1.0, 1 / (1 + length / torch.where(top == 0, 1.0, top)))
 
 
 tonemap = recipe("tonemap", Tonemap, then=FromUnconditional, unit=False, check=(0.5, -1.8, 0.5, 1.0))
@@ -182,13 +182,15 @@ class PixelScale(Map):
 
     low: float = 5.0
     high: float = 12.0
+    sets_scale = True
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         need_image(self, g)
         energy = g.square().mean(1, keepdim=True)
         axes = tuple(range(1, g.dim()))
         least, most = energy.amin(axes, keepdim=True), energy.amax(axes, keepdim=True)
-        share = torch.where(most == least, 0.0, (energy - least) / (most - least))
+        even = most == least
+        share = torch.where(even, 0.0, (energy - least) / torch.where(even, 1.0, most - least))
         return (self.high - share * (self.high - self.low) - 1) * g
 
 

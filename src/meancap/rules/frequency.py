@@ -33,6 +33,8 @@ class Frequencies(Map):
     parallel: tuple[float, ...] | None = None
     space: str = "velocity"
 
+    sets_scale = True
+
     def __post_init__(self) -> None:
         if self.parallel is not None and len(self.parallel) != len(self.scales):
             raise ValueError(

@@ -238,6 +238,8 @@ class AwayFrom(_Named):
     name: str
     scale: Scale
 
+    sets_scale = False  # it adds to guidance along the gap
+
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         return g + per_sample(at(self.scale, p.t), g) * (p.delta - p.lead(self.name))
 
@@ -248,6 +250,8 @@ class Toward(_Named):
 
     name: str
     scale: Scale
+
+    sets_scale = False  # it adds to guidance along the gap
 
     def __call__(self, g: Tensor, p: Prediction) -> Tensor:
         return g + per_sample(at(self.scale, p.t), g) * p.lead(self.name)

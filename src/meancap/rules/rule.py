@@ -128,6 +128,9 @@ class Rule:
 
     turns: bool = True  # whether the direction may change
     caps: bool = False  # whether the rule only limits a displacement that other rules made
+    sets_scale: bool = (
+        False  # whether it sets how strong guidance is, as every rule with a field `scale` does
+    )
     has_state: bool = False  # whether it remembers anything from step to step
     reads_m_u: bool = True  # whether it reads m_u, or turns a zero g into another
     needs: ClassVar[tuple[str, ...]] = ()  # names of the extra outputs that it reads, such as "negative"
@@ -137,6 +140,8 @@ class Rule:
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
             type.__setattr__(cls, "__repr__", Rule.__repr__)
+        if "scale" in cls.__annotations__ and "sets_scale" not in vars(cls):
+            cls.sets_scale = True
 
     def init(self) -> State:
         """The state before the first step."""
@@ -219,6 +224,7 @@ class Chain(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", any(part.turns for part in self.rules))
         object.__setattr__(self, "caps", all(part.caps for part in self.rules))
+        object.__setattr__(self, "sets_scale", any(part.sets_scale for part in self.rules))
         object.__setattr__(self, "has_state", any(part.has_state for part in self.rules))
         object.__setattr__(self, "needs", names_needed(self.rules))
 

@@ -224,6 +224,7 @@ class Phases(Rule):
     late: Rule
     together: bool = True
 
+    sets_scale = True
     has_state = True
 
     def __post_init__(self) -> None:

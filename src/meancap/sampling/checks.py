@@ -18,19 +18,12 @@ from numbers import Number
 import torch
 from torch import Tensor
 
-from .. import rules
 from ..notation import described
 from ..prediction import EARLY, Prediction
-from ..rules import CFG, CFGPP, FromUnconditional, Gain, Rule, parse
+from ..rules import Gain, Rule, parse
 from ..tensors import scalar_dtype, transformed
 
 _SPREADS = (0.5, 2.0)  # of a start at t close to 0; noise has 1
-_TOTALS = (CFG, CFGPP, FromUnconditional)  # scales of guidance itself
-_SCALES = (*_TOTALS, Gain)
-_UNSCALED = (
-    rules.Clip, rules.Converged, rules.Damp, rules.Interval, rules.Momentum, rules.Project, rules.Renorm,
-    rules.Rescale, rules.Reuse, rules.StepInterval, rules.Tangent, rules.Tangential, rules.Threshold,
-)  # fmt: skip
 
 
 def need_guidance(rule: object) -> Rule:
@@ -50,9 +43,9 @@ def need_scale_first(rule: Rule) -> None:
 
     Without a scale the displacement is the gap itself, and m_c + (m_c - m_u) is CFG(2).
     """
-    if not rule.caps and all(part.caps or isinstance(part, _UNSCALED) for part in rule.parts):
+    if not rule.caps and not rule.sets_scale:
         raise ValueError(f"{rule} has no scale; write CFG(7) | {rule}")
-    totals = [part for part in rule.parts if isinstance(part, _TOTALS)]
+    totals = [part for part in rule.parts if part.sets_scale and not isinstance(part, Gain)]
     if len(totals) > 1:
         raise ValueError(
             f"{rule} has two scales, {totals[0]} and {totals[1]}: keep one of them, or write Gain(2) for a "
@@ -62,7 +55,7 @@ def need_scale_first(rule: Rule) -> None:
     for part in rule.parts:
         if part.caps:
             capped = part
-        elif capped is not None and isinstance(part, _SCALES):
+        elif capped is not None and part.sets_scale:
             raise ValueError(
                 f"{rule} caps first and scales afterwards, so nothing bounds the result; "
                 f"write {part} | {capped}"

@@ -44,6 +44,8 @@ class Follow(Map):
     It holds for Euler and for each solver that is exact if the mean is constant, on the grid's own times.
     """
 
+    sets_scale = True
+
     def __init__(self, data: Tensor) -> None:
         self.data = data
 
