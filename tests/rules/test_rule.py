@@ -116,10 +116,11 @@ def test_a_scale_is_a_number_or_a_schedule(scale, message):
     assert "\n" not in str(caught.value)
 
 
-def test_rules_join_only_rules():
-    for other in (4, lambda g, p: g, "Cap(1.1)"):
+def test_rules_join_only_rules_and_their_texts():
+    for other in (4, lambda g, p: g):
         with pytest.raises(TypeError, match=r"\| joins rules, such as CFG\(7\) \| Cap\(1.1\); got a "):
             CFG(3) | other
+    assert CFG(3) | "Cap(1.1)" == CFG(3) | Cap(1.1)
 
 
 def test_a_rule_that_is_no_dataclass_says_so_when_printed():
