@@ -16,7 +16,7 @@ help:
 	@echo "make test-all  the same with the slow tests"
 	@echo "make bench     benchmarks, as ratios to peers in the same run"
 	@echo "make dist      wheels and source archives of both packages, checked"
-	@echo "make matrix    tests of the core under other versions of Python and torch"
+	@echo "make matrix    the library's tests from its wheel under other versions of Python and torch"
 	@echo "make docs      the documentation site; opens from disk"
 
 $(READY): pyproject.toml lab/pyproject.toml constraints.txt

@@ -1,8 +1,10 @@
-"""Tests of the core under other versions of Python and torch: `make matrix`, or --here in one of them.
+"""Tests of the library under other versions of Python and torch: `make matrix`, or --here in one of them.
 
-Each pair gets an environment in out/matrix, with torch, pytest and what the tests import, and nothing else of
-the extras. A pair without an interpreter on this machine, or whose torch pip could not install, is reported
-as "not tried" with that reason. The table goes to out/matrix/matrix.md; CONTRIBUTING.md shows the last one.
+Each pair gets an environment in out/matrix with torch, pytest and hypothesis, then the built wheel of the
+library: its tests need nothing else. Then the laboratory's wheel joins, after the library and before it, and
+its command must run. A pair without an interpreter on this machine, or whose torch pip could not install, is
+reported as "not tried" with that reason. The table goes to out/matrix/matrix.md; CONTRIBUTING.md shows the
+last one.
 """
 
 from __future__ import annotations
@@ -17,15 +19,22 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "matrix"
 # The oldest torch that we support, with the oldest Python; then the newest that pip finds for each.
 PAIRS = (("3.11", "2.4.0"), ("3.12", ""), ("3.13", ""), ("3.14", ""))
-TESTS = ("array", "caps", "diagnostics", "path", "rules", "sampling", "text")
-TOOLS = ("hypothesis", "mpmath", "numpy", "pytest")
+TOOLS = ("hypothesis", "pytest")
+ORDERS = (("meancap", "meancap-lab"), ("meancap-lab", "meancap"))
 
 
 def here() -> int:
-    """The tests of the core in this environment; the meancap that is installed, not the sources beside us."""
-    names = [f"tests/test_{name}.py" for name in TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *names]
+    """The tests of the library in this environment: of the meancap that is installed, not of the sources."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "tests"]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def build() -> None:
+    """Both wheels, into out/matrix/dist."""
+    shutil.rmtree(OUT / "dist", ignore_errors=True)
+    for folder in (ROOT, ROOT / "lab"):
+        command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(OUT / "dist")]
+        subprocess.run([*command, str(folder)], check=True, stdout=subprocess.DEVNULL)
 
 
 def run(python: str, torch: str) -> tuple[str, str]:
@@ -34,33 +43,62 @@ def run(python: str, torch: str) -> tuple[str, str]:
     if program is None or subprocess.run([program, "-V"], capture_output=True, check=False).returncode:
         return torch or "newest", "not tried: no interpreter here"
     home = OUT / f"{python}-{torch or 'newest'}"
-    binaries = home / ("Scripts" if sys.platform == "win32" else "bin")
+    own = str(home / ("Scripts" if sys.platform == "win32" else "bin") / "python")
     subprocess.run([program, "-m", "venv", str(home)], check=True)
-    wanted = [f"torch=={torch}" if torch else "torch", *TOOLS, str(ROOT)]
-    pip = [str(binaries / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted]
-    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    pip = [own, "-m", "pip", "--disable-pip-version-check", "-q"]
+    done = _say([*pip, "install", f"torch=={torch}" if torch else "torch", *TOOLS])
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         return torch or "newest", f"not tried: pip failed ({lines[-1] if lines else 'no message'})"
-    code = "import torch; print(torch.__version__)"
-    told = subprocess.run([str(binaries / "python"), "-c", code], capture_output=True, text=True, check=True)
-    tests = [str(binaries / "python"), str(Path(__file__)), "--here"]
-    done = subprocess.run(tests, capture_output=True, text=True, check=False)
-    (home / "tests.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-    return told.stdout.strip(), "passed" if done.returncode == 0 else f"failed: see {home.name}/tests.log"
+    version = _say([own, "-c", "import torch; print(torch.__version__)"]).stdout.strip()
+    wheels = [
+        *pip,
+        "install",
+        "--no-index",
+        "--find-links",
+        str(OUT / "dist"),
+        "--force-reinstall",
+        "--no-deps",
+    ]
+    remove = [*pip, "uninstall", "-y", "meancap", "meancap-lab"]
+    failed, log = [], []
+
+    def need(what: str, command: list[str], code: int = 0) -> None:
+        done = _say(command)
+        log.append(f"{what}\n{done.stdout}{done.stderr}")
+        failed.extend([what] if done.returncode != code else [])
+
+    for one in (remove, [*wheels, "meancap"]):
+        _say(one)
+    need("tests", [own, str(Path(__file__)), "--here"])
+    need("no command without the laboratory", [own, "-m", "meancap"], 2)
+    for order in ORDERS:
+        for one in (remove, *([*wheels, name] for name in order)):
+            _say(one)
+        need(" then ".join(order), [own, "-m", "meancap", "rules"])
+    (home / "tests.log").write_text("\n".join(log), encoding="utf-8")
+    return version, f"failed: {', '.join(failed)}; see {home.name}/tests.log" if failed else "passed"
+
+
+def _say(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=OUT, capture_output=True, text=True, check=False)
 
 
 def table(rows: list[tuple[str, str, str]]) -> str:
     """Python, torch and result, as Markdown."""
     return "\n".join(
-        ["| Python | torch | core tests |", "|---|---|---|", *("| {} | {} | {} |".format(*r) for r in rows)]
+        [
+            "| Python | torch | library tests |",
+            "|---|---|---|",
+            *("| {} | {} | {} |".format(*r) for r in rows),
+        ]
     )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the pairs, prints the table; fails if a pair failed."""
     parser = argparse.ArgumentParser(
-        description="Tests of the core under other versions of Python and torch."
+        description="Tests of the library under other versions of Python and torch."
     )
     parser.add_argument("--here", action="store_true", help="only run the tests, in this environment")
     parser.add_argument("--python", action="append", help="only this version, such as 3.12; may be repeated")
@@ -68,6 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.here:
         return here()
     OUT.mkdir(parents=True, exist_ok=True)
+    build()
     rows = []
     for python, torch in PAIRS:
         if options.python is None or python in options.python:

@@ -27,15 +27,15 @@ from meancap.notation import number_text
 from meancap.prediction import Prediction
 from meancap.rules import Rule, catalogue, guide
 from meancap.rules.grammar import parse
-from meancap.sampling import StepMethod, Times, euler, heun, midpoint, rk4, trajectory, uniform
+from meancap.sampling import StepMethod, Times, trajectory, uniform
 
 from ..mixtures.condition import COUNT, PAIR, SINGLE, STD, TRIPLE, Condition, Scene, circle
 from ..mixtures.mixture import Mixture
 from ..mixtures.problems import Model
 from ..mixtures.sampler import engine_for, flow
+from ..runs.generate import SOLVERS
 from .requests import Request, Work, choice, integer, items, number, one_line, text
 
-SOLVERS: dict[str, StepMethod] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
 # Errors of a rule that was not made for the points or pictures it is given.
 RULE_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, ArithmeticError)
 _SCENE = ("scene", "components", "std", "eta")

@@ -29,6 +29,7 @@ from ..mixtures.branches import branches
 from ..mixtures.condition import Condition
 from ..mixtures.gmm_settings import PAPER_SAMPLES, SETTINGS, STEPS, Setting
 from ..mixtures.measures import displaced, kl_terms, log_volumes
+from ..runs.generate import SOLVERS
 from ..runs.paper_protocols import paper_source, paper_table
 from . import comparison
 from .comparison import PRESETS, RULE_ERRORS, Box, Plane, Settings
@@ -49,7 +50,7 @@ def _about(request: Request, work: Work) -> dict[str, Any]:
             {"name": name, "title": p.title, "about": p.about, **_plane(p.plane)}
             for name, p in PRESETS.items()
         ],
-        "solvers": list(comparison.SOLVERS),
+        "solvers": list(SOLVERS),
         "limits": comparison.LIMITS,
         "rules": comparison.rule_menu(axes=2),
         "paper": {
