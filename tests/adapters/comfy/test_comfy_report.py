@@ -56,6 +56,7 @@ def test_a_user_is_told_when_cfg_no_longer_matters_and_when_nothing_happened():
 
 def test_outside_start_and_end_the_report_tells_what_the_sampler_used():
     """Steps keep their own numbers, and the uncapped rest is told: it is where the result may burn."""
+    pytest.importorskip("PIL")
     levels = [1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0]
     hook = PostCFG("Cap(1.1)", start=0.5, end=0.9)  # SD3's shift: from sigma 0.75 down to 0.25
     for i, sigma in enumerate(levels[:-1]):
@@ -117,6 +118,7 @@ def colours(picture):
 
 @pytest.mark.parametrize("sigmas", [LEVELS[:1], LEVELS[:-1], LEVELS[:-1] * 30])
 def test_the_picture_shows_one_line_per_sample_and_more_where_it_was_capped(sigmas):
+    pytest.importorskip("PIL")
     one, two = (draw_run(run(batch=n, sigmas=sigmas)) for n in (1, 2))
     assert one.shape == (1, 600, 768, 3) and one.dtype == torch.float32
     assert float(one.min()) >= 0 and float(one.max()) <= 1
@@ -127,5 +129,6 @@ def test_the_picture_shows_one_line_per_sample_and_more_where_it_was_capped(sigm
 
 
 def test_a_run_without_guidance_has_a_picture_of_words():
+    pytest.importorskip("PIL")
     picture = draw_run(run(scale=1.0))
     assert colours(picture) == [0, 0] and float(picture.min()) < 0.3
