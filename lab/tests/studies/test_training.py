@@ -111,7 +111,7 @@ def test_the_trained_model_makes_the_class_it_is_asked_for(tmp_path, pictures):
 
 
 def test_a_network_of_classes_learns_in_bfloat16_and_is_the_model_that_the_package_opens(tmp_path, pictures):
-    training = CifarTraining(tmp_path / "t", replace(CIFAR, images=3200, batch=32), colours(pictures))
+    training = CifarTraining(tmp_path / "t", replace(CIFAR, images=6400, batch=32), colours(pictures))
     rows = list(training.rows(every=25))
     assert rows[-1]["loss"] < 0.5 * rows[0]["loss"] and rows[-1]["minutes_left"] == 0
     assert all(p.dtype == torch.float32 for p in training.model.parameters())

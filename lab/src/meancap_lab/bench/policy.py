@@ -37,6 +37,8 @@ class Policy(Factor):
     `parse` reads it with extra={'Policy': Policy}.
     """
 
+    sets_scale = True
+
     inner: Values
     shift: Values
     outer: Values
@@ -56,6 +58,8 @@ class Policy(Factor):
 @dataclass(frozen=True)
 class _Trained(Factor):
     """The policy while its weights still move."""
+
+    sets_scale = True
 
     weights: Weights
 

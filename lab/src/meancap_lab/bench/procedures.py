@@ -147,7 +147,7 @@ def sample_together(predict: Predict, rules: Sequence[Rule], x: Tensor, times: T
 class _Apart(Rule):
     """Rules one after the other, each for n rows."""
 
-    has_state = True
+    has_state = sets_scale = True
     rules: tuple[Rule, ...]
     n: int
 
