@@ -2,7 +2,8 @@
 
 gap      |m_c - m_u|
 scale    effective scale: the lambda for which plain CFG would move m_c as far along the gap
-ratio    chi = |m| / |m_c|, what the ball cap bounds by gamma
+ratio    |m| / |m_c|, what the ball cap bounds by gamma; 1 if both are 0, where the paper's
+         chi = |m| / (|m_c| + epsilon_m) is 0
 cosine   between m_c and the gap
 active   whether a cap shortened the displacement
 allowed  the longest mean that the cap at the end of the rule permits: gamma |m_c|, or the floor

@@ -1,5 +1,8 @@
 """Files of named tensors: safetensors, or `.pt` by `torch.load(weights_only=True)`, which runs no code.
 
+Beside tensors a `.pt` may hold an `argparse.Namespace`, where SiT's train.py keeps its options, and no other
+type.
+
 Folders of published models are local, or in the local Hugging Face cache: nothing is downloaded.
 """
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,7 +36,8 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([Namespace]):
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path} is no readable file of plain tensors ({reason})") from None

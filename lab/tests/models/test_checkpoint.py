@@ -1,7 +1,9 @@
 """Checkpoints as they are released, as training scripts nest them, and as this package writes them."""
 
 import pickle
+from argparse import Namespace
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ def released():
         lambda s: s,
         lambda s: {"model": {name: value + 1 for name, value in s.items()}, "ema": s, "args": 1},
         lambda s: {"model": s},
+        lambda s: {"ema": s, "args": Namespace(model="SiT-XL/2", lr=1e-4)},  # as SiT's train.py saves it
     ],
 )
 def test_a_pt_file_loads_bare_and_nested_and_prefers_the_average(tmp_path, released, nest):
@@ -70,7 +73,9 @@ class Evil:
 def test_a_file_with_code_in_it_is_not_run(tmp_path, capsys):
     (tmp_path / "evil.pt").write_bytes(pickle.dumps({"ema": Evil()}, protocol=2))
     torch.save({"x": Evil()}, tmp_path / "evil2.pt")
-    for name in ("evil.pt", "evil2.pt"):
+    torch.save({"ema": {"w": torch.zeros(1)}, "args": Namespace(seed=Evil())}, tmp_path / "evil3.pt")
+    torch.save({"ema": {"w": torch.zeros(1)}, "args": SimpleNamespace(seed=1)}, tmp_path / "other.pt")
+    for name in ("evil.pt", "evil2.pt", "evil3.pt", "other.pt"):  # a Namespace, and no other type
         with pytest.raises(ValueError, match="no readable file of plain tensors"):
             read_tensors(tmp_path / name)
     assert "this ran" not in capsys.readouterr().out

@@ -108,6 +108,17 @@ def test_rules_share_their_noise_and_seeds_do_not(model):
     assert len({sample_seed(3, i) for i in range(50_000)}) == 50_000
 
 
+def test_noise_of_the_device_is_named_in_the_run_and_depends_on_no_batch(tmp_path, model):
+    runs = []
+    for batch in (3, 8):
+        prepared = settings(model, noise="device", batch=batch)
+        list(make_run(prepared.store(tmp_path / str(batch)), prepared.make))
+        runs.append(Run.open(tmp_path / str(batch)))
+    assert runs[0].config["noise"] == "device" and np.array_equal(runs[0].images(), runs[1].images())
+    with pytest.raises(ValueError, match="--noise stream goes with diffusers:PATH"):
+        settings(model, noise="stream")
+
+
 def test_no_two_samples_of_any_runs_share_their_noise():
     """Up to 2^64 seeds and ten million samples; the first million of the first 4,294 seeds are as ever."""
     seeds = [0, 1, 2, 4_294, 4_295, 8_590, 2**32 - 1, 2**32, 2**32 + 1, 2**63, 2**64 - 1]

@@ -1,5 +1,7 @@
 """Runs over prompt files, on a tiny random SD3 pipeline with real text encoders and tokenizers."""
 
+import json
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +9,8 @@ import pytest
 import torch
 from killing import contents
 
+from meancap.files import sha256_of
+from meancap_lab.cli import main
 from meancap_lab.runs.config import RunConfig
 from meancap_lab.runs.folder import Run
 from meancap_lab.runs.generate import make_run, open_model, read_prompts
@@ -64,7 +68,7 @@ def test_blank_lines_keep_their_number_and_shift_nothing(tmp_path, pipeline, sou
     assert len(other) == 5 and not np.array_equal(other.images([0]), other.images([1]))
 
 
-@pytest.mark.parametrize("noise", ["per sample", "stream"])
+@pytest.mark.parametrize("noise", ["per sample", "stream", "device"])
 def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, noise):
     chosen = wanted(pipeline, lines, noise=noise, diagnostics=True, images="npz")
     made(source, chosen, tmp_path / "one")
@@ -77,11 +81,13 @@ def test_two_processes_make_the_files_of_one(tmp_path, pipeline, source, lines, 
     assert [r["evaluations"] for r in run.records] == [4, 4, 4]
 
 
-def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, source):
+@pytest.mark.parametrize("noise", ["stream", "device"])  # on a CPU they are one
+def test_stream_is_what_one_generator_in_prompt_order_gives(tmp_path, pipeline, source, noise):
     path = tmp_path / "p.txt"
     path.write_text("one\ntwo\nthree\n")
-    chosen = wanted(pipeline, path, rule=None, noise="stream", seed=42, sigmas=pinned_sigmas(10), steps=10)
+    chosen = wanted(pipeline, path, rule=None, noise=noise, seed=42, sigmas=pinned_sigmas(10), steps=10)
     run = Run.open(made(source, chosen, tmp_path / "r"))
+    assert run.config["noise"] == noise
     generator = torch.Generator().manual_seed(42)
     for prompt, image in zip(("one", "two", "three"), run.images(), strict=True):
         expected = source.pipe(
@@ -137,3 +143,29 @@ def test_absent_weights_are_not_downloaded(tmp_path):
         open_model(RunConfig("diffusers:nobody/nothing"))
     with pytest.raises(ValueError, match="no readable DiffusionPipeline"):
         open_model(RunConfig(f"diffusers:{tmp_path}"))
+
+
+def test_prompts_of_coco_are_the_first_captions_in_the_authors_order(tmp_path, capsys):
+    """Against a transcription of select_coco_prompts in ppposition/pmc @ b27a9640."""
+    captions = [
+        (7, 3, "a cat\n"),
+        (2, 9, "late"),
+        (2, 1, " two  dogs "),
+        (5, 4, "boats"),
+        (7, 8, "no"),
+        (9, 2, "x"),
+    ]
+    rows = [{"image_id": image, "id": i, "caption": text} for image, i, text in captions]
+    (tmp_path / "c.json").write_text(json.dumps({"annotations": rows}))
+    out = tmp_path / "p.txt"
+    command = ["prompts", "coco", str(tmp_path / "c.json"), "--out", str(out), "--count"]
+    assert main([*command, "3"]) == 0
+    first = [(2, "two dogs"), (5, "boats"), (7, "a cat"), (9, "x")]
+    random.Random(42).shuffle(first)
+    assert read_prompts(out) == [text for _, text in first[:3]]
+    about = json.loads(out.with_suffix(".json").read_text())
+    assert about["seed"] == 42 and about["images"] == [image for image, _ in first[:3]]
+    assert about["prompts_sha256"] == sha256_of(out) and about["prompts_sha256"] in capsys.readouterr().out
+    assert main([*command, "5"]) == 2 and "from 1 to 4" in capsys.readouterr().err
+    (tmp_path / "c.json").write_text("{}")
+    assert main([*command, "1"]) == 2 and "no captions of COCO" in capsys.readouterr().err

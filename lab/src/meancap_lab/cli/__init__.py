@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from meancap import __version__
 
 from .lab_commands import add_bench, add_calibrate, add_conformance
-from .run_commands import add_generate, add_reproduce
+from .run_commands import add_generate, add_prompts, add_reproduce
 from .score_commands import add_demo, add_pictures, add_report, add_score, add_weights
 from .show_commands import add_explore, add_pipelines, add_rules
 
@@ -28,6 +28,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_weights,
     add_report,
     add_reproduce,
+    add_prompts,
     add_pictures,
     add_pipelines,
     add_rules,

@@ -112,6 +112,30 @@ DIR gets table.csv, report.html, report.md, figures/ (PNG and SVG), data/ and ru
 resume it after a stop; a folder with another configuration is refused."""
 
 
+def add_prompts(commands: Any) -> None:
+    p = add_command(
+        commands, "prompts", _prompts, "make the prompt file of `reproduce sd35` from COCO's captions",
+        "  meancap prompts coco captions_val2017.json --out coco-val-5000.txt\n\n"
+        "The first caption of each image, shuffled by the seed as in the authors' generate_coco_sd35.py.\n",
+    )  # fmt: skip
+    p.add_argument("data", choices=("coco",))
+    p.add_argument("captions", type=Path, metavar="FILE", help="captions_val2017.json")
+    p.add_argument("--count", type=int, default=5000, metavar="N", help="images (5000)")
+    p.add_argument("--seed", type=int, default=42, metavar="N", help="of the order (42)")
+    how = "one prompt per line (coco-val-5000.txt); seed and order go to a .json beside it"
+    place = Path("coco-val-5000.txt")
+    p.add_argument("--out", type=Path, default=place, metavar="FILE", help=how)
+    p.set_defaults(out_is_file=True)
+
+
+def _prompts(args: argparse.Namespace) -> int:
+    from ..runs.prompts import coco_prompts
+
+    about = coco_prompts(args.captions, args.out, args.count, args.seed)
+    print(f"{args.out}: {args.count} prompts, seed {args.seed}, sha256 {about['prompts_sha256']}")
+    return 0
+
+
 def add_reproduce(commands: Any) -> None:
     p = commands.add_parser(
         "reproduce",
@@ -147,7 +171,7 @@ def _add_imagenet(kinds: Any) -> None:
     p.add_argument("--channels", default="4", metavar="4|3|paper",
                    help="guided latent channels of every method (4), or as in the authors' code: 3 for CFG "
                    "and C2FG, 4 for PMC and APG")  # fmt: skip
-    add_options(p, "vae", "per_class", "batch", *_MACHINE)
+    add_options(p, "vae", "per_class", "batch", "noise", *_MACHINE)
     p.set_defaults(dtype="tf32", per_class=50, vae="stabilityai/sd-vae-ft-mse")
 
 
@@ -158,7 +182,7 @@ def _add_sd35(kinds: Any) -> None:
                    help="folder or cached name")  # fmt: skip
     p.add_argument("--figure", choices=("categories", "text"), help="a figure instead: four prompts, or a "
                    "sign that says hello world")  # fmt: skip
-    add_options(p, "prompts", "size", *_MACHINE)
+    add_options(p, "prompts", "size", "noise", *_MACHINE)
     p.set_defaults(dtype="bfloat16", size=(1024, 1024))
 
 

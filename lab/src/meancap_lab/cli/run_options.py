@@ -42,7 +42,9 @@ _OPTIONS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "vae": ("autoencoder of a latent model: folder or cached name", "DIR", {}),
     "prompt": ('one sentence, such as "a red disc above a square"', "S", {}),
     "prompts": ("one prompt per line", "FILE", {"type": Path}),
-    "noise": ("'stream' is one generator over all prompts in order, as in the paper's SD3.5 runs", None, {}),
+    "noise": ("'stream': one CPU generator over all prompts in order; 'device': the same by the device's own "
+              "generator, as in the paper's SD3.5 runs; for other models 'device' draws each sample there",
+              None, {}),
     "guidance_scale": ("the pipeline's own scale", "S", {"type": float}),
     "size": ("height and width of the pictures", "PX", {"type": _square}),
 }  # fmt: skip

@@ -2,8 +2,8 @@
 
 sheet      rows are seeds, columns are rules
 gallery    one HTML page that opens from disk: no server, no script, no file beside it
-mechanism  for each run |m_c| and |m_u|, |m_c - m_u|, effective and nominal scale over time; thin lines
-           are samples, thick ones their mean
+mechanism  for each run |m_c| and |m_u|, |m_c - m_u|, effective and nominal scale, and chi over time; thin
+           lines are samples, thick ones their mean
 meters     effective scale, ratio and share capped of several runs
 demo       the page of `meancap demo`: one picture, the meter, and four numbers for each rule
 """
@@ -158,11 +158,15 @@ def mean_lengths(meter: Mapping[str, Array]) -> tuple[Array, Array]:
     return m_c, np.sqrt(np.maximum(squared, 0))
 
 
+def _chi(meter: Mapping[str, Array]) -> Array:
+    return meter["length"] / (mean_lengths(meter)[0] + _EPSILON)
+
+
 def mechanism(pairs: Sequence[tuple[Run, Run]], samples: int = 30) -> Figure:
-    """Three panels over time for each pair of runs: norms of the means and gap of the first, effective scale
-    of the second. The paper's figure has one pair, no guidance and the cap."""
+    """Four panels over time for each pair of runs: norms of the means and gap of the first, effective scale
+    and chi of the second. The paper's figure has the first three, for no guidance and the cap."""
     figure = Figure(figsize=(PAGE, 0.4 + 1.7 * len(pairs)), layout="constrained")
-    axes: Any = figure.subplots(len(pairs), 3, squeeze=False, sharex=True, sharey="col")
+    axes: Any = figure.subplots(len(pairs), 4, squeeze=False, sharex=True, sharey="col")
     for row, (path, scaled) in zip(axes, pairs, strict=True):
         t, used = path.meter["t"][:, 0], scaled.meter["t"][:, 0]
         m_c, m_u = mean_lengths(path.meter)
@@ -172,13 +176,15 @@ def mechanism(pairs: Sequence[tuple[Run, Run]], samples: int = 30) -> Figure:
         _bundle(row[2], used, scaled.meter["scale"], GREEN, samples, "effective")
         nominal = scaled.meter["asked"].mean(1)
         row[2].plot(used, nominal, color=VERMILION, linestyle="--", linewidth=0.9, label="nominal")
+        _bundle(row[3], used, _chi(scaled.meter), AMBER, samples)
         titles = (
             f"length of the means, {path.rule}",
             f"gap |m_c − m_u|, {path.rule}",
             f"scale, {scaled.rule}",
+            f"χ = |m| / (|m_c| + ε), {scaled.rule}",
         )
         for place, text in zip(row, titles, strict=True):
-            place.set_title("\n".join(wrap(text, 38)))
+            place.set_title("\n".join(wrap(text, 28)))
     axes[0, 0].legend(loc="best")
     axes[0, 2].legend(loc="best")
     for place in axes[-1]:
@@ -189,11 +195,10 @@ def mechanism(pairs: Sequence[tuple[Run, Run]], samples: int = 30) -> Figure:
 def mechanism_csv(plain: Run, capped: Run) -> str:
     """The means of the mechanism figure as CSV, and chi = |m| / (|m_c| + epsilon_m), which the paper logs."""
     m_c, m_u = mean_lengths(plain.meter)
-    own = mean_lengths(capped.meter)[0]
     columns = {
         "t": plain.meter["t"], "m_c": m_c, "m_u": m_u, "gap": plain.meter["gap"],
         "t_capped": capped.meter["t"], "effective_scale": capped.meter["scale"],
-        "chi": capped.meter["length"] / (own + _EPSILON),
+        "chi": _chi(capped.meter),
     }  # fmt: skip
     rows = zip(*(values.mean(1) for values in columns.values()), strict=True)
     return "\n".join([",".join(columns), *(",".join(f"{v:.6g}" for v in row) for row in rows)]) + "\n"

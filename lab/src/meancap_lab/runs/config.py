@@ -32,14 +32,14 @@ _CLASSES = ("fashion", "cifar", "sit")
 TAKERS = {
     **dict.fromkeys(("classes", "channels", "sampler", "eta"), _CLASSES),
     **dict.fromkeys(("solver", "batch", "negative", "per_class"), (*_CLASSES, "scenes")),
-    **dict.fromkeys(("noise", "guidance_scale", "size", "sigmas"), ("diffusers",)),
+    **dict.fromkeys(("guidance_scale", "size", "sigmas"), ("diffusers",)),
     "vae": ("sit",),
     "prompt": ("scenes",),
     "prompts": ("scenes", "diffusers"),
 }
 CHOICES = {
     "dtype": ("float32", "tf32", "bfloat16", "float16"),
-    "noise": ("per sample", "stream"),
+    "noise": ("per sample", "stream", "device"),
     "images": ("png", "npz"),
     "sampler": ("ode", "ancestral"),
 }
@@ -109,6 +109,8 @@ class RunConfig:
                 raise ValueError(f"{name} must be at least {least} and at most {most}; got {value}")
         if self.rule is not None and not self.rule.strip():
             raise ValueError('--rule needs a rule, such as "CFG(4) | Cap(1.1)"; leave it out for no guidance')
+        if self.noise == "stream" and kind != "diffusers":
+            raise ValueError(f"--noise stream goes with {MODELS['diffusers']}; got --model {self.model}")
         eta = self.noise_level
         if not 0 <= eta <= 1 or (eta and self.solver != "euler"):
             raise ValueError(

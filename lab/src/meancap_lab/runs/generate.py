@@ -39,6 +39,7 @@ from meancap.sampling import (
     uniform,
 )
 from meancap.sampling.checks import need_guidance
+from meancap.sampling.stochastic import generator_of
 
 from ..models.classes import ClassModel, cifar, decoder, fashion, open_sit
 from ..models.sit import NetworkPredictor
@@ -278,6 +279,16 @@ def read_prompts(path: str | Path) -> list[str]:
     return lines
 
 
+def device_generator(seed: int, device: torch.device) -> torch.Generator:
+    """A generator of the device itself, whose stream no other kind of device can replay."""
+    return generator_of(seed) if device.type == "cpu" else torch.Generator(device).manual_seed(seed % 2**63)
+
+
+def _device_noise(seeds: Sequence[int], shape: Sequence[int], device: torch.device) -> torch.Tensor:
+    generators = [device_generator(seed, device) for seed in seeds]
+    return torch.stack([torch.randn(tuple(shape), generator=g, device=device) for g in generators])
+
+
 def _blocks(
     model: ClassModel | SceneModel,
     run: RunIdentity,
@@ -295,7 +306,8 @@ def _blocks(
         predict.tick = lambda t: tick(bisect(run.times, t) - 1)
         step = ancestral(seeds, run.eta) if run.eta else solver
         record = Record() if run.diagnostics else None
-        start = noise(seeds, model.shape, device=model.device)
+        draw = noise if run.noise == "per sample" else _device_noise
+        start = draw(seeds, model.shape, device=model.device)
         x = sample(predict, rule, start, run.times, step, record=record)
         own = run.indices(block)
         records = [

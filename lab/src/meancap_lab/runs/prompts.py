@@ -3,8 +3,12 @@
     index         the number of a prompt's line, from 0; a blank line keeps its number and makes no sample, so
                   that deleting a prompt shifts no other prompt's noise, file name or pairing
     per sample    noise from a generator of its own, seeded by the run's seed and the index
-    stream        noise from one generator that serves all lines in order, as in the paper's SD3.5 runs; the
-                  process that makes line i first draws what lines 0 to i - 1 would have used
+    stream        noise from one generator that serves all lines in order; the process that makes line i first
+                  draws what lines 0 to i - 1 would have used
+    device        the same by the device's own generator, as in the paper's SD3.5 runs on a GPU
+
+`coco_prompts` makes such a file from the captions of COCO, by the rule of the authors' generate_coco_sd35.py
+(github.com/ppposition/pmc @ b27a9640): the first caption of each image by its number, shuffled by a seed.
 
 Prompts are made one at a time: in half precision an image depends on the size of its batch.
 """
@@ -13,6 +17,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
+import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from meancap.files import sha256_of, write_whole
 from meancap.rules import parse
 from meancap.sampling.checks import need_scale_first
 from meancap.sampling.stochastic import generator_of
@@ -29,7 +36,7 @@ from meancap.sampling.stochastic import generator_of
 from ..extras import need
 from ..models.checkpoint import load_pretrained
 from .config import RunConfig, RunIdentity, sample_seed, versions
-from .generate import MadeBlock, MakeBlock, PreparedRun, Tick, dtype_name, read_prompts
+from .generate import MadeBlock, MakeBlock, PreparedRun, Tick, device_generator, dtype_name, read_prompts
 
 Pipeline = Any  # a diffusers pipeline
 
@@ -83,6 +90,34 @@ class PipelineSource:
         return PreparedRun(run, _prompt_blocks(self.pipe, run, prompts), made_with)
 
 
+def coco_prompts(captions: Path, out: Path, count: int = 5000, seed: int = 42) -> dict[str, Any]:
+    """Writes `count` prompts to `out`, and beside it as .json what is returned: source, rule, seed, order."""
+    try:
+        rows = json.loads(captions.read_text(encoding="utf-8"))["annotations"]
+        ordered = sorted(rows, key=lambda row: (row["image_id"], row["id"]))
+        first = {row["image_id"]: " ".join(str(row["caption"]).split()) for row in reversed(ordered)}
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{captions} holds no captions of COCO ({error!r}); give captions_val2017.json"
+        ) from None
+    images = sorted(first)
+    if not 1 <= count <= len(images):
+        raise ValueError(f"--count must be from 1 to {len(images)}, the images of {captions}; got {count}")
+    random.Random(seed).shuffle(images)
+    text = "".join(f"{first[image]}\n" for image in images[:count])
+    write_whole(out, text)
+    about = {
+        "source": captions.name,
+        "source_sha256": sha256_of(captions),
+        "rule": "first caption of each image by caption id, images in order, shuffled by random.Random(seed)",
+        "seed": seed,
+        "prompts_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "images": images[:count],
+    }
+    write_whole(out.with_suffix(".json"), json.dumps(about) + "\n")
+    return about
+
+
 def _scheduler_grid(pipe: Pipeline, steps: int, sigmas: Sequence[float]) -> tuple[float, ...]:
     """The grid t = 1 - sigma that the pipeline's scheduler will walk, read off a copy of it."""
     scheduler = copy.deepcopy(pipe.scheduler)
@@ -109,7 +144,7 @@ def _prompt_blocks(pipe: Pipeline, run: RunIdentity, prompts: Sequence[str]) -> 
         if not prompt:
             return MadeBlock(np.zeros((0, 1, 1, 3), np.uint8), [])
         seed = sample_seed(run.seed, block) if run.noise == "per sample" else run.seed
-        generator = stream.at(block) if run.noise == "stream" else generator_of(seed)
+        generator = generator_of(seed) if run.noise == "per sample" else stream.at(block)
         call: dict[str, Any] = {
             "guidance_scale": run.guidance_scale,
             "num_inference_steps": len(run.times) - 1,
@@ -152,16 +187,20 @@ class _NoiseStream:
         height, width = config.size or (pipe.default_sample_size * pipe.vae_scale_factor,) * 2
         channels = _denoiser(pipe).config.in_channels
         self.shape = (1, channels, height // pipe.vae_scale_factor, width // pipe.vae_scale_factor)
-        self.generator, self.next = generator_of(config.seed), 0
+        self.device = _denoiser(pipe).device if config.noise == "device" else torch.device("cpu")
+        self.generator, self.next = self._begin(), 0
+
+    def _begin(self) -> torch.Generator:
+        return device_generator(self.config.seed, self.device)
 
     def at(self, index: int) -> torch.Generator:
         """A generator that draws next what a run in order would have drawn for this index."""
         if index < self.next:
-            self.generator, self.next = generator_of(self.config.seed), 0
+            self.generator, self.next = self._begin(), 0
         while self.next < index:
-            torch.randn(self.shape, generator=self.generator, dtype=self.dtype)
+            torch.randn(self.shape, generator=self.generator, dtype=self.dtype, device=self.device)
             self.next += 1
-        copied = torch.Generator()
+        copied = torch.Generator(self.device)
         copied.set_state(self.generator.get_state())
         return copied
 

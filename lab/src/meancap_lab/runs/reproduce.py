@@ -70,7 +70,8 @@ def _setting_config(protocol: ImageProtocol, s: ImageSetting, base: RunConfig) -
         return replace(config, channels=s.channels, per_class=share)
     # The chain replaces the pipeline's combination, whose scale only switches guidance on: above 1.
     scale = 2.0 if s.scale == 1 else s.scale
-    return replace(config, guidance_scale=scale, sigmas=pinned_sigmas(s.evaluations), noise="stream")
+    noise = "device" if base.noise == "device" else "stream"
+    return replace(config, guidance_scale=scale, sigmas=pinned_sigmas(s.evaluations), noise=noise)
 
 
 def reproduce(
