@@ -25,6 +25,7 @@ from meancap_lab.models import fashion
 from meancap_lab.models.data import read_cifar10, read_fashion
 from meancap_lab.runs.scoring import fashion_folder
 from studies import common
+from studies.inception import arithmetic
 
 HERE = Path(__file__).parent
 BLOCK, STEPS = 100, 20
@@ -104,7 +105,8 @@ def parts(folder: Path) -> dict[str, str]:
         rule = f" `{r['rule']}`".replace("|", "\\|") if r["rule"] else ""
         kid = f"{float(r['1000 KID']):.2f} ± {1.96 * float(r['standard error']):.2f}"
         table.append([r["images"] + rule, r["reference"], f"{int(r['n']):,}", f"{float(r['FID']):.1f}", kid])
-    return {"numbers": common.markdown(["images", "reference", "n of each", "FID", "1000 KID"], table)}
+    numbers = common.markdown(["images", "reference", "n of each", "FID", "1000 KID"], table)
+    return {"numbers": numbers, "arithmetic": arithmetic.table(common.read_csv(folder / "arithmetic.csv"))}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

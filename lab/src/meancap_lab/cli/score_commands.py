@@ -62,6 +62,8 @@ def add_score(commands: Any) -> None:
     p.add_argument("--weights", metavar="FILE", help="weights of the network, if not in a usual place")
     p.add_argument("--device", default="", help="of the network: cpu, cuda or mps; default cuda if present")
     p.add_argument("--batch", type=int, metavar="N", help="images per pass; default the protocol's")
+    p.add_argument("--compile", action="store_true", help="compile the network (needs a C++ compiler): the "
+                   "same numbers, on a CPU up to a fifth faster after half a minute")  # fmt: skip
     p.add_argument("--threads", type=int, metavar="N", help="CPU threads; default the idle cores")
     p.add_argument("--plan", action="store_true", help="print passes, time and memory, and stop")
     p.add_argument("--force", action="store_true", help="measure again what has been measured")
@@ -102,7 +104,7 @@ def score(args: argparse.Namespace) -> int:
     _watch(
         score_runs(
             runs, protocols, args.reference, args.weights, force=args.force, device=device,
-            batch=args.batch, rank=rank, world=world,
+            batch=args.batch, compiled=args.compile, rank=rank, world=world,
         )
     )  # fmt: skip
     left = [path for path in runs if not scored_by(path) >= set(protocols)]

@@ -50,10 +50,12 @@ class Extractor:
             features = self.run(images, prompts)
         return {name: value.float().cpu() for name, value in features.items()}
 
-    def on(self, device: str, batch: int | None = None) -> Extractor:
-        """The extractor with its network on a device, and another batch size."""
+    def on(self, device: str, batch: int | None = None, *, compiled: bool = False) -> Extractor:
+        """The extractor with its network on a device, another batch size, and compiled by torch."""
         if self.network is not None:
             self.network.to(device)
+            if compiled:
+                self.network.compile()
         return replace(self, batch=batch or self.batch)
 
 

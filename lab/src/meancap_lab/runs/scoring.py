@@ -362,6 +362,7 @@ def score_runs(
     force: bool = False,
     device: str = "cpu",
     batch: int | None = None,
+    compiled: bool = False,
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[ScoreProgress]:
@@ -371,7 +372,7 @@ def score_runs(
     chosen = [protocol(name) for name in protocols]
     targets = [open_target(path) for path in runs]  # before any work: a wrong name should cost nothing
     for p in chosen:
-        extractor = p.load(weights).on(device, batch)
+        extractor = p.load(weights).on(device, batch, compiled=compiled)
         against = yield from find_reference(p, extractor, reference, rank, world)
         for step in range(len(runs)):
             r = (rank + step) % len(runs)  # processes begin at different runs
