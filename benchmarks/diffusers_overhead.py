@@ -26,7 +26,7 @@ from benchmarks.timing import in_turns, interleaved, ratio, thread_seconds
 from meancap import CFG, Cap, apg
 from meancap.adapters.comfy.hooks import PostCFG
 from meancap.adapters.diffusers import guided
-from meancap.adapters.diffusers.guided_pipelines import Tap
+from meancap.adapters.diffusers.guided_pipelines import _Tap
 from meancap.adapters.session import Session
 from meancap.path import Affine
 
@@ -85,22 +85,22 @@ def inside(run: Run) -> tuple[float, float]:
 
     The difference of two calls drowns in the noise of the larger part; this does not.
     """
-    spent, original = [0.0], Tap._guide
+    spent, original = [0.0], _Tap._guide
 
-    def timed(self: Tap, *args: Any) -> Any:
+    def timed(self: _Tap, *args: Any) -> Any:
         start = thread_seconds()
         try:
             return original(self, *args)
         finally:
             spent[0] += thread_seconds() - start
 
-    Tap._guide = timed
+    _Tap._guide = timed
     try:
         start = thread_seconds()
         run()
         whole = thread_seconds() - start
     finally:
-        Tap._guide = original
+        _Tap._guide = original
     return whole, spent[0]
 
 

@@ -81,6 +81,7 @@ RUN = 128  # elements of a float32 sum at most: in a longer one a large element 
 MARGINS = {dtype: 4 * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 SMALLEST, LARGEST = 1e-12, 1e15  # lengths for which a float32 sum of squares is accurate
 
+_norm: Callable[..., Tensor] = torch.linalg.vector_norm
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -129,27 +130,37 @@ def lengths(base: Tensor, direction: Tensor) -> Lengths:
     dtype = torch.promote_types(torch.promote_types(base.dtype, direction.dtype), torch.float32)
     m, d = base.flatten(1).to(dtype), direction.flatten(1).to(dtype)
     if not on_host(m, d):
-        return _lengths_in_units(m, d)
-    direct = _lengths(m, d)
+        wide = scalar_dtype(m.device)
+        return _lengths_in_units(m, d) if dtype == wide else _lengths(m.to(wide), d.to(wide))
+    q, r, dot = _sums(m, d)
     power = 1 if dtype == torch.float32 else 8  # float64 has eight times as many decades
-    shortest, longest = torch.stack(direct[:2]).aminmax(dim=0)
+    shortest, longest = torch.stack([q, r]).aminmax(dim=0)
     accurate = (shortest > SMALLEST**power) & (longest < LARGEST**power)
+    direct = Lengths(q, r, dot / r)
     if bool(accurate.all()):
         return direct
     others = _lengths_in_units(m, d)
     return Lengths(*(torch.where(accurate, *pair) for pair in zip(direct, others, strict=True)))
 
 
-def _lengths(m: Tensor, d: Tensor) -> Lengths:
-    """The lengths from sums in short runs, in the precision of m and d, and over the runs in the widest."""
+def _sums(m: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """|m|, |d| and <m, d> in the widest precision; narrower elements are first summed in short runs."""
     size, wide = m.shape[1], scalar_dtype(m.device)
-    run = size if size <= RUN else math.gcd(size, RUN)
-    runs = len(m), size // run, run
-    parts = (torch.linalg.vector_norm(v.reshape(runs), dim=2) for v in (m, d))
-    q, r = (torch.linalg.vector_norm(v, dim=1, dtype=wide) for v in parts)
-    dot = (m * d).reshape(runs).sum(2).sum(1, dtype=wide)
+    dot, parts = m * d, [m, d]
+    if m.dtype != wide:
+        run = size if size <= RUN else math.gcd(size, RUN)
+        runs = len(m), size // run, run
+        dot, parts = dot.reshape(runs).sum(2), [_norm(v.reshape(runs), dim=2) for v in parts]
+    q, r = (_norm(v, dim=1, dtype=wide) for v in parts)
+    return q, r, dot.sum(1, dtype=wide)
+
+
+def _lengths(m: Tensor, d: Tensor) -> Lengths:
+    """The lengths from these sums."""
+    q, r, dot = _sums(m, d)
     none = r == 0
-    return Lengths(q, r, torch.where(none, 0.0, dot / torch.where(none, 1.0, r)))
+    per = torch.where(none, 1.0, r) if transformed(r) else r
+    return Lengths(q, r, torch.where(none, 0.0, dot / per))
 
 
 def _lengths_in_units(m: Tensor, d: Tensor) -> Lengths:

@@ -108,7 +108,9 @@ class Cap(Factor):
             share = cap_share(seen, c, gamma, floor, ball=self.ball, margin=margin)
         if self.per == "channel":
             share = share.reshape(p.state.shape[:2]).amin(1)  # no -1: a batch may be empty
-        return Displacement(g.p, g.nominal, g.direction, share * g.share, g.measured), state
+        if isinstance(g.share, Tensor):  # an earlier cap's
+            share = share * g.share
+        return Displacement(g.p, g.nominal, g.direction, share, g.measured), state
 
     def bound(self, m: Tensor, t: Number) -> Tensor | None:
         """The longest mean that the cap permits from lengths m of m_c; None if it bounds no such length."""
