@@ -34,7 +34,7 @@ def test_errors_teach_and_text_is_read_back():
         guide(density_feedback(0.5), p)
     for text in ("density_feedback(0.5)", "DensityFeedback(0.7, most=10, every=3) | Cap(1.1)"):
         assert parse(str(parse(text))) == parse(text)
-    with pytest.raises(ValueError, match="one density feedback"):
+    with pytest.raises(ValueError, match="has two scales"):
         rule = density_feedback(0.5) | density_feedback(0.6)
         sample(lambda x, t: Prediction(x, t, x + 1, x), rule, torch.zeros(1, 8).double(), uniform(2))
 

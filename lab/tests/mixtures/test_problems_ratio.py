@@ -18,7 +18,7 @@ from meancap import (
     trajectory,
     uniform,
 )
-from meancap.rules import DensityFeedback, density_feedback, feedback_scale
+from meancap.rules import DensityFeedback, Gain, density_feedback, feedback_scale
 from meancap.sampling.ratio_tracker import log_ratio_rate, signs, trace_estimate
 from meancap_lab.mixtures.measures import Ruler
 from meancap_lab.mixtures.problems import Cloud, Problem, problem
@@ -101,7 +101,7 @@ def test_probes_along_the_coordinates_add_up_to_the_trace():
 def followed(case, rule, n, steps, stochastic, probe="difference"):
     """log R as the loop followed it and as it is, at every evaluation before t = 0.8."""
     model, seeds = case.model(), range(n)
-    follow = DensityFeedback(0.999999, most=1e9, probe=probe) | CFG(rule)  # log R is not held above -13
+    follow = DensityFeedback(0.999999, most=1e9, probe=probe) | Gain(rule - 1)  # log R is not held above -13
     x = noise(seeds, (case.layout.dimensions,)).double()
     step = ancestral(seeds) if stochastic else euler
     seen = [one for one in trajectory(model.predict, follow, x, uniform(steps), step) if 0 < one.t < 0.8]

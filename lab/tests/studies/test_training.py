@@ -197,7 +197,7 @@ def test_a_detector_learns_and_is_examined():
 def test_the_command_trains_and_writes_what_the_package_reads(tmp_path, pictures, monkeypatch):
     images = torch.nn.functional.interpolate(pictures.images.float(), 28).byte()
     tiny = Pictures(images, pictures.labels, tuple("0123456789"))
-    monkeypatch.setattr(study, "fashion", lambda _: tiny)
+    monkeypatch.setattr(study, "read_fashion", lambda _: tiny)
     short = ["--images", "8", "--batch", "4", "--threads", "1"]
     study.main(["fashion", "--folder", "x", "--out", str(tmp_path / "fashion"), *short])
     assert open_sit(tmp_path / "fashion" / "model.safetensors").classes == 10

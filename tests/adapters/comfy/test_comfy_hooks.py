@@ -154,7 +154,7 @@ def test_the_step_end_is_known_where_the_host_shows_its_grid():
     seen = []
 
     class Curious(Cap):
-        caps = False
+        caps, sets_scale = False, True
 
         def update(self, ray, p, state):
             seen.append(p.t_next)
