@@ -298,7 +298,7 @@ def test_what_was_not_seen_or_not_understood_is_said():
 def test_a_network_is_substituted_once():
     network = spoken()[0]
     outer, inner = (substituted(network, rule, scale=2.0) for rule in ("Cap(1.1)", "CFG(9)"))
-    with pytest.raises(ValueError, match="substituted already"), outer, inner:
+    with pytest.raises(ValueError, match="wrapped already"), outer, inner:
         pass
     assert "forward" not in network.__dict__
 

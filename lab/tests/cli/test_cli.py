@@ -105,3 +105,35 @@ def test_ctrl_c_while_torch_is_imported_is_one_line_in_a_command_alone(tmp_path)
     )
     assert (command.returncode, command.stderr) == (130, "meancap: stopped\n")
     assert library.stderr.endswith("KeyboardInterrupt\n")
+
+
+_LOOP = """
+import torch
+
+class Network(torch.nn.Module):
+    def forward(self, x, t, label):
+        return label * torch.linspace(1, 2, x.shape[1]) - x
+
+def subject():
+    network, x = Network(), torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    both = torch.cat([torch.ones(4, 1), torch.zeros(4, 1)])
+
+    def run(x=x):
+        for i in range(6):
+            c, u = network(torch.cat([x, x]), i / 6, both).chunk(2)
+            x = x + (u + 5 * (c - u)) / 6
+
+    return network, run
+"""
+
+
+def test_an_audit_of_a_loop_is_printed_and_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "audited_loop.py").write_text(_LOOP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["audit", "audited_loop:subject", "--gamma", "1.05", "--out", "found"]) == 0
+    out = capsys.readouterr().out
+    assert "applied scale 5.0" in out and "formula: u + s (c - u)" in out and "samples above 1.05" in out
+    assert (tmp_path / "found" / "audit.json").exists()
+    assert main(["audit", "audited_loop:missing"]) == 2
+    assert "my_model:subject" in capsys.readouterr().err

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ..path import Affine
 from ..rules import Rule
-from .attach import override
-from .session import RunRecord, Session, need_cap_inside
+from .session import RunRecord, Session, need_cap_inside, override
 
 _STATES = (("latents",), ("video_latents", "audio_latents"))
 

@@ -1,16 +1,19 @@
 """A rule applied in a host, from call to call, and the record of a run.
 
 A rule that only caps keeps the host's nominal output and moves it towards the conditional one; other chains
-replace it (`meancap.rules.respond`).
+replace it (`meancap.rules.respond`). `listen` observes the calls of a module and `override` replaces a method
+of one object; several callers may do so and undo it in any order, since each removes only its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..path import Affine
 from ..prediction import Prediction
@@ -18,6 +21,9 @@ from ..record import Record
 from ..rules import Rule, Stepper, parse
 from ..sampling.checks import need_scale_first
 from ..tensors import promoted
+
+Undo = Callable[[], None]
+_Hear = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
 class RunRecord(Record):
@@ -83,7 +89,7 @@ def need_cap_inside(rule: Rule, outer: Rule) -> None:
 class Session:
     """One rule, its state between steps, and the record of what it did."""
 
-    def __init__(self, rule: Rule | str) -> None:
+    def __init__(self, rule: Rule | str, record: RunRecord | None = None) -> None:
         if isinstance(rule, str):
             rule = parse(rule)
         if not isinstance(rule, Rule):
@@ -92,7 +98,7 @@ class Session:
             )
         need_scale_first(rule)
         self.rule = rule
-        self.record = RunRecord()
+        self.record = RunRecord() if record is None else record
         self._stepper = Stepper(rule)
         self._beside: list[Session] = []
         self.begin()
@@ -148,3 +154,92 @@ class Session:
                 f"{name} guides by a formula of its own, on whose result only a cap can act, such as "
                 f"Cap(1.1) or CapDisplacement(1.15); got {self.rule}"
             )
+
+
+def listen(module: nn.Module, hear: _Hear) -> Undo:
+    """Calls hear(args, kwargs, output) after every call of a module; returns a function that stops it."""
+    if module.__dict__.get("_compiled_call_impl") is not None:
+        return _listen_compiled(module, hear)
+
+    def hook(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if called is module:  # a deep copy of the module has this hook too, and is not meant
+            hear(args, kwargs, output)
+
+    return module.register_forward_hook(hook, with_kwargs=True).remove
+
+
+def _listen_compiled(module: Any, hear: _Hear) -> Undo:
+    """A hook would be traced into the graph that compile() makes in place, or missed by an earlier graph."""
+    compiled = module._compiled_call_impl
+    hearers: list[_Hear] | None = getattr(compiled, "hearers", None)
+    if hearers is None:
+        hearers = []
+        module._compiled_call_impl = _heard(compiled, hearers)
+    hearers.append(hear)
+
+    def undo() -> None:
+        if hear in hearers:
+            hearers.remove(hear)
+        standing = module.__dict__.get("_compiled_call_impl")
+        if not hearers and getattr(standing, "hearers", None) is hearers:
+            module._compiled_call_impl = standing.compiled
+
+    return undo
+
+
+def _heard(compiled: Callable[..., Any], hearers: list[_Hear]) -> Callable[..., Any]:
+    @functools.wraps(compiled)
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        output = compiled(*args, **kwargs)
+        for hear in tuple(hearers):
+            hear(args, kwargs, output)
+        return output
+
+    heard.hearers, heard.compiled = hearers, compiled  # type: ignore[attr-defined]
+    return heard
+
+
+def override(thing: Any, name: str, method: Callable[..., Any]) -> Undo:
+    """Replaces a method of one object by `method(original, thing, ...)`; returns a function that undoes it.
+
+    The replacement is bound and keeps the signature: a deep copy of the object carries it bound to the
+    copy, and pipelines that look up the arguments of `step` find them. Copy and original share the list of
+    methods, so that a method that is removed is removed from both; a method for the copy gets a new list.
+    """
+    standing = thing.__dict__.get(name)
+    methods: list[Callable[..., Any]] | None = getattr(standing, "methods", None)
+    if methods is None or (standing.thing is not thing and method not in methods):
+        methods = []
+        setattr(thing, name, types.MethodType(_overridden(thing, name, methods), thing))
+    if method not in methods:
+        methods.append(method)
+
+    def undo() -> None:
+        if method in methods:
+            methods.remove(method)
+        standing = thing.__dict__.get(name)
+        if methods or getattr(standing, "methods", None) is not methods:
+            return
+        before = standing.before
+        if before is None:
+            delattr(thing, name)
+        else:
+            setattr(thing, name, before)
+
+    return undo
+
+
+def _overridden(thing: Any, name: str, methods: list[Callable[..., Any]]) -> Callable[..., Any]:
+    before, plain = thing.__dict__.get(name), getattr(type(thing), name)
+
+    @functools.wraps(plain)
+    def overridden(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(plain, self) if before is None else before
+        if getattr(before, "__self__", None) is thing:  # bound to the original, and `self` may be a copy
+            call = types.MethodType(before.__func__, self)
+        for method in tuple(methods):  # the latest is asked first
+            call = functools.partial(method, call, self)
+        return call(*args, **kwargs)
+
+    overridden.methods, overridden.before, overridden.thing = methods, before, thing  # type: ignore[attr-defined]
+    return overridden

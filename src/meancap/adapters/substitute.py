@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from ..notation import described
 from ..path import Affine
 from ..rules import Rule
-from .attach import override
-from .session import RunRecord, Session
+from .session import RunRecord, Session, override
 
 _State = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, Any]]
 _Formula = Callable[[Tensor, Tensor], Tensor]
@@ -45,34 +44,48 @@ _STAGES = 5  # evaluations that may take part in one step: RK4 has four and the 
 _OFF = (1e-3, 2e-2)  # the share of a step that the state may be off, in float32 and in half precision
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """A state, its time in the host's own clock, and the output: the network's, or the intended one."""
 
     x: Tensor
     time: Tensor  # one number, or one per row
     output: Tensor
 
-    def is_paired_with(self, other: _Call) -> bool:
+    def is_paired_with(self, other: Call) -> bool:
         same = self.x.shape == other.x.shape and torch.equal(self.x, other.x)
         # Equal outputs are one prediction made twice, which holds no gap.
         return same and torch.equal(self.time, other.time) and not torch.equal(self.output, other.output)
 
 
-class _Substitute:
+class Substitute:
     """The wrapped forward of a network; it returns what the host turns into the guided output."""
 
     def __init__(
-        self, rule: Rule | str, over: float, formula: _Formula | None, order: str, calls: str, noise_at: int,
-        state: _State | None,
+        self, session: Session, over: float = math.nan, formula: _Formula | None = None, order: str = "cu",
+        calls: str = "together", noise_at: int = 0, state: _State | None = None,
     ) -> None:  # fmt: skip
         if {order, calls, noise_at} - {"cu", "uc", "together", "apart", 0, 1}:
             raise ValueError("order is 'cu' or 'uc', calls 'together' or 'apart', noise_at 0 or 1")
-        self.session, self.over, self.formula = Session(rule), over, formula
+        self.session, self.over, self.formula = session, over, formula
         self.order, self.apart, self.noise_at, self.state = order, calls == "apart", noise_at, state
-        self.waiting: _Call | None = None
+        self.waiting: Call | None = None
         self.times: list[float] = []  # of the run under way, as they grew
-        self.trail: list[_Call] = []  # its latest evaluations
+        self.trail: list[Call] = []  # its latest evaluations
         self.session.record.idle = "the network was not called inside the block"
+
+    @contextmanager
+    def on(self, network: nn.Module) -> Iterator[None]:
+        """Wraps the network inside a block."""
+        if not isinstance(network, nn.Module):
+            raise TypeError(f"the network must be a torch module; got {described(network)}")
+        if getattr(network.__dict__.get("forward"), "methods", None):
+            raise ValueError("this network is wrapped already; give one block both rules, CFG(9) | Cap(1.1)")
+        undo = override(network, "forward", self)
+        try:
+            yield
+        finally:
+            undo()
+            self.count_waiting(self.waiting)
 
     def __call__(self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         output = original(*args, **kwargs)
@@ -80,14 +93,16 @@ class _Substitute:
             self.session.record.idle = "the host's scale makes the conditional prediction its result"
             return output
         x, time = self.state(args, kwargs) if self.state else _named_state(original, args, kwargs)
-        call = _Call(x.detach(), _checked_time(x, time), output)
+        call = Call(x.detach(), _checked_time(x, time), output)
         pair = self._second(call) if self.apart else self._halves(call)
-        if pair is None:
-            return output
+        return output if pair is None else self._substitute(call, pair)
+
+    def _substitute(self, call: Call, pair: tuple[Tensor, Tensor]) -> Tensor:
+        """What the host turns into the guided output: both halves, or the output of the second call."""
         c, u = pair if self.order == "cu" else pair[::-1]
         nominal = c + self.over * (c - u) if self.formula is None else self.formula(c, u)
         out = self._guided(call, c, u, nominal)
-        self._follow(_Call(call.x[: len(c)], call.time, out))
+        self._follow(Call(call.x[: len(c)], call.time, out))
         same = (out == nominal).flatten(1).all(1).reshape(-1, *[1] * (c.dim() - 1))
         if not self.apart:
             return torch.cat([torch.where(same, part, out.to(part.dtype)) for part in pair])
@@ -95,7 +110,7 @@ class _Substitute:
             return torch.where(same, c, (u + (out - u) / (self.over + 1)).to(c.dtype))
         return torch.where(same, u, (c - (out - c) / self.over).to(u.dtype))
 
-    def _second(self, call: _Call) -> tuple[Tensor, Tensor] | None:
+    def _second(self, call: Call) -> tuple[Tensor, Tensor] | None:
         """Both outputs, if this call is the second of a pair; otherwise it waits for its own second."""
         first, self.waiting = self.waiting, None
         if first is not None and first.is_paired_with(call):
@@ -105,7 +120,7 @@ class _Substitute:
         self.waiting = call._replace(x=call.x.clone())  # hosts may step it in place
         return None
 
-    def _halves(self, call: _Call) -> tuple[Tensor, Tensor] | None:
+    def _halves(self, call: Call) -> tuple[Tensor, Tensor] | None:
         """Both halves of the output, if the network doubled the batch or was given a doubled one."""
         half, rows = len(call.output) // 2, len(call.x)
         doubled = rows == 2 * half and all(
@@ -118,13 +133,13 @@ class _Substitute:
             return None
         return call.output[:half], call.output[half:]
 
-    def count_waiting(self, call: _Call | None) -> None:
+    def count_waiting(self, call: Call | None) -> None:
         """Counts a call that no second one followed: a step without guidance."""
         if call is not None:
             self.session.record.unguided += 1
             self._follow(call)
 
-    def _enter(self, call: _Call) -> bool:
+    def _enter(self, call: Call) -> bool:
         """Begins a run if time has gone back; returns whether this is the first evaluation at its time.
 
         A later stage of a step (Heun, RK4) may repeat a time, or fall between the last two.
@@ -133,7 +148,8 @@ class _Substitute:
         if not times or t <= times[0] or t < times[-2:][0]:
             self.session.begin()
             self.session.record.idle = _NO_PAIR[self.apart]
-            self.times, self.trail = [t], []
+            self.times = [t]
+            self._follow(None)
             return True
         self._compare(call)
         if t <= times[-1]:
@@ -141,7 +157,7 @@ class _Substitute:
         times.append(t)
         return True
 
-    def _guided(self, call: _Call, c: Tensor, u: Tensor, nominal: Tensor) -> Tensor:
+    def _guided(self, call: Call, c: Tensor, u: Tensor, nominal: Tensor) -> Tensor:
         rows = call.time[: c.shape[0]].to(c.device)
         t = rows if self.noise_at == 0 else 1 - rows  # our data are at t = 1
         at: Any = t if t.numel() == c.shape[0] else float(t[0])
@@ -150,14 +166,18 @@ class _Substitute:
         x = call.x[: c.shape[0]]
         return self.session.guide(Affine(1.0, k, at), x, c, u, nominal, first=self.first)
 
-    def _follow(self, call: _Call) -> None:
-        """Notes the output that leads from this evaluation to the next state; hosts reuse their buffers."""
-        kept = _Call(*(v.detach().cpu().double() for v in (call.x.clone(), call.time, call.output)))
+    def _follow(self, call: Call | None) -> None:
+        """Notes the output that leads from this evaluation to the next state; None begins a run."""
+        if call is None:
+            self.trail = []
+            return
+        # Hosts use their buffers again.
+        kept = Call(*(v.detach().cpu().double() for v in (call.x.clone(), call.time, call.output)))
         self.trail = [*self.trail[1 - _STAGES :], kept]
         bits = min(torch.finfo(v.dtype).bits for v in (call.x, call.output))
         self.off = _OFF[bits < 32], torch.finfo(torch.float32 if bits >= 32 else call.x.dtype).eps
 
-    def _compare(self, call: _Call) -> None:
+    def _compare(self, call: Call) -> None:
         """Warns, once a run, if the state is not where the intended outputs lead."""
         x = call.x.detach().cpu().double()
         record, trail = self.session.record, self.trail
@@ -177,7 +197,7 @@ class _Substitute:
         )
 
 
-def _distance(base: _Call, trail: list[_Call], x: Tensor, time: Tensor, share: float, eps: float) -> Tensor:
+def _distance(base: Call, trail: list[Call], x: Tensor, time: Tensor, share: float, eps: float) -> Tensor:
     """How far each sample of x is from the ends of steps from `base`, in units of what rounding explains."""
     dt = (time - base.time)[: len(x)].reshape(-1, *[1] * (x.dim() - 1))
     left = (x - base.x - dt * base.output).flatten(1)
@@ -241,18 +261,11 @@ def substituted(
 
     Use a solver with fixed steps: a step that an adaptive solver takes back looks like a new run.
     """
-    if not isinstance(network, nn.Module):
-        raise TypeError(f"the network must be a torch module; got {described(network)}")
     if math.isnan(scale) == (formula is None) or (formula is not None and calls == "apart"):
         raise ValueError('pass the host\'s scale, or its formula (with calls="together"), and not both')
-    if getattr(network.__dict__.get("forward"), "methods", None):
-        raise ValueError("this network is substituted already; give one block both rules, CFG(9) | Cap(1.1)")
-    hook = _Substitute(rule, scale + offset - 1, formula, order, calls, noise_at, state)  # lambda - 1
-    undo = override(network, "forward", hook)
-    try:
+    over = scale + offset - 1  # lambda - 1
+    hook = Substitute(Session(rule), over, formula, order, calls, noise_at, state)
+    with hook.on(network):
         yield hook.session.record
-    finally:
-        undo()
-        hook.count_waiting(hook.waiting)
     if not len(hook.session.record):
         warnings.warn(hook.session.record.summary(), stacklevel=3)

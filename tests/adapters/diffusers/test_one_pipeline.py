@@ -11,6 +11,7 @@ from tiny_pipelines import CASES as EVERY
 from tiny_pipelines import call, pipeline
 
 from meancap import CFG, Cap, Prediction, Rescale, apg, guide, heun, sample
+from meancap.adapters.audit import audit
 from meancap.adapters.diffusers import LAYOUTS, Layout, guided
 from meancap.rules import catalogue
 
@@ -81,6 +82,22 @@ def test_a_chain_that_ends_in_a_cap_keeps_its_bound_at_the_scheduler(rule, dtype
     assert record.stacked()["active"].any()
     allowed = 4 * 2.0**-24 if dtype == torch.float32 else 2e-3
     assert float(spy.ratios().max()) <= 1.03 * (1 + allowed)
+
+
+@pytest.mark.parametrize("rescale", [0.0, 0.7])
+def test_an_audit_reads_a_pipeline_and_changes_nothing(rescale):
+    pipe = pipeline("LTXPipeline")
+    options = {"guidance_scale": 5.0, "guidance_rescale": rescale}
+    spy = Spy("LTXPipeline", pipe)
+    native = call("LTXPipeline", pipe, **options)
+    largest = float(spy.ratios().max())
+    with audit(pipe, gamma=1.0) as found:
+        assert torch.equal(call("LTXPipeline", pipe, **options), native)
+    report = found.report()
+    assert report["largest_ratio"] == pytest.approx(largest, rel=1e-4)
+    assert (report["formula"] == "u + s (c - u)") is (rescale == 0)
+    if rescale == 0:
+        assert report["scale"] == pytest.approx([5.0, 5.0], rel=1e-3)
 
 
 def test_nested_blocks_chain_from_the_outside_in(pipe):

@@ -19,7 +19,7 @@ from meancap import __version__
 from .lab_commands import add_bench, add_calibrate, add_conformance
 from .run_commands import add_generate, add_prompts, add_reproduce
 from .score_commands import add_demo, add_pictures, add_report, add_score, add_weights
-from .show_commands import add_explore, add_pipelines, add_rules
+from .show_commands import add_audit, add_explore, add_pipelines, add_rules
 
 # Every command, in the order of `meancap --help`.
 COMMANDS: tuple[Callable[[Any], None], ...] = (
@@ -31,6 +31,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_prompts,
     add_pictures,
     add_pipelines,
+    add_audit,
     add_rules,
     add_bench,
     add_calibrate,

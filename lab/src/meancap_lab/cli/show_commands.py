@@ -1,8 +1,11 @@
-"""`meancap rules`, `pipelines` and `explore`: lists of rules and pipelines, and the page in the browser."""
+"""`meancap rules`, `pipelines`, `audit` and `explore`: lists, a report on a host, the page in the browser."""
 
 from __future__ import annotations
 
 import argparse
+import pkgutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,51 @@ def pipelines(args: argparse.Namespace) -> int:
     from .pipeline_list import pipelines_text
 
     print(pipelines_text())
+    return 0
+
+
+_AUDIT = """\
+  meancap audit my_model:subject --out audit
+  meancap audit my_model:subject --gamma 1.05 --calls apart --order uc --noise-at 1
+
+`subject` is a function without arguments in my_model.py. It returns a diffusers pipeline, or the network of a
+loop of Euler steps, and a function that runs it:
+
+  def subject():
+      return pipe, lambda: pipe("a lighthouse", guidance_scale=7)
+
+--calls, --order and --noise-at describe a loop. The folder gets audit.json and, with matplotlib, audit.png.
+"""
+
+
+def add_audit(commands: Any) -> None:
+    p = add_command(commands, "audit", _audit, "report what the guidance of a pipeline or loop does", _AUDIT)
+    p.add_argument("subject", metavar="MODULE:FUNCTION", help="where the pipeline or network comes from")
+    p.add_argument("--gamma", type=float, default=1.1, help="count the samples above this ratio (1.1)")
+    p.add_argument("--out", type=Path, metavar="DIR", help="write audit.json and audit.png into this folder")
+    p.add_argument("--calls", choices=("together", "apart"), help="one call with both halves, or one each")
+    p.add_argument("--order", choices=("cu", "uc"), help="which half comes first")
+    p.add_argument("--noise-at", type=int, choices=(0, 1), help="the time at which the loop has noise")
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from meancap.adapters.audit import audit
+
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        subject = pkgutil.resolve_name(args.subject)
+    except AttributeError as error:
+        raise ValueError(f"MODULE:FUNCTION names a function, such as my_model:subject; {error}") from None
+    thing, run = subject()
+    given = {name: getattr(args, name) for name in ("calls", "order", "noise_at")}
+    with audit(thing, gamma=args.gamma, **{k: v for k, v in given.items() if v is not None}) as found:
+        run()
+    print(found.summary())
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        print(found.save(args.out / "audit.json"))
+        if len(found) and find_spec("matplotlib"):
+            found.plot(args.out / "audit.png")
     return 0
 
 

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from ...rules import Rule
-from ..attach import listen, override
-from ..session import RunRecord, Session, need_cap_inside
+from ..session import RunRecord, Session, listen, need_cap_inside, override
 from .layouts import Layout, LayoutError, same_state, shown_state, verify_layout
 from .pipeline_table import layout_of
 from .schedulers import PathReader, family_of, first_stage
@@ -345,16 +344,15 @@ def _ends_elsewhere(timestep: Any = None, timestep_r: Any = None, **_: Any) -> b
 class _GuidedBlock(AbstractContextManager[RunRecord]):
     """The `with` block of `guided`; it does nothing before it is entered, and warns if it never was."""
 
-    def __init__(self, pipe: Any, rule: Rule | str, layout: Layout | None, verify: bool) -> None:
-        self._given = (pipe, rule, layout, verify)
+    def __init__(self, pipe: Any, layout: Layout | None, verify: bool, *session: Any) -> None:
+        self._given, self._session = (pipe, layout, verify), session
         self._entered: list[tuple[_Tap, Session]] = []  # one for each time it was entered and not left
         self._used = False
 
     def __enter__(self) -> RunRecord:
         self._used = True
-        pipe, rule, layout, verify = self._given
-        tap = _tap_of(pipe, layout, verify)
-        session = tap.push(Session(rule))
+        tap = _tap_of(*self._given)
+        session = tap.push(Session(*self._session))
         self._entered.append((tap, session))
         return session.record
 
@@ -372,14 +370,18 @@ class _GuidedBlock(AbstractContextManager[RunRecord]):
         raise AttributeError(f"guided() has no {name!r} before it is entered: {_UNUSED}")
 
 
-def guided(pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True) -> _GuidedBlock:
+def guided(
+    pipe: Any, rule: Rule | str, *, layout: Layout | None = None, verify: bool = True,
+    record: RunRecord | None = None,
+) -> _GuidedBlock:  # fmt: skip
     """Guides a pipeline by `rule` inside a `with` block, and gives the record of its latest call.
 
     A rule that only caps, like Cap(1.1), keeps the pipeline's own combination as the nominal one; any other
     chain, like CFG(7) | Cap(1.1), replaces it. Blocks nest: an inner cap takes the outer block's result for
-    the pipeline's own. `layout` names the layout of a pipeline that is not in the table.
+    the pipeline's own. `layout` names the layout of a pipeline that is not in the table. `record` is used
+    in place of a new one.
     """
-    return _GuidedBlock(pipe, rule, layout, verify)
+    return _GuidedBlock(pipe, layout, verify, rule, record)
 
 
 def _tap_of(pipe: Any, layout: Layout | None, verify: bool) -> _Tap:

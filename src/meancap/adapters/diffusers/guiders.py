@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from ...path import Affine
 from ...rules import Cap, CapDisplacement, Rule, parse
-from ..attach import Undo, listen
-from ..session import RunRecord, Session
+from ..session import RunRecord, Session, Undo, listen
 from .guided_pipelines import MEAN_FLOW, SAME_PREDICTIONS
 from .layouts import shown_state
 from .schedulers import PathReader, first_stage, is_flow
