@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from meancap.adapters.attach import override
-from meancap.adapters.session import RunRecord, Session
+from meancap.adapters.session import RunRecord, Session, override
 from meancap.path import Affine
 from meancap.rules import Rule
 
